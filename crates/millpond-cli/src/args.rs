@@ -1,4 +1,4 @@
-//! The command line, as it is typed.
+//! The definition of the command line.
 
 mod recording;
 
@@ -591,7 +591,7 @@ fn size(text: &str) -> Result<u64, ParseSizeError> {
     parse_size(text)
 }
 
-/// A size or a card; the message names both, because a person may have meant either.
+/// Parses a size or a card. The error names both, because the user may have meant either.
 fn device(text: &str) -> Result<DeviceSize, String> {
     parse_device(text).map_err(|error| {
         let names: Vec<&str> = cards_like(text).iter().map(|card| card.name).collect();

@@ -1,12 +1,12 @@
-//! `millpond bench`: the benches of `millpond-bench`, as commands.
+//! `millpond bench`: the benchmarks of `millpond-bench` as subcommands.
 
 use crate::args::{Bench, BenchArgs, MeasuredArgs};
 use crate::exit::{CliError, Exit};
 
-/// The words behind which a child of the bench finds its arguments.
+/// The arguments after which a child of the benchmark finds its own arguments.
 pub(crate) const BEHIND: [&str; 2] = ["bench", "host"];
 
-/// What is said where the bench cannot be built.
+/// The error on systems for which the benchmark cannot be built.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub(crate) const ELSEWHERE: &str = "this measures glibc's heap beside others, so it needs Linux with glibc";
 
@@ -65,7 +65,7 @@ pub(crate) fn command(args: &BenchArgs) -> Result<Exit, CliError> {
     }
 }
 
-/// What is measured of a CUDA device.
+/// Runs a measurement on a CUDA device.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn on_device(
     args: &MeasuredArgs,
@@ -89,7 +89,7 @@ fn on_device(
     }
 }
 
-/// What a recording costs.
+/// Measures the cost of recording.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn record(
     trace: Option<&std::path::Path>,
@@ -106,7 +106,7 @@ fn record(
     }
 }
 
-/// Copies to a device and back.
+/// Measures copies to a device and back.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn transfer(device: &str, quick: bool, out: &mut dyn std::io::Write) -> Result<Exit, CliError> {
     let number = device
@@ -131,7 +131,7 @@ fn transfer(device: &str, quick: bool, out: &mut dyn std::io::Write) -> Result<E
     }
 }
 
-/// What the documents claim of tensors, of layouts and of data larger than memory.
+/// Runs the benchmarks of tensors, of layouts, and of data larger than memory.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn tensors(quick: bool) -> Result<(), Box<dyn std::error::Error>> {
     use millpond_bench::{data, layout, tensors};

@@ -1,4 +1,4 @@
-//! `millpond convert`: a recording in another tool's format.
+//! `millpond convert`: writes a recording in another tool's format.
 
 #[cfg(feature = "parquet")]
 mod table;
@@ -14,10 +14,10 @@ use millpond_trace::history::{History, HistoryError};
 use millpond_trace::{ReadError, ReadOptions};
 use std::path::Path;
 
-/// The one format that this program writes itself.
+/// The only format that this crate writes itself.
 const PARQUET: &str = "parquet";
 
-/// What is written.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Dialect(Target),
@@ -68,7 +68,7 @@ pub(crate) fn command(args: &ConvertArgs) -> Result<Exit, CliError> {
                 outcome = Some(Ok(exported));
                 Ok(())
             }
-            // The system's own error says what to do about the file.
+            // The system's own error describes the problem with the file.
             Err(ExportError::Io(error)) => Err(error),
             Err(error) => {
                 outcome = Some(Err(error));
@@ -150,7 +150,7 @@ fn format(args: &ConvertArgs) -> Result<Format, CliError> {
     };
     match (format, args.to.as_deref()) {
         (Some(Format::Dialect(target)), Some(_)) if target.packing == Packing::Plain => {
-            // The name still says how the file is compressed.
+            // The file name still determines the compression.
             Ok(Format::Dialect(Target {
                 packing: packing(&file, target.dialect),
                 ..target
@@ -189,7 +189,7 @@ fn ends(name: &str, ending: &str) -> bool {
         .is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 
-/// Whether two paths are one file, by whatever names.
+/// Returns whether two paths lead to the same file.
 fn is_same(one: &Path, other: &Path) -> bool {
     match (one.canonicalize(), other.canonicalize()) {
         (Ok(one), Ok(other)) => one == other,

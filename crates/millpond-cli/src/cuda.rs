@@ -1,4 +1,4 @@
-//! `millpond replay --source cuda:N`: a recording on a CUDA device's memory, held against the simulation.
+//! `millpond replay --source cuda:N`: replays a recording on a CUDA device's memory and compares it with the simulation.
 
 mod facts;
 mod report;
@@ -10,10 +10,10 @@ use crate::host;
 
 pub(crate) use run::command;
 
-/// Refuses what means something on other memory only.
+/// Refuses options that apply only to other memory.
 ///
 /// # Errors
-/// When any of it was given.
+/// Returns an error if one of them was given.
 fn refuse_with(args: &ReplayArgs) -> Result<(), CliError> {
     let simulated = [
         ("--fit", args.fit),

@@ -1,4 +1,4 @@
-//! `millpond cuda-emu`: a command with the emulated CUDA driver where it looks for the real one.
+//! `millpond cuda-emu`: runs a command with the emulated CUDA driver in place of the real one.
 
 use crate::args::CudaEmuArgs;
 use crate::exit::{CliError, Exit};
@@ -9,13 +9,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The emulator's library, as cargo names it.
+/// The file name of the emulator's library, as cargo builds it.
 const LIBRARY: &str = "libmillpond_cuda_emu.so";
-/// Names it from elsewhere.
+/// The variable that contains the path of the library.
 const LIBRARY_VARIABLE: &str = "MILLPOND_CUDA_EMU_LIB";
-/// The emulator's options.
+/// The variable with the emulator's options.
 const OPTIONS_VARIABLE: &str = "MILLPOND_CUDA_EMU";
-/// The names a client looks for.
+/// The names under which clients look for the driver.
 const DRIVER: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
 
 pub(crate) fn command(args: &CudaEmuArgs) -> Result<Exit, CliError> {
@@ -37,7 +37,7 @@ pub(crate) fn command(args: &CudaEmuArgs) -> Result<Exit, CliError> {
         path: PathBuf::from(program),
         source,
     })?;
-    // As shells have it: a command that a signal ended has that signal's number above 128.
+    // Like shells, this returns 128 plus the signal's number for a command that a signal ended.
     let code = status
         .code()
         .or_else(|| status.signal().map(|signal| 128 + signal))
@@ -45,7 +45,7 @@ pub(crate) fn command(args: &CudaEmuArgs) -> Result<Exit, CliError> {
     Ok(Exit::Other(u8::try_from(code).unwrap_or(1)))
 }
 
-/// Where the emulator is: where the variable says, or beside this program.
+/// Returns the path of the emulator: the value of the variable, or the library beside this program.
 fn library() -> Result<PathBuf, CliError> {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE) {
         let path = PathBuf::from(path);
@@ -68,7 +68,7 @@ fn library() -> Result<PathBuf, CliError> {
     })
 }
 
-/// A folder in which a loader finds the emulator under the driver's names; it goes with the value.
+/// A folder in which a loader finds the emulator under the driver's names. Dropping this removes the folder.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -78,7 +78,7 @@ impl Folder {
             what: path.display().to_string(),
             source,
         };
-        // One that is there already is somebody else's: what is in it would be loaded.
+        // A folder that already exists may belong to another user, and the loader would load files from it.
         fs::create_dir(&path).map_err(failed)?;
         let folder = Self(path.clone());
         for name in DRIVER {
@@ -87,7 +87,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// The loader's path with this folder first.
+    /// Returns the loader's path with this folder first.
     fn before(&self, others: Option<OsString>) -> OsString {
         let mut path = self.0.clone().into_os_string();
         if let Some(others) = others.filter(|others| !others.is_empty()) {

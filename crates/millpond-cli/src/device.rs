@@ -1,4 +1,4 @@
-//! The device that was named: what of it is left for the program, and how to say so.
+//! The device that the user named: the memory left for the program, and a description.
 
 use crate::args::{DeviceArgs, Paged};
 use crate::exit::{CliError, Exit};
@@ -12,13 +12,13 @@ use millpond_replay::{Device, DeviceSize, cards, cards_like};
 /// The most bytes of a table of costs. The longest existing table has a hundredth of this.
 const LONGEST_COSTS: u64 = 1 << 20;
 
-/// A device smaller than this is a number without its unit.
+/// A device smaller than this is probably a number without its unit.
 const LEAST: u64 = 1 << 20;
 
-/// The device a replay runs on.
+/// Returns the device of a replay.
 ///
 /// # Errors
-/// When nothing of it is left for the program.
+/// Returns an error if no memory is left for the program.
 pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
     let paged = args.paged == Paged::On;
     let Some(named) = &args.device else {
@@ -52,7 +52,7 @@ pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
     })
 }
 
-/// One line that says what the device is.
+/// Returns one line that describes the device.
 pub(crate) fn describe(args: &DeviceArgs, device: Device) -> String {
     let pages = if device.paged {
         ""
@@ -104,7 +104,7 @@ fn decimal(named: &DeviceSize) -> String {
     }
 }
 
-/// What driver calls cost.
+/// Returns the costs of driver calls.
 pub(crate) fn costs(args: &DeviceArgs) -> Result<Costs, CliError> {
     let Some(path) = &args.costs else {
         return Ok(Costs::default());
@@ -119,7 +119,7 @@ pub(crate) fn costs(args: &DeviceArgs) -> Result<Costs, CliError> {
     })
 }
 
-/// `millpond cards`.
+/// Runs `millpond cards`.
 pub(crate) fn cards_command() -> Result<Exit, CliError> {
     let mut grid = Grid::new();
     let column = |of: &dyn Fn(&millpond_replay::Card) -> String| cards().iter().map(of).collect();

@@ -1,4 +1,4 @@
-//! `millpond diff`: two recordings, or two moments of one, side by side, and limits that fail a build.
+//! `millpond diff`: compares two recordings or two moments of one, and checks limits that can fail a build.
 
 use crate::args::DiffArgs;
 use crate::exit::{CliError, Exit, complain};
@@ -83,7 +83,7 @@ fn side(path: &Path, moment: Moment, quiet: bool) -> Result<Side, CliError> {
     })
 }
 
-/// A limit, and what it came to.
+/// The result of a limit.
 #[derive(Serialize)]
 struct Judged {
     condition: String,
@@ -94,7 +94,7 @@ struct Judged {
     measure: Measure,
 }
 
-/// Holds all limits against the comparison. One that cannot be judged is an error: it must not pass for silence.
+/// Checks all limits. A limit that cannot be judged is an error, because it must not look like a success.
 fn judge(args: &DiffArgs, compared: &Diff) -> Result<Vec<Judged>, CliError> {
     let one = |gate: &Gate| {
         let (fails, measure) = match gate.judge(compared) {
@@ -204,7 +204,7 @@ fn shown(measure: &Measure, figure: Option<f64>) -> String {
 }
 
 fn measures(compared: &Diff) -> String {
-    // What neither recording tells is no row.
+    // Figures that neither recording contains get no row.
     let told = |measure: &&Measure| measure.before.is_some() || measure.after.is_some();
     let rows: Vec<&Measure> = compared.measures.iter().filter(told).collect();
     let mut grid = Grid::new();

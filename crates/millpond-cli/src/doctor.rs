@@ -1,4 +1,4 @@
-//! `millpond doctor`: what this machine offers to programs that hold much memory, and what to do about what is missing.
+//! `millpond doctor`: reports the memory features of this machine, and how to enable missing ones.
 
 mod cuda;
 mod host;
@@ -13,29 +13,29 @@ use std::path::Path;
 /// Version of the JSON.
 const SCHEMA: u32 = 1;
 
-/// How a thing is.
+/// The state of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// As it should be.
+    /// The feature is available.
     Good,
-    /// There, and less than some programs want.
+    /// The feature is available, but less than some programs need.
     Limited,
-    /// Not there.
+    /// The feature is missing.
     Missing,
-    /// The system does not say.
+    /// The system does not report it.
     Unknown,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Finding {
-    /// What.
+    /// The name of the feature.
     topic: &'static str,
     state: State,
-    /// What was found.
+    /// The observed state.
     found: String,
-    /// What it is for, and how there is more of it; none where there is nothing to do.
+    /// The use of the feature, and how to get more of it. `None` if nothing needs to be done.
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! How the command ends: four exit codes, and errors that are one line.
+//! Exit codes, and errors of one line.
 
 use crate::text::harmless;
 use millpond_engine::plan::PlanError;
@@ -10,16 +10,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use thiserror::Error;
 
-/// How a command that worked ends.
+/// The outcome of a command without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// It did what was asked.
+    /// The command did what was requested.
     Done,
-    /// A run failed, and was complained about; the others did not.
+    /// Some runs failed and were reported, and the others succeeded.
     Failed,
-    /// Every policy ran out of memory on the device that was named.
+    /// Every policy ran out of memory on the named device.
     OutOfMemory,
-    /// What a command that was run for the user ended with.
+    /// The exit code of a command that was run for the user.
     Other(u8),
 }
 
@@ -34,25 +34,25 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The exit code of every error: the input is to be mended.
+/// The exit code of every error. The user has to correct the input.
 pub(crate) const BAD_INPUT: u8 = 2;
 
-/// Why a command did not do what was asked; each message is one line.
+/// The reason why a command failed. Each message is one line.
 #[derive(Debug, Error)]
 pub(crate) enum CliError {
-    /// The command line itself.
+    /// The command line is invalid.
     #[error("{0}")]
     Usage(String),
     /// A file could not be read.
     #[error("{}: {source}", path.display())]
     Read { path: PathBuf, source: ReadError },
-    /// A file or folder is not there, or not ours to read.
+    /// A file or folder does not exist or is not readable.
     #[error("cannot read {}: {source}", path.display())]
     Open { path: PathBuf, source: std::io::Error },
-    /// A folder without a recording.
+    /// A folder contains no recording.
     #[error("{} holds no file; name a recording, or a folder of them", .0.display())]
     EmptyFolder(PathBuf),
-    /// A snapshot with a state and no history.
+    /// A snapshot contains a state but no history.
     #[error(
         "{} holds the allocator's state and no history, so {nothing}: {instead}, \
          and call torch.cuda.memory._record_memory_history() before the next dump", path.display()
@@ -62,7 +62,7 @@ pub(crate) enum CliError {
         nothing: &'static str,
         instead: &'static str,
     },
-    /// A name that is no policy.
+    /// A policy does not exist.
     #[error("unknown policy '{name}';{hint} there are {known}")]
     UnknownPolicy {
         name: String,
@@ -81,16 +81,16 @@ pub(crate) enum CliError {
     /// A saved plan was refused.
     #[error("{}: {source}", path.display())]
     Plan { path: PathBuf, source: PlanError },
-    /// A recording could not be walked, or written in another format.
+    /// A recording could not be read as rows, or could not be written in another format.
     #[error("{}: {source}", path.display())]
     Export {
         path: PathBuf,
         source: millpond_trace::export::ExportError,
     },
-    /// A recording could not be looked at.
+    /// A recording could not be analysed.
     #[error("{}: {source}", path.display())]
     Analysis { path: PathBuf, source: AnalysisError },
-    /// A recording that is read several times, in a file that can be read once.
+    /// A recording must be read several times, but the file can be read only once.
     #[error("{} is no regular file: a recording is read several times, so write it to a file first", .0.display())]
     NotAFile(PathBuf),
     /// A page cannot be served.
@@ -104,7 +104,7 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
-    /// Whether the reader of our output went away: the end, and nothing to complain about.
+    /// Returns whether the reader of the output has gone. This ends the command without a message.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Write { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)
     }
@@ -114,11 +114,11 @@ impl CliError {
 pub(crate) fn complain(error: &dyn std::fmt::Display) {
     use std::io::Write;
     let line = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    // Nobody is told when stderr is gone: there is nowhere left to say it.
+    // If stderr is closed, there is no other place for the message.
     let _ = writeln!(std::io::stderr(), "millpond: {}", harmless(&line, false));
 }
 
-/// Help as clap prints it; anything wrong with the command line as one line.
+/// Prints help as clap formats it, and any other problem with the command line as one line.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     if matches!(

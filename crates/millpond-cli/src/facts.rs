@@ -1,4 +1,4 @@
-//! What a recording holds, in the shape of the JSON of `millpond info`.
+//! The contents of a recording, in the shape of the JSON of `millpond info`.
 
 use millpond_replay::{Program, Selection, holders, tag_group};
 use millpond_trace::{Action, Caution, Format, OLDER, PoolState, Recording, Settings, Trace};
@@ -8,7 +8,7 @@ use std::collections::HashSet;
 /// Version of the JSON.
 const SCHEMA: u32 = 1;
 
-/// Groups of tags told at the peak.
+/// The number of tag groups that are listed at the peak.
 const HOLDERS: usize = 5;
 
 /// One file.
@@ -60,7 +60,7 @@ pub(crate) struct History {
     pub(crate) recorded_peak_reserved_bytes: Option<u64>,
 }
 
-/// What a pool held when the snapshot was written.
+/// The state of a pool when the snapshot was written.
 #[derive(Debug, Serialize)]
 pub(crate) struct PoolFacts {
     pub(crate) pool: String,
@@ -73,7 +73,7 @@ pub(crate) struct PoolFacts {
     pub(crate) reserved_bytes: u64,
 }
 
-/// Gathers what a recording holds.
+/// Collects the contents of a recording.
 pub(crate) fn gather(recording: &Recording, file_bytes: Option<u64>) -> FileFacts {
     let mut ordinals: Vec<i32> = recording.traces.iter().map(|trace| trace.origin.device).collect();
     ordinals.extend(recording.states.iter().map(|state| state.device));
@@ -126,7 +126,7 @@ fn format_name(format: Format) -> &'static str {
     }
 }
 
-/// Settings that were recorded, as they are written in the environment.
+/// Returns the recorded settings in the form of environment variables.
 fn settings(settings: &Settings) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     if let Some(conf) = settings.conf.as_ref().filter(|conf| !conf.is_empty()) {
@@ -242,7 +242,7 @@ fn tag_groups(trace: &Trace) -> u64 {
     older.chain(newer).collect::<HashSet<String>>().len() as u64
 }
 
-/// Numbers of a damaged file may come to more than fits.
+/// Returns a saturating sum, because the numbers of a damaged file may overflow.
 pub(crate) fn total(bytes: impl Iterator<Item = u64>) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }

@@ -1,16 +1,16 @@
-//! Why policies ran out of memory: told once for all that stopped at the same request.
+//! Explains why policies ran out of memory, once for all policies that stopped at the same request.
 
 use crate::terminal::{bold, dim, red};
 use crate::text::{counted, item, number, short, size, wrap};
 use millpond_replay::{Failure, PolicyResult, Report, tag_frames};
 
-/// Frames of a stack shown.
+/// The most frames of a stack that are shown.
 const FRAMES: usize = 6;
 
-/// Holders shown for each of several failures; one alone has room for all.
+/// The most holders that are shown for each of several failures. A single failure shows all.
 const HOLDERS: usize = 4;
 
-/// The failures of a report; empty where there are none.
+/// Returns the failures of a report as text. It is empty if there are none.
 pub(crate) fn text(report: &Report, width: usize) -> String {
     let mut groups: Vec<(&Failure, Vec<&PolicyResult>)> = Vec::new();
     for result in &report.results {
@@ -91,7 +91,7 @@ fn group(failure: &Failure, results: &[&PolicyResult], most: usize, width: usize
     out
 }
 
-/// The tag of an allocation on a few lines: what the program was doing, then its innermost frames.
+/// Returns the tag of an allocation on a few lines: the labels, then the innermost frames.
 fn where_from(tag: &str) -> Vec<String> {
     if tag.is_empty() {
         return vec!["(the recording has no tag for it)".to_owned()];

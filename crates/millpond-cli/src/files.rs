@@ -1,4 +1,4 @@
-//! Which files are meant, and their recordings.
+//! Finds and reads the files that the user named.
 
 use crate::exit::CliError;
 use crate::progress::Progress;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The files named, folders replaced by the files in them (not those in folders below), by name.
+/// Returns the named files, sorted by name. Folders are replaced by the files directly in them.
 pub(crate) fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
     let mut files = Vec::new();
     for path in named {
@@ -38,7 +38,7 @@ pub(crate) fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
     Ok(files)
 }
 
-/// Files that lie beside recordings and are none.
+/// Returns whether a file in a folder is not a recording, by its name.
 fn passed_over(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
@@ -48,7 +48,7 @@ fn passed_over(path: &Path) -> bool {
             .any(|other| ending == *other)
 }
 
-/// So that rank 2 comes before rank 10: numbers in a name compare as numbers.
+/// Returns a sort key in which numbers compare as numbers, so that rank 2 comes before rank 10.
 fn by_number(path: &Path) -> Vec<(String, u64)> {
     let name = path
         .file_name()
@@ -79,10 +79,10 @@ fn by_number(path: &Path) -> Vec<(String, u64)> {
     key
 }
 
-/// How long a pipe may stay without a writer.
+/// The longest wait for a writer of a pipe.
 const WRITER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Refuses what is no file: a recording that is walked several times must stay where it is.
+/// Refuses anything but a regular file. A recording that is read several times must stay in place.
 pub(crate) fn check_regular(path: &Path) -> Result<(), CliError> {
     let open = |source| CliError::Open {
         path: path.to_owned(),
@@ -95,10 +95,10 @@ pub(crate) fn check_regular(path: &Path) -> Result<(), CliError> {
     Err(open(Error::new(ErrorKind::InvalidInput, why)))
 }
 
-/// Opens a pipe that somebody writes to, as a shell's `<(command)` is one; none where it is a file.
+/// Opens a pipe that has a writer, such as a shell's `<(command)`. Returns `None` for a regular file.
 ///
-/// Devices and sockets are refused: they have no end, or no content. So is a named pipe that nobody opens for
-/// writing: opening it would wait for ever.
+/// Devices and sockets are refused, because they have no end or no content. A named pipe without a writer is refused too,
+/// because opening it would block forever.
 fn open_pipe(path: &Path) -> std::io::Result<Option<File>> {
     let metadata = std::fs::metadata(path)?;
     let refused = |why: &str| Err(Error::new(ErrorKind::InvalidInput, why));
@@ -110,7 +110,7 @@ fn open_pipe(path: &Path) -> std::io::Result<Option<File>> {
     }
     let (opened, wait) = mpsc::channel();
     let named = path.to_owned();
-    // Where nobody comes the thread waits on until the program ends.
+    // Without a writer, the thread waits until the program ends.
     std::thread::spawn(move || opened.send(File::open(named)));
     match wait.recv_timeout(WRITER_PATIENCE) {
         Ok(file) => Ok(Some(file?)),
@@ -165,7 +165,7 @@ fn is_pipe(_: &Metadata) -> bool {
     false
 }
 
-/// Reads one file, with a bar where that takes long.
+/// Reads one file, with a progress bar if that takes long.
 pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
     let bar = Progress::bytes(
         quiet,
@@ -202,10 +202,10 @@ pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
     })
 }
 
-/// The traces of a file, ready to be replayed.
+/// Returns the traces of a file for a replay.
 ///
 /// # Errors
-/// When it has none, or the selection asks for times it does not have.
+/// Returns an error if the file has no traces, or if the selection needs times that it does not have.
 pub(crate) fn traces(path: &Path, quiet: bool, selection: &Selection) -> Result<Vec<Trace>, CliError> {
     let recording = load(path, quiet)?;
     if recording.traces.is_empty() {
@@ -230,12 +230,12 @@ pub(crate) fn traces(path: &Path, quiet: bool, selection: &Selection) -> Result<
     Ok(recording.traces)
 }
 
-/// Opens one file to be walked as rows, with a bar where reading takes long.
+/// Opens one file as rows, with a progress bar if reading takes long.
 pub(crate) fn open_history(path: &Path, quiet: bool) -> Result<History, CliError> {
     opened(path, quiet, History::open)
 }
 
-/// The same in a way of one's own.
+/// Opens one file with `how`, and shows a progress bar if that takes long.
 pub(crate) fn opened<T>(
     path: &Path,
     quiet: bool,

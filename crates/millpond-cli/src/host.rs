@@ -1,4 +1,4 @@
-//! `millpond replay --source host`: a recording on this machine's own memory, our pools beside its allocators.
+//! `millpond replay --source host`: replays a recording on this machine's memory, with our pools and other allocators.
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod facts;
@@ -20,10 +20,10 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<crate::exit::Exit, CliError> 
     Err(CliError::Usage(crate::bench::ELSEWHERE.to_owned()))
 }
 
-/// Refuses what means something on real memory only, where the memory is simulated.
+/// Refuses options that apply only to real memory if the memory is simulated.
 ///
 /// # Errors
-/// When any of it was given.
+/// Returns an error if one of them was given.
 pub(crate) fn refuse_without(args: &ReplayArgs) -> Result<(), CliError> {
     let check = [("--check", args.host.check)];
     refuse(&check, "is for real memory: add --source host or --source cuda:N")?;
@@ -44,10 +44,10 @@ pub(crate) fn refuse_without_host(args: &ReplayArgs) -> Result<(), CliError> {
     refuse(&given, "is for real memory: add --source host")
 }
 
-/// Refuses what means something on a simulated device only, where the memory is real.
+/// Refuses options that apply only to a simulated device if the memory is real.
 ///
 /// # Errors
-/// When any of it was given.
+/// Returns an error if one of them was given.
 fn refuse_with(args: &ReplayArgs) -> Result<(), CliError> {
     let given = [
         ("--device", args.device.device.is_some()),
@@ -64,10 +64,10 @@ fn refuse_with(args: &ReplayArgs) -> Result<(), CliError> {
     refuse(&given, "is for a simulated device: leave it or --source host out")
 }
 
-/// Refuses the first of these that was given.
+/// Refuses the first of these options that was given.
 ///
 /// # Errors
-/// When any was.
+/// Returns an error if one of them was given.
 pub(crate) fn refuse(given: &[(&str, bool)], why: &str) -> Result<(), CliError> {
     match given.iter().find(|(_, given)| *given) {
         Some((name, _)) => Err(CliError::Usage(format!("{name} {why}"))),

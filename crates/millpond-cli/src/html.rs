@@ -1,4 +1,4 @@
-//! The report as a page: one file for each recording and device.
+//! Writes a report as an HTML page, one file for each recording and device.
 
 use crate::exit::CliError;
 use crate::output;
@@ -67,7 +67,7 @@ pub(crate) fn write(
     let (grid, _) = side_by_side::grid(shown, None);
     let mut rows = grid.rows();
     for cell in rows.iter_mut().filter_map(|row| row.first_mut()) {
-        // On the page a name is a key, and the indent that leaves room for the mark would break it.
+        // On the page a name is a key. The indentation that leaves room for the mark would break it.
         *cell = cell.trim().to_owned();
     }
     let page = Page {
@@ -87,7 +87,7 @@ pub(crate) fn write(
     output::write_file(path, |out| page::write(&page, out))
 }
 
-/// The policy the program ran under, as far as the recording or habit tells.
+/// Returns the policy that the program ran under, by the recording or by the usual policy of its format.
 fn in_use(report: &Report, trace: &Trace) -> Option<usize> {
     let usual = usual_policy(trace.origin.format);
     let named = report

@@ -1,4 +1,4 @@
-//! `millpond info`.
+//! `millpond info`: prints the contents of recordings.
 
 use crate::args::InfoArgs;
 use crate::exit::{CliError, Exit, complain};
@@ -8,7 +8,7 @@ use crate::terminal::{bold, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, short, size, wrap};
 use crate::{files, output};
 
-/// Streams listed before the rest is only counted.
+/// The most streams that are listed. The others are counted.
 const STREAMS: usize = 6;
 
 /// Runs the command.
@@ -40,7 +40,7 @@ pub(crate) fn command(args: &InfoArgs) -> Result<Exit, CliError> {
     }
 }
 
-/// Column at which values begin.
+/// The column at which values begin.
 const VALUES: usize = 18;
 
 fn fact(out: &mut String, name: &str, value: &str) {
@@ -193,7 +193,7 @@ fn history_text(out: &mut String, history: &History) {
     fact(out, "held at the end", &end);
 }
 
-/// The name of a kind of events, which is in the plural, for so many of them.
+/// Returns the name of a kind of events for this count. The name is in the plural, and the singular is used for a count of 1.
 fn of_kind(kind: &str, count: u64) -> String {
     let (noun, rest) = kind.split_once(' ').unwrap_or((kind, ""));
     match noun.strip_suffix('s').filter(|_| count == 1) {

@@ -1,20 +1,20 @@
 //! `millpond`: replays recorded allocations against any allocator, on any size of device.
 //!
 //! ```text
-//!   args, values      what was typed
+//!   args, values      the command line
 //!   replay tune info plan policies doctor      one file for each command
-//!   host, bench       what runs on this machine's memory
+//!   host, bench       commands that use this machine's memory
 //!   convert, symbols  recordings in other tools' formats, with names for addresses
 //!   cuda              a replay on a CUDA device's memory
-//!   top               what running programs have, live
+//!   top               live statistics of running programs
 //!   cuda_emu          a command with the emulated CUDA driver
-//!   report diff     what a recording holds; plot draws it
+//!   report diff       the contents of a recording; plot draws them
 //!   view              the same as a timeline in the browser
-//!   side_by_side ranks failure table     what a person reads, text, terminal
-//!   files, output, progress, exit  the world outside
+//!   side_by_side ranks failure table     text output, with text and terminal
+//!   files, output, progress, exit  input and output
 //! ```
 //!
-//! Results go to stdout in one piece, everything else to stderr; every error is one line there.
+//! Results go to stdout in one piece. Everything else goes to stderr, where every error is one line.
 #![forbid(unsafe_code)]
 
 mod args;

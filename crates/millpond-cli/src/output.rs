@@ -1,4 +1,4 @@
-//! Where results go: stdout as one piece, files whole or not at all.
+//! Writes results to stdout in one piece, and writes files completely or not at all.
 
 use crate::exit::CliError;
 use crate::terminal::colours;
@@ -26,12 +26,12 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
     print_bytes(&harmless(text, colours()))
 }
 
-/// Prints a line that programs read, as it is.
+/// Prints a line for programs, unchanged.
 pub(crate) fn print_line(text: &str) -> Result<(), CliError> {
     print_bytes(&format!("{text}\n"))
 }
 
-/// Prints what programs read: nothing in it is changed.
+/// Prints output for programs, unchanged.
 fn print_bytes(text: &str) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -51,10 +51,10 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print_bytes(&text)
 }
 
-/// Says something that is no result.
+/// Prints a message that is not a result.
 pub(crate) fn note(quiet: bool, text: &str) {
     if !quiet {
-        // Nobody is told when stderr is gone: there is nowhere left to say it.
+        // If stderr is closed, there is no other place for the message.
         let _ = writeln!(std::io::stderr(), "millpond: {}", harmless(text, false));
     }
 }
@@ -89,10 +89,10 @@ pub(crate) fn check_writable(path: &Path) -> Result<(), CliError> {
         })
 }
 
-/// Whether nothing is there yet, or something that this program wrote and may be replaced.
+/// Checks that the path is free, or that it contains a file that this program wrote and may replace.
 ///
-/// A rename asks nobody: it takes the place of a recording, of a file that may not be written, and for root
-/// of `/dev/null`. One slip on the command line must not cost the only recording of a run.
+/// A rename replaces anything without a question: a recording, a read-only file, and for root even `/dev/null`. A mistake on
+/// the command line must not destroy the only recording of a run.
 fn check_replaceable(path: &Path) -> std::io::Result<()> {
     let there = match std::fs::metadata(path) {
         Ok(there) => there,

@@ -1,4 +1,4 @@
-//! `millpond plan`: the repeating step of a recording, and its placement solved.
+//! `millpond plan`: finds the repeating step of a recording, and solves its placement.
 
 use crate::args::PlanArgs;
 use crate::exit::{CliError, Exit};
@@ -11,22 +11,22 @@ use serde::Serialize;
 use std::io::Write;
 use std::time::Instant;
 
-/// Rows of the picture.
+/// The number of rows in the picture.
 const ROWS: usize = 20;
 
-/// What the JSON says.
+/// The contents of the JSON.
 #[derive(Serialize)]
 struct Facts {
     schema: u32,
     trace: String,
     device: i32,
-    /// None where no step repeats.
+    /// `None` if no step repeats.
     step: Option<StepFacts>,
 }
 
 #[derive(Serialize)]
 struct StepFacts {
-    /// Steps in a row that are alike, and the position of each one's first call in the program.
+    /// The number of equal steps in a row, and the position of the first call of each in the program.
     steps: usize,
     first_events: Vec<usize>,
     allocations: usize,
@@ -34,13 +34,13 @@ struct StepFacts {
     is_loop: bool,
     peak_bytes: u64,
     program_peak_bytes: u64,
-    /// Allocations without a place: they outlive a whole step.
+    /// Allocations that are not placed because they outlive a whole step.
     unplanned: usize,
-    /// Bytes that live when a step begins, and stay where they are.
+    /// Bytes that live when a step begins. They keep their place.
     base_bytes: u64,
     lower_bound_bytes: u64,
     plan_bytes: u64,
-    /// Plan over lower bound; 1 is the limit.
+    /// Plan bytes over the lower bound. The best possible value is 1.
     ratio: f64,
     solve_ms: f64,
 }

@@ -1,4 +1,4 @@
-//! Bytes over time: in the terminal by letters, and in files as pictures.
+//! Draws bytes over time, as text in the terminal and as pictures in files.
 
 use crate::exit::CliError;
 use crate::output;
@@ -9,30 +9,30 @@ use millpond_replay::chart;
 use std::io::Write;
 use std::path::Path;
 
-/// Rows of the plot in the terminal.
+/// The number of rows of the plot in the terminal.
 const ROWS: usize = 8;
-/// Columns of its axis, with the line.
+/// The number of columns of its axis, including the line.
 const AXIS: usize = 12;
-/// From nothing to a full cell.
+/// Cells from empty to full, filled from the bottom.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The same from the left.
+/// Cells from empty to full, filled from the left.
 const PARTS: [char; 9] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'];
-/// Where pools have more than is held.
+/// Marks the bytes that pools have reserved beyond the bytes that are held.
 const RESERVED: char = '┄';
 
-/// Columns there are for a plot.
+/// Returns the number of columns for a plot.
 pub(crate) fn columns(width: usize) -> usize {
     width.saturating_sub(AXIS + 1).clamp(10, 400)
 }
 
-/// A share as a bar of so many cells.
+/// Draws a share as a bar of `cells` cells.
 pub(crate) fn bar(share: f64, cells: usize) -> String {
     let eighths = (share.clamp(0.0, 1.0) * cells as f64 * 8.0).round() as usize;
     let cell = |at: usize| PARTS[eighths.saturating_sub(at * 8).min(8)];
     (0..cells).map(cell).collect::<String>().trim_end().to_owned()
 }
 
-/// A timeline in letters: what all blocks come to, in colours by group where there are colours.
+/// Draws a timeline as text: the total of all blocks, coloured by group if colours are enabled.
 pub(crate) fn text(timeline: &Timeline, width: usize) -> String {
     let held = timeline.total.iter().map(|sample| sample.most);
     let reserved = timeline.reserved.iter().flatten().map(|sample| sample.most);
@@ -57,7 +57,7 @@ pub(crate) fn text(timeline: &Timeline, width: usize) -> String {
     out
 }
 
-/// The letter of a cell, and the band it is painted as.
+/// Returns the character of a cell, and the band whose colour it gets.
 fn cell(timeline: &Timeline, column: usize, row: usize, most: u64) -> (char, Option<usize>) {
     let level = |bytes: u64| (bytes as f64 / most as f64 * (ROWS * 8) as f64).round() as usize;
     let held = timeline.total[column].most;
@@ -79,7 +79,7 @@ fn cell(timeline: &Timeline, column: usize, row: usize, most: u64) -> (char, Opt
     )
 }
 
-/// Which band lies at so many bytes from the bottom; the rest is past the last.
+/// Returns the band at this many bytes from the bottom. The rest comes after the last band.
 fn band_at(timeline: &Timeline, column: usize, bytes: f64) -> usize {
     let mut below = 0.0;
     let over = timeline.bands.iter().position(|band| {
@@ -89,7 +89,7 @@ fn band_at(timeline: &Timeline, column: usize, bytes: f64) -> usize {
     over.unwrap_or(timeline.bands.len())
 }
 
-/// Letters with as few changes of colour as it takes.
+/// Joins characters with as few changes of colour as possible.
 fn painted(cells: impl Iterator<Item = (char, Option<usize>)>) -> String {
     let mut runs: Vec<(Option<usize>, String)> = Vec::new();
     for (letter, of) in cells {
@@ -121,7 +121,7 @@ fn times(timeline: &Timeline) -> String {
     format!("{}\n", dim(&line))
 }
 
-/// Which colour is whose; the groups of the table below have the same order as far as the peak goes.
+/// Returns which colour belongs to which group. The table below lists the groups in the same order up to the peak.
 fn legend(timeline: &Timeline, width: usize) -> String {
     let mut names: Vec<&str> = timeline.bands.iter().map(|band| band.name.as_str()).collect();
     if timeline.rest_groups > 0 {
@@ -144,7 +144,7 @@ fn legend(timeline: &Timeline, width: usize) -> String {
     out
 }
 
-/// How a picture is written.
+/// The format of a picture.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Picture {
     Svg,
@@ -163,7 +163,7 @@ fn picture(path: &Path) -> Result<Picture, CliError> {
     }
 }
 
-/// Whether a picture can be written there, before the work for it.
+/// Checks that a picture can be written at a path, before it is made.
 pub(crate) fn check(path: &Path) -> Result<(), CliError> {
     picture(path)?;
     output::check_writable(path)

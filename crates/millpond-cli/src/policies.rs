@@ -1,4 +1,4 @@
-//! `millpond policies`: what there is to choose from.
+//! `millpond policies`: lists the policies.
 
 use crate::args::PoliciesArgs;
 use crate::exit::{CliError, Exit};
@@ -12,7 +12,7 @@ struct Listed {
     policy: &'static str,
     fidelity: &'static str,
     about: &'static str,
-    /// Only where `--conf` sets any.
+    /// Empty for policies that `--conf` does not configure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     settings: Vec<Setting>,
 }
@@ -99,7 +99,7 @@ pub(crate) fn command(args: &PoliciesArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// What a policy is, for people who know allocators by their programs.
+/// Returns a description of a policy for users who know allocators by their programs.
 fn about(policy: &str) -> &'static str {
     match policy {
         "millpond" => "this project's default",

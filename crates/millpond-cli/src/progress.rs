@@ -1,4 +1,4 @@
-//! A progress bar on stderr, for work long enough to want one.
+//! Progress bars on stderr for work that takes long.
 
 use crate::text::harmless;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 /// Work shorter than this shows no bar.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// One bar for one piece of work; shows itself when the work turns out long, and is gone when dropped.
+/// A progress bar for one piece of work. It appears if the work takes long, and disappears when it is dropped.
 ///
-/// Nothing is drawn where stderr is no terminal.
+/// Nothing is drawn if stderr is not a terminal.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     start: Instant,
@@ -19,7 +19,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A bar for reading bytes.
+    /// Returns a bar that counts bytes read.
     pub(crate) fn bytes(quiet: bool, what: &str) -> Self {
         Self::new(
             quiet,
@@ -28,12 +28,12 @@ impl Progress {
         )
     }
 
-    /// A bar for doing a number of things.
+    /// Returns a bar that counts steps.
     pub(crate) fn steps(quiet: bool, what: &str) -> Self {
         Self::new(quiet, what, "{msg} {wide_bar:.dim} {pos}/{len} {elapsed} ")
     }
 
-    /// A bar for a share of the whole.
+    /// Returns a bar that shows a share of the whole.
     pub(crate) fn share(quiet: bool, what: &str) -> Self {
         Self::new(quiet, what, "{msg} {wide_bar:.dim} {percent} % {elapsed} ")
     }
@@ -59,7 +59,7 @@ impl Progress {
         }
     }
 
-    /// So much is done.
+    /// Sets the work that is done, and the total if it is known.
     pub(crate) fn set(&self, done: u64, all: Option<u64>) {
         let Some(bar) = &self.bar else { return };
         if let Some(all) = all {

@@ -1,4 +1,4 @@
-//! Many recordings together: what each policy comes to at worst, and where.
+//! Summarises many recordings: the worst result of each policy, and the recording where it occurs.
 
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, width};
@@ -8,7 +8,7 @@ use millpond_replay::{PolicyResult, Report};
 /// One report with its name.
 pub(crate) type Labelled<'a> = (&'a str, &'a Report);
 
-/// A policy over all recordings.
+/// The results of a policy over all recordings.
 struct Overall<'a> {
     policy: &'a str,
     worst: (&'a str, &'a PolicyResult),
@@ -26,7 +26,7 @@ fn overall<'a>(reports: &[Labelled<'a>]) -> Vec<Overall<'a>> {
             .iter()
             .filter_map(|(label, report)| Some((*label, report.results.iter().find(|r| r.policy == name)?)))
             .collect();
-        // One that ran out of memory is worse than any that did not.
+        // A policy that ran out of memory is worse than any that finished.
         let badness = |r: &PolicyResult| (r.first_failure.is_some(), r.peak_reserved_bytes);
         let Some(worst) = mine.iter().copied().rev().max_by_key(|(_, r)| badness(r)) else {
             continue;
@@ -48,13 +48,13 @@ fn overall<'a>(reports: &[Labelled<'a>]) -> Vec<Overall<'a>> {
     found
 }
 
-/// Whether no policy gets through all of the recordings.
+/// Returns whether no policy finishes all of the recordings.
 pub(crate) fn none_fits(reports: &[Labelled<'_>]) -> bool {
     let overall = overall(reports);
     !overall.is_empty() && overall.iter().all(|policy| !policy.failed.is_empty())
 }
 
-/// The summary under several reports.
+/// Returns the summary below several reports.
 pub(crate) fn text(reports: &[Labelled<'_>], limited: bool, unreadable: usize) -> String {
     let overall = overall(reports);
     let columns = width();

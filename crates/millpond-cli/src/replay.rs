@@ -1,4 +1,4 @@
-//! `millpond replay`.
+//! `millpond replay`: replays recordings under policies.
 
 use crate::args::ReplayArgs;
 use crate::exit::{CliError, Exit, complain};
@@ -11,7 +11,7 @@ use crate::{cuda, device, files, host, output, settings};
 use millpond_replay::{Options, Program, Redactor, ReplayError, Report, page, replay};
 use std::path::Path;
 
-/// A finished report and what its printing needs.
+/// A finished report with its label.
 struct Done {
     report: Report,
     label: String,
@@ -19,8 +19,8 @@ struct Done {
 
 /// Runs the command.
 ///
-/// Of several files one that cannot be replayed does not keep the others from it: it is named at once,
-/// and the command ends as with bad input.
+/// If one of several files cannot be replayed, the others still are. The error is reported at once, and the command ends with
+/// the exit code for bad input.
 pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
     match args.device.source {
         SourceKind::Host => return host::command(args),
@@ -30,7 +30,7 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
     let options = settings::options(args)?;
     let paths = files::expand(&args.files)?;
     if let Some(page) = &args.html {
-        // Better now than after minutes of work.
+        // This check comes before minutes of work.
         output::check_writable(page)?;
     }
     let mut redactor = args.output.redact.then(Redactor::default);
@@ -91,7 +91,7 @@ fn file(
         })?;
         drop(bar);
         if options.selection.window_us.is_some() && replayed.report.events == 0 {
-            // What lived then would be replayed, and its figures taken for those of a part of the run.
+            // The replay would contain only blocks that lived then, and its figures would look like those of a part of the run.
             return Err(ReplayError::NothingToReplay {
                 trace: label,
                 window: true,

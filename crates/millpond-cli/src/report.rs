@@ -1,4 +1,4 @@
-//! `millpond report`: who held what in a recording, when, and what is worth changing.
+//! `millpond report`: shows who held memory in a recording and when, and what is worth changing.
 
 mod json;
 mod sections;
@@ -14,27 +14,27 @@ use millpond_replay::analysis::{
 use millpond_trace::history::History;
 use std::path::Path;
 
-/// Blocks named at a moment.
+/// The number of blocks that are listed at a moment.
 const LARGEST: usize = 5;
-/// Columns of a plot in a file.
+/// The number of columns of a plot in a file.
 const PLOT_COLUMNS: usize = 1000;
-/// Bands of a plot.
+/// The number of bands of a plot.
 const BANDS: usize = 8;
 
-/// All that is told of a recording.
+/// The data of a report.
 pub(crate) struct Told<'a> {
-    /// Name of the file.
+    /// The name of the file.
     pub(crate) name: String,
     pub(crate) args: &'a ReportArgs,
     pub(crate) history: &'a History,
     pub(crate) at: At,
-    /// Beyond what is held at a moment; none where only that was asked for.
+    /// The data beyond one moment. `None` if the user asked for a moment only.
     pub(crate) whole: Option<Whole>,
-    /// Code that has no names, and why, in sentences.
+    /// Sentences about code without names, and the reasons.
     pub(crate) nameless: Vec<String>,
 }
 
-/// What is told of a window.
+/// The data of a window.
 pub(crate) struct Whole {
     pub(crate) steps: Option<RecordedSteps>,
     pub(crate) findings: Vec<Finding>,
@@ -68,7 +68,7 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// The part of the recording that is meant.
+/// Returns the window that the options select.
 fn window(args: &ReportArgs) -> Result<Window, CliError> {
     let (from, to) = args
         .time_window
@@ -89,7 +89,7 @@ fn failed(path: &Path) -> impl Fn(AnalysisError) -> CliError {
 
 fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Result<Told<'a>, AnalysisError> {
     let symbols = ModuleSymbols::new(&history.definitions);
-    // A recording that holds only the state at one moment is shown at its end.
+    // A recording that contains only the state at one moment is shown at its end.
     let moment = args.at.or(history.state_only.then_some(Moment::End));
     let (at, whole) = match moment {
         Some(moment) => (at(history, &symbols, Lines::Told, window, moment, LARGEST)?, None),

@@ -1,4 +1,4 @@
-//! The options of a replay: which policies it runs, and with which settings.
+//! The options of a replay: the policies that it runs, and their settings.
 
 use crate::args::ReplayArgs;
 use crate::exit::CliError;
@@ -13,13 +13,14 @@ use std::env::VarError;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The environment variable that stands for `--conf` where that is not given.
+/// The environment variable that replaces `--conf` if that is not given.
 const VARIABLE: &str = "MILLPOND_CONF";
 
-/// The most bytes read of a plan. The longest plan, of 2^20 lines, is shorter; a recording that is named by mistake is not read whole.
+/// The most bytes that are read of a plan. The longest plan, of 2^20 lines, is shorter. The limit keeps a recording that is
+/// named by mistake from being read completely.
 const LONGEST: u64 = 64 << 20;
 
-/// What is asked for, as a replay takes it.
+/// Builds the options of a replay from the command line.
 pub(crate) fn options(args: &ReplayArgs) -> Result<Options, CliError> {
     let (settings, mut applied) = read(args)?;
     let policies = choose(&args.policy, &settings, args.output.quiet)?;
@@ -28,7 +29,7 @@ pub(crate) fn options(args: &ReplayArgs) -> Result<Options, CliError> {
             "--plan is for the policy planned, which --policy leaves out".to_owned(),
         ));
     }
-    // What no replayed policy reads was not applied.
+    // Settings that no replayed policy reads were not applied.
     for one in &mut applied {
         one.policies.retain(|name| policies.contains(name));
     }
@@ -48,7 +49,7 @@ pub(crate) fn options(args: &ReplayArgs) -> Result<Options, CliError> {
     })
 }
 
-/// The text for pools and their policies, and from where: `--conf` or else `MILLPOND_CONF`, if either says anything.
+/// Returns the settings of pools and their policies, and their source: `--conf` or else `MILLPOND_CONF`, if either is set.
 pub(crate) fn text(args: &ReplayArgs) -> Result<Option<(String, &'static str)>, CliError> {
     match &args.conf {
         Some(text) => Ok(Some((text.clone(), "--conf"))),
@@ -56,7 +57,7 @@ pub(crate) fn text(args: &ReplayArgs) -> Result<Option<(String, &'static str)>, 
     }
 }
 
-/// What a text says to the policies; what only pools have is checked as theirs.
+/// Parses the settings of policies. Settings that only pools have are checked too.
 #[cfg(target_os = "linux")]
 fn parse(text: &str) -> Result<Conf, ConfError> {
     let read = millpond::PoolBuilder::read_settings(text)?;
@@ -67,7 +68,7 @@ fn parse(text: &str) -> Result<Conf, ConfError> {
     })
 }
 
-/// Where there are no pools, there are no settings of theirs.
+/// Without pools, there are no settings of pools.
 #[cfg(not(target_os = "linux"))]
 fn parse(text: &str) -> Result<Conf, ConfError> {
     Ok(Conf {
@@ -79,13 +80,13 @@ fn parse(text: &str) -> Result<Conf, ConfError> {
 
 struct Conf {
     policy: MillpondConf,
-    /// What is said to the policies.
+    /// The settings of the policies.
     text: String,
-    /// What is said to pools.
+    /// The settings of pools.
     passed_over: String,
 }
 
-/// Reads `--torch-conf`, `--conf` or else `MILLPOND_CONF`, and `--plan`; answers what was read, and from where.
+/// Reads `--torch-conf`, `--conf` or else `MILLPOND_CONF`, and `--plan`. Returns the settings and their sources.
 pub(crate) fn read(args: &ReplayArgs) -> Result<(Settings, Vec<Applied>), CliError> {
     let mut settings = Settings::default();
     let mut applied = Vec::new();
@@ -157,7 +158,7 @@ fn load_plan(path: &Path) -> Result<Plan, CliError> {
     }
 }
 
-/// What the environment says, if anything.
+/// Returns the settings in the environment, if any.
 fn from_environment() -> Result<Option<String>, CliError> {
     match std::env::var(VARIABLE) {
         Ok(text) if text.trim().is_empty() => Ok(None),
@@ -167,9 +168,9 @@ fn from_environment() -> Result<Option<String>, CliError> {
     }
 }
 
-/// The policies to replay: those named, each once, or all that the settings do not contradict.
+/// Returns the policies to replay: the named ones, each once, or all that the settings do not contradict.
 ///
-/// A person who names a policy and contradicts it is told; one who names none only wants the rest.
+/// A setting that contradicts a named policy is an error. If no policy is named, contradicted policies are left out.
 pub(crate) fn choose(named: &[String], settings: &Settings, quiet: bool) -> Result<Vec<String>, CliError> {
     let mut chosen = once(named)?;
     for name in &chosen {
@@ -186,7 +187,7 @@ pub(crate) fn choose(named: &[String], settings: &Settings, quiet: bool) -> Resu
     Ok(chosen)
 }
 
-/// The policies that are named, each once.
+/// Returns the named policies, each once.
 pub(crate) fn once(named: &[String]) -> Result<Vec<String>, CliError> {
     let mut chosen: Vec<String> = Vec::new();
     for name in named {
@@ -199,7 +200,7 @@ pub(crate) fn once(named: &[String]) -> Result<Vec<String>, CliError> {
     Ok(chosen)
 }
 
-/// Refuses a name that is no policy, with the one it may have been meant for.
+/// Checks that a policy exists. The error suggests a similar name.
 fn known(name: &str) -> Result<(), CliError> {
     if policies::names().any(|known| known == name) {
         return Ok(());

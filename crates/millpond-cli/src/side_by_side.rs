@@ -1,4 +1,4 @@
-//! One recording's report as a person reads it: the table, what to do, what cannot be said, what failed.
+//! Formats the report of one recording: the table, the advice, the cautions and the failures.
 
 use crate::failure;
 use crate::table::{Align, Grid, Row};
@@ -6,19 +6,19 @@ use crate::terminal::{bold, dim, green, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, overhead, size, wrap};
 use millpond_replay::{PolicyResult, Report};
 
-/// A report with what its printing needs beyond the figures.
+/// A report with the other facts that its printing needs.
 pub(crate) struct Shown<'a> {
-    /// The figures.
+    /// The report.
     pub(crate) report: &'a Report,
-    /// Name of the recording, with its device where a file holds several.
+    /// The name of the recording, with its device if a file contains several.
     pub(crate) label: &'a str,
-    /// The device in one line.
+    /// A description of the device in one line.
     pub(crate) device: String,
-    /// Whether the device has a limit, so that a policy that finishes deserves a word.
+    /// Whether the device has a limit, so that finishing on it is worth a mention.
     pub(crate) limited: bool,
 }
 
-/// The report as text.
+/// Returns the report as text.
 pub(crate) fn text(shown: &Shown<'_>) -> String {
     let report = shown.report;
     let columns = width();
@@ -75,7 +75,7 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
     out
 }
 
-/// What the figures of a table mean, once for all tables.
+/// Returns the explanation of the figures, once for all tables.
 pub(crate) fn legend() -> String {
     let text = "how true: exact against the original, re-implemented from its published rules, an estimate of it, or \
                 this project's own policy itself; driver time: host time of driver calls and stalls, modelled with assumed costs; stalls: allocations and \
@@ -83,12 +83,12 @@ pub(crate) fn legend() -> String {
     dim(&wrap(text, width(), 0))
 }
 
-/// Rounded down, so that a hundred means all.
+/// Formats a share in per cent, rounded down, so that 100 means all.
 fn percent_down(share: f64) -> String {
     format!("{:.2} %", (share * 10_000.0).floor() / 100.0)
 }
 
-/// The table, also for the HTML page.
+/// Returns the table, which the HTML page also uses.
 pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
     let report = shown.report;
     let results = &report.results;
@@ -96,7 +96,7 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
     let fitted = results.iter().any(|r| r.fit.is_some());
     let largest = results.iter().map(|r| r.peak_reserved_bytes).max().unwrap_or(0);
     let unit = Unit::for_largest(largest.max(report.peak_requested_bytes));
-    // The first row is what no allocator can beat.
+    // The first row is a bound that no allocator can beat.
     let column = |bound: &str, of: &dyn Fn(&PolicyResult) -> String| -> Vec<String> {
         std::iter::once(bound.to_owned())
             .chain(results.iter().map(of))
@@ -126,7 +126,7 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
         Align::Right,
         column("1.000", &|r| match r.first_failure {
             None => overhead(r.overhead),
-            // As far as it came is another program.
+            // A program that stopped early has other figures, so they cannot be compared.
             Some(_) => NONE.to_owned(),
         }),
     );
@@ -186,7 +186,7 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
     (grid, looks)
 }
 
-/// A word for how true a policy is to its original; the legend says what it means.
+/// Returns a word for how faithfully a policy reproduces its original. The legend explains it.
 fn how_true(fidelity: &str) -> &str {
     match fidelity {
         "exact against the original" => "exact",
@@ -206,10 +206,10 @@ fn failure_cell(result: &PolicyResult) -> String {
     }
 }
 
-/// Where there is no figure: a kind of call that was not made, so that the others stand out.
+/// Replaces the figure of calls that were not made, so that the others are easier to see.
 const NONE: &str = "-";
 
-/// Driver calls by kind; kinds that no policy made are left out.
+/// Adds columns of driver calls by kind. Kinds that no policy used are left out.
 fn calls(grid: &mut Grid, results: &[PolicyResult]) {
     type Kind = (&'static str, fn(&PolicyResult) -> u64);
     let kinds: [Kind; 10] = [

@@ -1,9 +1,9 @@
-//! Names for the addresses of a recording, looked up when somebody asks: in the files that the recorded process had loaded, as far as they
-//! are on this machine.
+//! Resolves the addresses of a recording to names when they are needed. The names come from the files that the recorded process
+//! had loaded, as far as they exist on this machine.
 //!
-//! A name is never guessed. A file counts only where its build id is the one that was recorded; a file that has changed since, that is gone
-//! or that cannot be told from another gives no names, and is counted. Where the recording itself has names they hold: whoever wrote them
-//! had the process at hand.
+//! Names are never guessed. A file is used only if its build id is the recorded one. A file that has changed, is missing or
+//! cannot be identified gives no names and is counted. Names in the recording itself have priority, because the recorder had
+//! access to the process.
 //!
 //! ```text
 //!  address  ->  module of the recording  ->  the file, or its debug file by build id  ->  functions, inlined ones included
@@ -18,12 +18,12 @@ use millpond_trace::history::{Definitions, Frame, Module, Symbols};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 
-/// Addresses whose names are kept.
+/// The most addresses whose names are cached.
 const MOST_CACHED: usize = 1 << 20;
-/// Modules named in a sentence.
+/// The most modules that a sentence names.
 const NAMED: usize = 3;
 
-/// Names by the modules of a recording.
+/// Resolves addresses with the modules of a recording.
 pub(crate) struct ModuleSymbols<'a> {
     definitions: &'a Definitions,
     modules: Vec<Loaded<'a>>,
@@ -32,7 +32,7 @@ pub(crate) struct ModuleSymbols<'a> {
 
 struct Loaded<'a> {
     module: &'a Module,
-    /// Read when an address of it is first asked for.
+    /// Read when one of its addresses is first needed.
     code: OnceCell<Result<Code, Refused>>,
 }
 
@@ -60,7 +60,7 @@ impl<'a> ModuleSymbols<'a> {
     }
 
     fn look_up(&self, address: u64) -> Vec<Frame> {
-        // Recorded is where calls return to: the call itself is before that, in another line perhaps.
+        // Recorded addresses are return addresses. The call itself is before them, possibly on another line.
         let Some(call) = address.checked_sub(1) else {
             return Vec::new();
         };
@@ -76,7 +76,7 @@ impl<'a> ModuleSymbols<'a> {
         }
     }
 
-    /// What was asked for and has no names, a sentence for each reason.
+    /// Returns one sentence for each reason why requested addresses have no names.
     pub(crate) fn cautions(&self) -> Vec<String> {
         let mut sentences = Vec::new();
         for reason in Refused::ALL {

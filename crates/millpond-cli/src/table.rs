@@ -1,28 +1,28 @@
-//! Tables that fit the terminal: columns are dealt out over as many tables as it takes.
+//! Tables that fit the terminal. Columns are distributed over as many tables as necessary.
 
 use crate::terminal;
 use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 
-/// On which side a column's text stands.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// How a row is to be read.
+/// The style of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Row {
-    /// Like the others.
+    /// A normal row.
     #[default]
     Plain,
-    /// The one to look at.
+    /// The recommended row.
     Best,
-    /// A bound to compare with.
+    /// A bound for comparison.
     Bound,
-    /// It did not work.
+    /// A row that failed.
     Failed,
 }
 
@@ -41,28 +41,28 @@ impl Column {
     }
 }
 
-/// Columns of cells; the first names the rows.
+/// Columns of cells. The first column names the rows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Grid {
     columns: Vec<Column>,
     group: usize,
 }
 
-/// Blanks between columns.
+/// The number of blanks between columns.
 const GAP: usize = 2;
 
 impl Grid {
-    /// Without columns.
+    /// Returns a grid without columns.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// Columns from here on belong together and should not be torn apart from each other.
+    /// Starts a group. The columns of a group should stay in one table.
     pub(crate) fn start_group(&mut self) {
         self.group += 1;
     }
 
-    /// Adds a column; a line break in its head makes the head two lines high.
+    /// Adds a column. A line break in its head makes the head two lines high.
     pub(crate) fn column(&mut self, head: &str, align: Align, cells: Vec<String>) {
         self.columns.push(Column {
             head: head.to_owned(),
@@ -72,19 +72,19 @@ impl Grid {
         });
     }
 
-    /// Columns that it takes where nothing is dealt out.
+    /// Returns the width of all columns in a single table.
     pub(crate) fn width(&self) -> usize {
         let gaps = GAP * self.columns.len().saturating_sub(1);
         self.columns.iter().map(Column::width).sum::<usize>() + gaps
     }
 
-    /// Heads, on one line each; a word that was parted for two lines is whole again.
+    /// Returns the heads, each on one line. A word that was hyphenated for two lines is joined.
     pub(crate) fn heads(&self) -> Vec<String> {
         let whole = |column: &Column| column.head.replace("-\n", "").replace('\n', " ");
         self.columns.iter().map(whole).collect()
     }
 
-    /// The cells by row.
+    /// Returns the cells by row.
     pub(crate) fn rows(&self) -> Vec<Vec<String>> {
         let rows = self
             .columns
@@ -98,15 +98,15 @@ impl Grid {
             .collect()
     }
 
-    /// As text no wider than the terminal.
+    /// Renders the grid as text that is no wider than the terminal.
     pub(crate) fn render(&self, rows: &[Row]) -> String {
         let tables = self.deal(terminal::width());
         let texts: Vec<String> = tables.iter().map(|columns| draw(columns, rows)).collect();
         texts.join("\n\n")
     }
 
-    /// The same with one more column of long words at the end: beside the others where there is room for
-    /// most of it, and else under each row.
+    /// Renders the grid with one more column of long words at the end. It is placed beside the others if most of it fits, or
+    /// else below each row.
     pub(crate) fn render_with_notes(&self, head: &str, notes: &[String], rows: &[Row]) -> String {
         let mut wider = self.clone();
         wider.column(head, Align::Left, notes.to_vec());
@@ -116,7 +116,7 @@ impl Grid {
         }
         let drawn = self.render(rows);
         let mut out = String::with_capacity(drawn.len() * 2);
-        // Two lines of heads, then one for each row.
+        // Two lines of heads come first, then one line for each row.
         for (index, line) in drawn.lines().enumerate() {
             out.push_str(line);
             out.push('\n');
@@ -129,7 +129,7 @@ impl Grid {
         out.trim_end().to_owned()
     }
 
-    /// Deals the columns out: whole groups while they fit, then single columns.
+    /// Distributes the columns over tables: whole groups while they fit, then single columns.
     fn deal(&self, width: usize) -> Vec<Vec<&Column>> {
         let Some((names, rest)) = self.columns.split_first() else {
             return Vec::new();
@@ -159,7 +159,7 @@ impl Grid {
     }
 }
 
-/// A list cut behind commas into lines of at most `width` columns, where its words allow.
+/// Breaks a list after commas into lines of at most `width` columns, if its words allow that.
 fn at_commas(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive(',') {
@@ -185,7 +185,7 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
         };
         Cell::new(text).set_alignment(side)
     };
-    // Heads stand at the bottom, above their column.
+    // Heads are aligned at the bottom, directly above their column.
     let height = columns
         .iter()
         .map(|column| column.head.lines().count())
@@ -198,7 +198,7 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
     let count = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
     let mut looks = Vec::with_capacity(count);
     for row in 0..count {
-        // A bound says nothing where it has no figure.
+        // A bound without any figure is not shown.
         if columns
             .iter()
             .skip(1)

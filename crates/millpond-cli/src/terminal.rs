@@ -1,11 +1,11 @@
-//! What the terminal can show: how wide it is, and whether in colour.
+//! Properties of the terminal: its width, and whether it shows colours.
 
 use console::{Style, Term};
 
-/// Columns where the output is no terminal and `COLUMNS` is not set.
+/// The width if the output is not a terminal and `COLUMNS` is not set.
 const USUAL: usize = 100;
 
-/// Columns to write in.
+/// Returns the width of the output in columns.
 pub(crate) fn width() -> usize {
     let asked = std::env::var("COLUMNS")
         .ok()
@@ -13,45 +13,45 @@ pub(crate) fn width() -> usize {
     let term = Term::stdout()
         .size_checked()
         .map(|(_, columns)| usize::from(columns));
-    // A terminal of no width, as some test harnesses have it, is not believed.
+    // A width of 0, which some test harnesses report, is ignored.
     term.filter(|columns| *columns > 0)
         .or(asked)
         .unwrap_or(USUAL)
         .max(40)
 }
 
-/// Whether stdout shows colours: a terminal, and `NO_COLOR` not set.
+/// Returns whether stdout shows colours: it is a terminal, and `NO_COLOR` is not set.
 pub(crate) fn colours() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !refused && console::colors_enabled()
 }
 
-/// Headings and what matters most.
+/// Styles headings and the most important text.
 pub(crate) fn bold(text: &str) -> String {
     paint(Style::new().bold(), text)
 }
 
-/// What is read last.
+/// Styles text that is least important.
 pub(crate) fn dim(text: &str) -> String {
     paint(Style::new().dim(), text)
 }
 
-/// What went wrong.
+/// Styles failures.
 pub(crate) fn red(text: &str) -> String {
     paint(Style::new().red().bold(), text)
 }
 
-/// What to be careful about.
+/// Styles cautions.
 pub(crate) fn yellow(text: &str) -> String {
     paint(Style::new().yellow(), text)
 }
 
-/// What to do.
+/// Styles recommendations.
 pub(crate) fn green(text: &str) -> String {
     paint(Style::new().green().bold(), text)
 }
 
-/// One of several groups in a picture, by number; beyond the last colour they are all alike.
+/// Styles one of several groups in a picture, by number. Numbers beyond the last colour share one style.
 pub(crate) fn band(number: usize, text: &str) -> String {
     let style = Style::new();
     let style = match number {

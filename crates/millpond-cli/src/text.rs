@@ -1,10 +1,10 @@
-//! Sentences and numbers for people.
+//! Formats sentences and numbers.
 
 use millpond_engine::display_size;
 
-/// Breaks a text into lines of at most `width` columns, each but the first behind `indent` blanks.
+/// Breaks a text into lines of at most `width` columns. All lines but the first are indented by `indent` blanks.
 ///
-/// Words longer than a line, such as paths, stand alone on theirs and are not cut.
+/// Words longer than a line, such as paths, get their own line and are not cut.
 pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     let mut column = 0;
@@ -24,7 +24,7 @@ pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> String {
     out
 }
 
-/// A sentence behind a mark, wrapped so that its lines stand under each other.
+/// Formats a sentence after a mark. Its lines are aligned.
 pub(crate) fn item(mark: &str, text: &str, width: usize) -> String {
     let indent = console::measure_text_width(mark) + 1;
     format!(
@@ -33,7 +33,7 @@ pub(crate) fn item(mark: &str, text: &str, width: usize) -> String {
     )
 }
 
-/// The name that a misspelt one was most likely meant to be; none where all are far off.
+/// Returns the name that a misspelt one most likely means, or `None` if no name is similar.
 pub(crate) fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let typed = typed.to_lowercase();
     let alike = names.map(|name| (strsim::jaro_winkler(&typed, name), name));
@@ -41,24 +41,24 @@ pub(crate) fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> 
     (likeness > 0.75).then_some(name)
 }
 
-/// A text cut to so many columns, with an ellipsis where it was cut.
+/// Cuts a text to `width` columns, with an ellipsis if it was cut.
 pub(crate) fn short(text: &str, width: usize) -> String {
     console::truncate_str(text, width, "…").into_owned()
 }
 
-/// Sizes in one unit, so that a column of them can be compared by eye.
+/// The unit of a column of sizes. All sizes share it, so that they can be compared easily.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// For columns whose largest is a GiB or more.
+    /// For columns whose largest size is a GiB or more.
     GiB,
-    /// For those of a MiB or more.
+    /// For columns whose largest size is a MiB or more.
     MiB,
-    /// For smaller ones.
+    /// For columns of smaller sizes.
     KiB,
 }
 
 impl Unit {
-    /// The unit that suits the largest of a column.
+    /// Returns the unit for a column with this largest size.
     pub(crate) fn for_largest(bytes: u64) -> Self {
         match bytes {
             _ if bytes >= 1 << 30 => Self::GiB,
@@ -67,8 +67,8 @@ impl Unit {
         }
     }
 
-    /// A size in this unit, with two digits, so that one per cent of most peaks shows; in its own where these two
-    /// would be nought.
+    /// Formats a size in this unit with two decimals, so that one per cent of most peaks is visible. A size that would show as
+    /// 0 gets its own unit.
     pub(crate) fn show(self, bytes: u64) -> String {
         let (scale, name) = match self {
             Self::GiB => (30, "GiB"),
@@ -76,7 +76,7 @@ impl Unit {
             Self::KiB => (10, "KiB"),
         };
         let value = bytes as f64 / (1u64 << scale) as f64;
-        // No memory is so large: the number is from a file that means harm, and would push all else aside.
+        // No memory is this large. Such a number comes from a hostile file, and its length would break the layout.
         if bytes > 0 && value < 0.005 || value >= 1e7 {
             return size(bytes);
         }
@@ -84,7 +84,7 @@ impl Unit {
     }
 }
 
-/// Peak reserved over peak requested: in thousandths while that tells policies apart.
+/// Formats peak reserved over peak requested. Ratios below 100 have three decimals, so that policies can be told apart.
 pub(crate) fn overhead(ratio: f64) -> String {
     match ratio {
         _ if ratio < 100.0 => format!("{ratio:.3}"),
@@ -93,7 +93,7 @@ pub(crate) fn overhead(ratio: f64) -> String {
     }
 }
 
-/// A share in per cent: with a digit behind the point where it is small, rounded down so that a hundred means all.
+/// Formats a share in per cent. Small shares have one decimal. A share below 100 per cent never shows as 100.
 pub(crate) fn percent(share: f64) -> String {
     let hundredths = share * 100.0;
     match hundredths {
@@ -103,7 +103,7 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
-/// Digits in groups of three.
+/// Formats a number with its digits in groups of three.
 pub(crate) fn number(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -116,12 +116,12 @@ pub(crate) fn number(n: u64) -> String {
     out
 }
 
-/// `1 block`, `2 blocks`.
+/// Formats a count with its noun: `1 block`, `2 blocks`.
 pub(crate) fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", number(n), if n == 1 { "" } else { "s" })
 }
 
-/// A time in the unit that leaves few digits.
+/// Formats a time in the unit that needs few digits.
 pub(crate) fn duration_us(micros: f64) -> String {
     let (value, unit) = match micros {
         us if us < 999.5 => return format!("{us:.0} us"),
@@ -137,7 +137,7 @@ pub(crate) fn duration_us(micros: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// A size as [`display_size`] prints it.
+/// Formats a size as [`display_size`] does.
 pub(crate) fn size(bytes: u64) -> String {
     display_size(bytes).to_string()
 }
@@ -147,9 +147,9 @@ pub(crate) fn steers(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text without what would steer a terminal: names and tags come from files of strangers.
+/// Removes characters that could control a terminal, because names and tags come from untrusted files.
 ///
-/// Of escape sequences only the styles of this program stay, and those only where it uses any.
+/// Of escape sequences only the styles of this program stay, and only if `styled` is true.
 pub(crate) fn harmless(text: &str, styled: bool) -> String {
     let steers = |c: char| c != '\n' && steers(c);
     let mut out = String::with_capacity(text.len());
@@ -171,7 +171,7 @@ pub(crate) fn harmless(text: &str, styled: bool) -> String {
     out
 }
 
-/// What `terminal` paints with, and how it ends.
+/// The escape sequences that `terminal` uses, including the one that resets styles.
 const STYLES: [&str; 9] = [
     "\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[34m", "\x1b[35m", "\x1b[36m",
 ];

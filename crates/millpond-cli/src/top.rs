@@ -1,15 +1,15 @@
-//! `millpond top`: what programs that use the library have, live.
+//! `millpond top`: shows live statistics of programs that use the library.
 //!
 //! ```text
-//!   find      which processes there are, and which is meant
-//!   fetch     one look at a process: its socket asked, its JSON read     stats
-//!   source    the looks of a thread of its own, so that keys never wait
-//!   app       what is shown and chosen: knows no terminal
-//!   view/     how it looks, of any size; knows no process
-//!   live      the terminal, and the loop through all of that
+//!   find      lists processes, and selects one
+//!   fetch     reads the statistics of a process once: requests them from its socket, parses the JSON with stats
+//!   source    reads statistics on its own thread, so that keys never wait
+//!   app       what is shown and selected, independent of the terminal
+//!   view/     draws it at any size, independent of processes
+//!   live      the terminal, and the loop through all of these
 //! ```
 //!
-//! A process is only ever read: it knows nothing of who looks, and nothing in it waits for them.
+//! This program only reads from a process. The process does not know who reads, and nothing in it waits for a reader.
 
 mod app;
 mod fetch;
@@ -49,7 +49,7 @@ fn json(target: Option<&Target>) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// One frame as plain text, as high as it has to be.
+/// Prints one frame as plain text, as high as necessary.
 fn once(target: Option<&Target>) -> Result<Exit, CliError> {
     let mut app = App::new(target.cloned());
     match target {

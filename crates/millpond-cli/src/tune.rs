@@ -1,4 +1,4 @@
-//! `millpond tune`.
+//! `millpond tune`: searches the settings of allocators.
 
 use crate::args::TuneArgs;
 use crate::exit::{CliError, Exit};
@@ -82,7 +82,8 @@ fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
     named.iter().map(find).collect()
 }
 
-/// One environment serves all devices of a process, so the one that holds the most is searched for.
+/// Returns the trace of the device that holds the most. One environment applies to all devices of a process, so only this one
+/// is searched.
 fn heaviest(traces: Vec<Trace>, quiet: bool) -> Result<Trace, CliError> {
     let several = traces.len() > 1;
     let peak = |trace: &Trace| {
@@ -131,7 +132,7 @@ fn text(tuned: &Tuned, args: &TuneArgs, device: &str) -> String {
     out
 }
 
-/// Whose settings they are, for people who know allocators by their programs.
+/// Returns the owner of the settings for users who know allocators by their programs.
 fn owner(family: Family) -> &'static str {
     match family {
         Family::Torch => "PyTorch's allocator",
@@ -139,11 +140,11 @@ fn owner(family: Family) -> &'static str {
     }
 }
 
-/// What to use, the settings best by their figures, and the defaults wherever they came.
+/// Returns the table of the recommended setting, the best settings by their figures, and the defaults wherever they rank.
 fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
     let mut chosen: Vec<usize> = Vec::new();
     for (at, trial) in family.trials.iter().enumerate() {
-        // Settings that come to the same are one row: the simplest, which stands first.
+        // Settings with equal results share one row, which shows the simplest one. It comes first.
         let told = |other: &usize| family.trials.get(*other).is_some_and(|other| alike(other, trial));
         if chosen.len() < top.max(1) && !chosen.iter().any(told) {
             chosen.push(at);
@@ -243,10 +244,10 @@ fn alike(a: &Trial, b: &Trial) -> bool {
     figures(a) == figures(b) && a.modelled_driver_ms == b.modelled_driver_ms && a.hit_rate == b.hit_rate
 }
 
-/// Settings longer than this are named by their place in the table.
+/// Settings longer than this are named by their row in the table.
 const SHORT: usize = 40;
 
-/// What the search came to, in a sentence with numbers.
+/// Returns the result of the search in a sentence with numbers.
 fn verdict(family: &TunedFamily) -> String {
     let name = owner(family.family);
     let (Some(best), Some(default)) = (family.trials.get(family.best), family.trials.get(family.default))

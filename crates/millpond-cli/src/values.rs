@@ -1,4 +1,4 @@
-//! Values of options that are more than a word or a number.
+//! Parsers for option values other than a word or a number.
 
 use millpond_replay::TickEvery;
 use millpond_replay::analysis::Moment;
@@ -54,7 +54,7 @@ pub(crate) fn parse_window(text: &str) -> Result<(u64, u64), String> {
     Ok(window)
 }
 
-/// Reads a time such as `1.5s` as nanoseconds.
+/// Parses a time such as `1.5s` as nanoseconds.
 pub(crate) fn parse_time(text: &str) -> Result<u64, String> {
     let shape = || "write a time with a unit (ns, us, ms, s, min), such as 1.5s".to_owned();
     let text = text.trim();
@@ -70,7 +70,7 @@ pub(crate) fn parse_time(text: &str) -> Result<u64, String> {
     Ok((number * nanoseconds).round() as u64)
 }
 
-/// Reads a moment: `peak`, `end`, a time, or `step:` and a number.
+/// Parses a moment: `peak`, `end`, a time, or `step:` and a number.
 pub(crate) fn parse_moment(text: &str) -> Result<Moment, String> {
     let shape = || "write peak, end, a time such as 1.5s, or a step such as step:3".to_owned();
     match text.trim() {
@@ -88,11 +88,11 @@ pub(crate) fn parse_moment(text: &str) -> Result<Moment, String> {
 pub(crate) struct Moments {
     pub(crate) first: Moment,
     pub(crate) second: Moment,
-    /// Whether two were named.
+    /// Whether two moments were named.
     pub(crate) two: bool,
 }
 
-/// Reads one moment, or two with a comma between them.
+/// Parses one moment, or two with a comma between them.
 pub(crate) fn parse_moments(text: &str) -> Result<Moments, String> {
     let (first, second) = match text.split_once(',') {
         Some((first, second)) => (parse_moment(first)?, Some(parse_moment(second)?)),
@@ -105,18 +105,18 @@ pub(crate) fn parse_moments(text: &str) -> Result<Moments, String> {
     })
 }
 
-/// What a program is replayed on.
+/// The memory on which a program is replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceKind {
-    /// A device that exists only as numbers
+    /// A simulated device.
     Sim,
-    /// Memory of this machine
+    /// Memory of this machine.
     Host,
-    /// Memory of the CUDA device of this number
+    /// Memory of the CUDA device with this number.
     Cuda(u32),
 }
 
-/// Reads `sim`, `host`, or `cuda:` and a device's number; `cuda` alone is the first.
+/// Parses `sim`, `host`, or `cuda:` and a device's number. `cuda` alone means the first device.
 pub(crate) fn parse_source(text: &str) -> Result<SourceKind, String> {
     match text.trim() {
         "sim" => Ok(SourceKind::Sim),
@@ -127,12 +127,12 @@ pub(crate) fn parse_source(text: &str) -> Result<SourceKind, String> {
     }
 }
 
-/// Reads a CUDA device.
+/// Parses a CUDA device.
 pub(crate) fn parse_cuda(text: &str) -> Result<u32, String> {
     cuda_number(text.trim()).ok_or_else(|| "write a CUDA device such as cuda:0".to_owned())
 }
 
-/// Reads the number of a CUDA device: `cuda:1`, or `cuda`, which is the first.
+/// Parses the number of a CUDA device: `cuda:1`, or `cuda`, which means the first.
 fn cuda_number(text: &str) -> Option<u32> {
     match text.strip_prefix("cuda")? {
         "" => Some(0),
@@ -140,16 +140,16 @@ fn cuda_number(text: &str) -> Option<u32> {
     }
 }
 
-/// By what sizes are divided.
+/// The divisor of sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// By as much as it takes.
+    /// Chosen automatically, as large as necessary.
     Auto,
-    /// By this.
+    /// This divisor.
     By(u64),
 }
 
-/// Reads `auto` or a number of at least one.
+/// Parses `auto` or a number of at least 1.
 pub(crate) fn parse_scale(text: &str) -> Result<Scale, String> {
     match (text.trim(), text.trim().parse::<u64>()) {
         ("auto", _) => Ok(Scale::Auto),
@@ -158,7 +158,7 @@ pub(crate) fn parse_scale(text: &str) -> Result<Scale, String> {
     }
 }
 
-/// Reads `step` or a number of calls.
+/// Parses `step` or a number of calls.
 pub(crate) fn parse_tick(text: &str) -> Result<TickEvery, String> {
     match text.trim() {
         "step" => Ok(TickEvery::Step),

@@ -1,9 +1,10 @@
-//! `millpond view`: a recording as a timeline in the browser, served on this machine alone or written as one file.
+//! `millpond view`: shows a recording as a timeline in the browser. The page is served on this machine only, or written as one
+//! file.
 //!
 //! ```text
-//!   site.rs      the recordings, and what is told of them, each when it is first asked for
-//!   request.rs   what a client may ask, and who may ask
-//!   server.rs    connections: their number, their time, their size
+//!   site.rs      the recordings and their data, each computed when it is first requested
+//!   request.rs   the valid requests, and who may send them
+//!   server.rs    connections: limits of number, time and size
 //!   redirect.rs  the file that redirects a browser to the page
 //! ```
 
@@ -25,13 +26,13 @@ use site::Site;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What the page says that it was written by.
+/// The program version that the page shows.
 const VERSION: &str = concat!("millpond ", env!("CARGO_PKG_VERSION"));
 
-/// A recording, and the glance at it.
+/// A recording with its overview.
 type Opened = (History, Overview);
 
-/// Recordings of one page.
+/// The most recordings of one page.
 const MOST_FILES: usize = 8;
 
 /// Runs the command.
@@ -162,7 +163,7 @@ fn open(address: &str, site: &Site) {
         }
         "xdg-open"
     };
-    // The address is on the screen: nothing is lost where no browser comes.
+    // The address is printed on the screen, so it is not lost if no browser opens.
     let Ok(redirect) = Redirect::new(address) else {
         return;
     };
