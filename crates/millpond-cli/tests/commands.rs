@@ -1,4 +1,4 @@
-//! `millpond tune`, `info` and the lists.
+//! Tests `millpond tune`, `info` and the commands that list something.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn tune_marks_the_first_rank_and_sets_nothing_where_nothing_is_gained() {
     let ranks: Vec<&str> = stdout.lines().filter(|line| line.starts_with('▸')).collect();
     assert_eq!(ranks.len(), 2, "{stdout}");
     assert!(ranks.iter().all(|rank| rank.starts_with("▸    1 ")), "{ranks:?}");
-    // Two whole pages: no setting could do better.
+    // Two whole pages. No setting could do better.
     let path = folder("tune_nothing").join("run.csv");
     std::fs::write(
         &path,

@@ -1,4 +1,4 @@
-//! Recordings converted as a person does it.
+//! Tests conversions of recordings as a user runs them.
 
 #[path = "../../millpond-trace/tests/support/sample.rs"]
 mod sample;
@@ -49,7 +49,7 @@ fn every_ending_is_written_whole_and_says_what_is_lost() {
     assert_eq!(parts.count(), 0);
 }
 
-/// Whether names are looked up for a format.
+/// Returns whether a format contains resolved names.
 fn has_stacks(ending: &str) -> bool {
     !matches!(ending, "trace.json" | "csv.zst")
 }

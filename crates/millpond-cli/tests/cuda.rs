@@ -1,4 +1,4 @@
-//! Replays on a CUDA device's memory, by the emulated driver.
+//! Tests replays on a CUDA device's memory with the emulated driver.
 
 #![cfg(target_os = "linux")]
 
@@ -9,10 +9,10 @@ use std::fmt::Write;
 use std::path::Path;
 use support::{command, folder, growing, json, run, shared, small, trace};
 
-/// The policies that this project's claims are about.
+/// The policies for which this project makes claims.
 const POLICIES: &str = "millpond,planned,torch-native,torch-expandable";
 
-/// Runs the program with an emulated driver that is as `options` say.
+/// Runs the program with an emulated driver that has these options.
 fn emulated(options: &str, args: &[&str]) -> (i32, String, String) {
     let program = env!("CARGO_BIN_EXE_millpond");
     let behind = ["cuda-emu", "-o", options, "--", program];
@@ -27,7 +27,7 @@ fn emulated(options: &str, args: &[&str]) -> (i32, String, String) {
     )
 }
 
-/// The JSON of a replay that must work.
+/// Returns the JSON of a replay that must succeed.
 fn facts(options: &str, args: &[&str]) -> Value {
     let device = ["replay", "--source", "cuda:0", "--json"];
     let (code, stdout, stderr) = emulated(options, &[&device[..], args].concat());
@@ -41,7 +41,7 @@ fn calls(run: &Value, function: &str) -> u64 {
     of.map_or(0, |call| call["calls"].as_u64().expect("a number"))
 }
 
-/// Holds a replay on a device against what `millpond replay` says of the same recording.
+/// Compares a replay on a device with the result of `millpond replay` for the same recording.
 fn agrees(options: &str, file: &str, policies: &str) -> Value {
     let simulated = json(&["replay", file, "--json", "-p", policies]);
     let there = facts(options, &[file, "-p", policies]);
@@ -53,7 +53,7 @@ fn agrees(options: &str, file: &str, policies: &str) -> Value {
         assert_eq!(&run["simulated_peak_reserved_bytes"], peak, "{file}");
         assert_eq!(run["difference_bytes"], 0, "{file}");
         assert_eq!(run["same_calls"], true, "{file}: {run}");
-        // The driver says the same of the device as whoever called it.
+        // The driver reports the same use of memory as its caller counts.
         assert_eq!(run["unexplained_at_peak_bytes"], 0, "{file}: {run}");
         assert_eq!(run["unexplained_at_end_bytes"], 0, "{file}: {run}");
         assert_eq!(
@@ -84,7 +84,7 @@ fn a_device_gives_what_the_simulation_reserves() {
         (&true.into(), &Value::Null)
     );
     assert_eq!(source["total_bytes"], 80u64 << 30);
-    // Pages went to other places, by the driver's calls.
+    // Pages were moved by calls to the driver.
     let planned = &source["runs"][1];
     let moved = planned["moved_bytes"].as_u64().expect("a number");
     assert!(moved > 0 && calls(planned, "cuMemUnmap") > 0 && calls(planned, "cuStreamSynchronize") > 0);
@@ -141,7 +141,7 @@ fn contents_are_written_and_compared() {
         assert!(check["blocks"].as_u64() > Some(20_000), "{check}");
         assert_eq!(run["difference_bytes"], 0, "{run}");
     }
-    // This run has moved pages.
+    // This run moved pages.
     assert!(there["source"]["runs"][1]["moved_bytes"].as_u64() > Some(0));
     let file = used_elsewhere(&folder("cuda_check"));
     for options in ["streams:threads", "streams:seeded,seed:3,strict:on"] {
@@ -158,7 +158,7 @@ fn contents_are_written_and_compared() {
     );
 }
 
-/// A network trained on pictures of many sizes, where its recording is at hand.
+/// A network trained on images of many sizes, if its recording is available.
 #[test]
 fn a_program_of_many_resolutions_runs_on_a_device() {
     let Some(shared) = shared() else { return };
@@ -166,7 +166,7 @@ fn a_program_of_many_resolutions_runs_on_a_device() {
     agrees("devices:1", &file.display().to_string(), POLICIES);
 }
 
-/// A recording in which other streams use blocks for a while after they were freed.
+/// Writes a recording in which other streams still use blocks for some time after they were freed.
 fn used_elsewhere(folder: &Path) -> String {
     let mut csv = String::from("time_us,action,id,bytes,stream,tag\n");
     let mut line = |time: usize, action: &str, id: usize| {
@@ -261,7 +261,7 @@ fn a_limit_is_the_same_for_the_device_and_the_simulation() {
         }
         assert_eq!(there["source"]["runs"][index]["difference_bytes"], 0);
     }
-    // Under the least that the program holds there is no way, and both say why alike.
+    // Below the least memory that the program holds, both replays fail with the same explanation.
     let none = ["replay", &file, "--json", "-p", "torch-native", "-d", "50MiB"];
     let (code, simulated, _) = run(&none);
     let (there_code, there, _) = emulated("devices:1", &[&none[..], &["--source", "cuda:0"]].concat());
@@ -335,7 +335,7 @@ fn a_share_is_one_of_the_device() {
         ["-p", "millpond", "--conf", "memory-fraction:0.5"],
         ["-p", "torch-native", "--torch-conf", torch],
     ] {
-        // The program holds 60 MiB: half of 100 is too little, half of 200 enough.
+        // The program holds 60 MiB. Half of 100 MiB is too little, and half of 200 MiB is enough.
         let args = [&["replay", &file, "--json", "--source", "cuda:0"][..], &more].concat();
         assert_eq!(emulated("memory:100M", &args).0, 3, "{more:?}");
         let there = facts("memory:200M", &[&[file.as_str()][..], &more].concat());
@@ -374,7 +374,7 @@ fn a_driver_that_fails_is_told_and_the_other_policies_run() {
     assert_eq!(there["source"]["failed"].as_array().expect("a list").len(), 1);
 }
 
-/// Whichever call of the driver is the first of a lost device, the command says so and ends.
+/// Whichever driver call first meets the lost device, the command reports it and ends.
 #[test]
 fn a_lost_device_ends_the_command_with_a_sentence() {
     let file = small(&folder("cuda_lost"), "small.csv");
@@ -420,7 +420,7 @@ fn the_report_fits_the_terminal_and_says_what_times_are() {
     }
 }
 
-/// Columns: every character of these reports takes one.
+/// Returns the width of a line. Every character of these reports takes one column.
 fn console_width(line: &str) -> usize {
     line.chars().count()
 }
@@ -471,7 +471,7 @@ fn what_cannot_be_is_one_sentence() {
     }
     let (code, _, stderr) = run(&["tune", &file, "--source", "cuda:0"]);
     assert!(code == 2 && stderr.contains("simulated device"), "{stderr}");
-    // A machine with a driver of its own has one.
+    // A machine with a real driver finds that one.
     let doctor = json(&["doctor", "--json"]).to_string();
     if !doctor.contains("there is no CUDA driver") {
         eprintln!("skipped: there is a CUDA driver");
@@ -515,10 +515,10 @@ fn what_a_driver_costs_is_what_a_replay_reads() {
                 .as_f64()
                 .expect("a time")
         };
-        // An emulator's calls take microseconds, and a card's, as they are assumed, hundreds of them.
+        // Calls of an emulator take microseconds. Those of a card, as assumed, take hundreds of microseconds.
         let (measured, assumed) = (modelled(&["--costs", &costs]), modelled(&[]));
         assert!(measured > 0.0 && measured != assumed, "{measured} {assumed}");
-        // A line for each call is between the fastest and the slowest, where there is but one size.
+        // With a single size, the fitted line for each call lies between the fastest and the slowest call.
         let value = |section: &str, key: &str| -> f64 {
             let from = stdout.split(&format!("[{section}]")).nth(1).expect("a section");
             let line = from.lines().find(|line| line.starts_with(key)).expect("a key");
@@ -580,7 +580,7 @@ fn a_loop_of_buffers_takes_memory_once() {
             let words: Vec<&str> = stdout.split_whitespace().collect();
             assert!(words.join(" ").contains(said), "{options}: {said}: {stdout}");
         }
-        // Where there are no pools there is nothing to hold against.
+        // Without pools, there is nothing to compare with.
         let hot = stdout
             .lines()
             .find(|line| line.starts_with("1.00 MiB"))
@@ -593,7 +593,8 @@ fn a_loop_of_buffers_takes_memory_once() {
     }
 }
 
-/// Both layouts come to the same numbers, or the bench fails; what their ratio should be follows from the sectors they touch.
+/// Both layouts must give the same numbers, or the benchmark fails. The expected ratio follows from the sectors that they
+/// access.
 #[test]
 fn bodies_are_moved_in_both_layouts() {
     for options in ["devices:1", "streams:seeded,strict:on", "without:vmm"] {

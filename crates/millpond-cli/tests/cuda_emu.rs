@@ -1,10 +1,10 @@
-//! `millpond cuda-emu`: what the command sees, and how it ends.
+//! Tests `millpond cuda-emu`: the environment of the command, and its exit code.
 
 mod support;
 
 use support::{command, folder};
 
-/// Runs a shell with a file in the emulator's place, and answers code, output and complaints.
+/// Runs a shell with a file in place of the emulator. Returns exit code, stdout and stderr.
 fn shell(name: &str, options: &[&str], script: &str) -> (i32, String, String) {
     let library = folder(name).join("libemu.so");
     std::fs::write(&library, "").expect("written");
@@ -59,7 +59,7 @@ fn a_signal_and_a_command_that_is_none_are_told() {
     assert!(code == 2 && stderr.lines().count() == 1, "{stderr}");
 }
 
-/// The emulator as cargo builds it beside this test.
+/// Returns the path of the emulator that cargo builds next to this test.
 fn emulator() -> std::path::PathBuf {
     let here = std::env::current_exe().expect("a program");
     let library = here.with_file_name("libmillpond_cuda_emu.so");
@@ -95,7 +95,7 @@ fn copies_are_measured_beside_the_link() {
         .split_whitespace()
         .map(|rate| rate.parse().expect("a rate"))
         .collect();
-    // Pinned, staged and ordinary, up and then down.
+    // Pinned, staged and ordinary memory, first to the device and then back.
     for way in rates.chunks_exact(3) {
         let (pinned, staged, ordinary) = (way[0], way[1], way[2]);
         assert!(

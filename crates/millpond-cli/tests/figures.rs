@@ -1,4 +1,4 @@
-//! Peaks that PyTorch's own allocator reached on these recordings, measured on its shipped library.
+//! Tests replays against the peaks of PyTorch's own allocator, which were measured with its released library.
 
 mod support;
 
@@ -7,7 +7,7 @@ use support::{json, shared, trace};
 
 type Figures = BTreeMap<&'static str, (u64, u64, u64)>;
 
-/// Peak requested, peak reserved native, peak reserved with expandable segments.
+/// Peak requested bytes, peak reserved bytes with the native allocator, and with expandable segments.
 fn measured() -> Figures {
     BTreeMap::from([
         ("cpu_tiny_gpt_varlen", (153_098_096, 245_366_784, 171_966_464)),
@@ -90,7 +90,7 @@ fn the_recordings_here_replay_to_the_byte() {
 
 #[test]
 fn the_recordings_beside_us_replay_to_the_byte() {
-    // Without optimisation, and with every invariant checked, these take many minutes.
+    // Without optimisation and with all invariants checked, these take many minutes.
     if cfg!(debug_assertions) {
         eprintln!("skipped: run with --release");
         return;

@@ -1,6 +1,6 @@
-//! What the default policy must reach on the recordings, held against the policy PyTorch users have today.
+//! Tests the goals of the default policy on the recordings, compared with the policy that PyTorch users have today.
 //!
-//! Nothing here is a time on this machine: the driver's time is modelled, and the rest is counted.
+//! No test measures time on this machine. The driver's time is modelled, and all other figures are counts.
 
 mod support;
 
@@ -36,7 +36,7 @@ fn number(value: &Value, key: &str) -> f64 {
         .unwrap_or_else(|| panic!("no {key} in {value}"))
 }
 
-/// The recordings of programs as large as a GPU, beside the project.
+/// Recordings of programs that need a whole GPU. They are stored outside the repository.
 fn recordings(folder: &str) -> Vec<(String, String)> {
     let Some(shared) = shared() else { return Vec::new() };
     let files = std::fs::read_dir(shared.join(folder)).expect("a folder");
@@ -51,7 +51,8 @@ fn recordings(folder: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The sharded Llama does not keep the goal of 1 %; what it reaches is held, and why is on the page.
+/// The sharded Llama misses the goal of 1 %. This test keeps the value that it reaches, and the documentation explains the
+/// reason.
 fn most_overhead(name: &str) -> f64 {
     if name == "llama8b_fsdp_streams" {
         1.027

@@ -1,5 +1,5 @@
-//! `millpond replay --source host` and `millpond bench`: recordings and loops on this machine's own memory. Times are
-//! shown, never asserted.
+//! Tests `millpond replay --source host` and `millpond bench`, which use this machine's memory. Times are printed, never
+//! asserted.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 mod support;
@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::Stdio;
 use support::{command, folder, json, run, small, trace};
 
-/// A block older than the recording that is freed in it, one of another stream, one that stays, a free of nothing that
-/// was ever allocated, and small ones.
+/// Writes a recording with a block that is older than the recording and freed in it, a block of another stream, a block that
+/// stays, a free of an unknown block, and small blocks.
 fn made(folder: &Path) -> String {
     let mut csv = String::from(
         "time_us,action,id,bytes,stream,tag,address,allocated\n\
@@ -45,7 +45,7 @@ fn a_table_has_a_row_for_each_allocator_and_says_what_a_host_does_not_have() {
         let rows = stdout.lines().filter(|line| line.starts_with(allocator));
         assert_eq!(rows.count(), 1, "{stdout}");
     }
-    // However its lines were broken.
+    // The comparison ignores line breaks.
     let words = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     for said in [
         "sizes as recorded",
@@ -99,9 +99,9 @@ fn scripts_read_the_same() {
     ] {
         assert!(ours[key].as_f64().is_some_and(|n| n >= 0.0), "{key}: {ours}");
     }
-    // What was touched was there: at least the pages of the blocks held at the peak.
+    // Touched pages were resident: at least the pages of the blocks held at the peak.
     assert!(ours["peak_rss_bytes"].as_u64() >= Some(2_300_000), "{ours}");
-    // A trim gives it back, but for what the pool itself needs.
+    // A trim releases them, except for the pool's own memory.
     assert!(ours["trimmed_rss_bytes"].as_u64() < Some(2_000_000), "{ours}");
 }
 
@@ -140,7 +140,7 @@ fn sizes_are_divided_as_told_or_as_needed() {
     );
     assert_eq!(told["peak_bytes"], 15 << 20);
     assert_eq!((&fits["scale"], &fits["scale_chosen"]), (&1.into(), &true.into()));
-    // An exbibyte is more than any machine has.
+    // An exbibyte is more than the memory of any machine.
     let path = folder("host_huge").join("huge.csv");
     let csv = "time_us,action,id,bytes,stream,tag\n0,alloc,1,1152921504606846976,0,\n";
     std::fs::write(&path, csv).expect("written");
@@ -181,7 +181,7 @@ fn our_pools_run_under_the_policies_named() {
     assert_eq!(policies, ["bfc", "pow2"]);
     let (code, stdout, _) = run(&["replay", &file, "--source", "host", "-p", "bfc", "--rounds", "1"]);
     assert!(code == 0 && stdout.contains("millpond (bfc)"), "{stdout}");
-    // What the pool says to a setting is said before anything runs, and a good one reaches it.
+    // The pool's errors for settings are reported before anything runs, and valid settings reach the pool.
     let conf = |text: &str| {
         run(&[
             "replay", &file, "--source", "host", "--conf", text, "--rounds", "1",
@@ -221,7 +221,7 @@ fn pools_get_their_own_settings_from_the_option_or_the_environment() {
         replay(&["--conf", "decay:3"], "limit:1MiB"),
         (Some(0), String::new())
     );
-    // Each policy is told what it has.
+    // Each policy gets only its own settings.
     assert_eq!(
         replay(&["-p", "bfc,millpond"], "decay:3"),
         (Some(0), String::new())
@@ -244,7 +244,7 @@ fn what_the_environment_tells_pools_does_not_reach_the_bench() {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
-    // Either would end a child that read it.
+    // Either setting would end a child that reads it.
     for conf in ["garbage", "limit:1"] {
         let (code, stdout, stderr) = bench(conf);
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
@@ -262,7 +262,7 @@ fn a_child_makes_its_pool_under_the_policy_it_is_told() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    // A program of no calls.
+    // A program without calls.
     let mut pipe = child.stdin.take().expect("a pipe");
     pipe.write_all(&[0; 32]).expect("written");
     drop(pipe);
@@ -294,7 +294,7 @@ fn a_recording_of_a_real_program_keeps_every_byte() {
 
 #[test]
 fn an_allocator_that_fails_is_named_and_the_others_are_shown() {
-    // No process has so many addresses.
+    // No process has this many addresses.
     let path = folder("host_refused").join("run.csv");
     let csv = "time_us,action,id,bytes,stream,tag\n0,alloc,1,10,0,\n1,alloc,2,4611686018427387904,0,\n";
     std::fs::write(&path, csv).expect("written");
@@ -440,7 +440,7 @@ fn every_claim_has_its_row() {
     ] {
         assert!(stdout.contains(said), "{said}: {stdout}");
     }
-    // Then come the programs that measure tensors, layouts and passes through files, as they are when run alone.
+    // Then follow the programs that measure tensors, layouts and file passes, with the same output as when they run alone.
     let (claims, tables) = stdout.split_once("\nTensors: ").expect("they follow");
     for said in [
         "\nLayout: ",
@@ -465,7 +465,8 @@ fn every_claim_has_its_row() {
             .filter(|line| line.split_whitespace().next() == Some(name))
             .count()
     };
-    // One for each of 20 loops, two more for each of the three whose halves are timed apart, one for what is held.
+    // One row for each of 20 loops, two more for each of the three loops whose halves are timed separately, and one for the
+    // held memory.
     for allocator in ["glibc", "mmap", "millpond"] {
         assert_eq!(rows(allocator), 20 + 6 + 1, "{allocator}: {stdout}");
     }

@@ -1,4 +1,4 @@
-//! `millpond plan`: a step found, solved, drawn and saved.
+//! Tests `millpond plan`: a step is found, solved, drawn and saved.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::Path;
 use support::{folder, json, run, small, trace};
 
-/// A recording of a step that repeats: layers that keep a block each, and give them back in turn.
+/// Writes a recording of a repeated step: layers each keep a block and free it in turn.
 fn repeating(dir: &Path, steps: u64) -> String {
     let mut csv = String::from("time_us,action,id,bytes,stream,tag\n0,alloc,1,9000000,0,weights\n");
     let mut id = 1;

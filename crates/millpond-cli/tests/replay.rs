@@ -1,4 +1,4 @@
-//! `millpond replay` as scripts see it: exit codes, JSON, streams of output.
+//! Tests `millpond replay` as scripts use it: exit codes, JSON and output streams.
 
 #[path = "replay/json.rs"]
 mod json;
@@ -22,7 +22,7 @@ fn exit_codes_tell_replayed_from_bad_input_from_out_of_memory() {
     assert_eq!(run(&["replay", &file]).0, 0);
     assert_eq!(run(&["replay", &file, "--device", "1GiB"]).0, 0);
     assert_eq!(run(&["replay", &file, "--device", "32MiB", "-p", two]).0, 3);
-    // 62 MiB hold both blocks, and PyTorch's native allocator takes them rounded to 2 MiB: both finish.
+    // 64 MiB hold both blocks, which PyTorch's native allocator rounds to 2 MiB. Both policies finish.
     assert_eq!(run(&["replay", &file, "--device", "64MiB", "-p", two]).0, 0);
     assert_eq!(run(&["replay", "/nowhere/run.csv"]).0, 2);
 }

@@ -1,4 +1,4 @@
-//! `millpond report` and `millpond diff`, run as a person runs them.
+//! Tests `millpond report` and `millpond diff` as a user runs them.
 
 mod support;
 
@@ -6,7 +6,7 @@ use millpond_trace::recording::{Kind, Row, Writer};
 use std::path::{Path, PathBuf};
 use support::{command, folder, json, run, shared, state_only, trace};
 
-/// A recording of blocks that stay, each with a tag of its own.
+/// Returns a recording of blocks that are not freed, each with its own tag.
 fn recording(path: &Path, blocks: &[(&str, u64)]) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), &[("program".to_owned(), "made".to_owned())]).expect("memory");
     for (number, (tag, _)) in (1..).zip(blocks) {
@@ -184,7 +184,7 @@ fn pictures_are_written_and_nothing_else_is_replaced() {
         ("a.png", &b"\x89PNG\r\n\x1a\n"[..]),
     ] {
         let path = folder.join(name);
-        // The second time it takes the place of the first.
+        // The second run replaces the file of the first.
         for _ in 0..2 {
             let (code, _, stderr) = run(&["report", &file, "--plot", &shown(&path)]);
             assert_eq!(code, 0, "{stderr}");
@@ -253,7 +253,7 @@ fn limits_decide_the_exit_code() {
     }
     let (code, _, stderr) = with(&["reserved>+1%"]);
     assert!(code == 2 && stderr.contains("cannot be judged"), "{stderr}");
-    // The other way round there is less.
+    // In the other direction, the figure decreases.
     assert_eq!(run(&["diff", &b, &a, "--fail-if", "peak>+0"]).0, 0);
     assert_eq!(run(&["diff", &a]).0, 2);
 }

@@ -1,4 +1,4 @@
-//! `millpond top`, looking at processes that use the library.
+//! Tests `millpond top` with processes that use the library.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const PART: &str = "MILLPOND_TEST_TOP_PART";
 
-/// A folder that is removed in the end.
+/// A folder that is removed when it is dropped.
 struct Runtime(PathBuf);
 
 impl Runtime {
@@ -32,7 +32,7 @@ impl Drop for Runtime {
     }
 }
 
-/// Runs as a child of a test: holds memory until its standard input ends.
+/// Runs as a child of a test. Holds memory until its standard input ends.
 #[test]
 fn part() {
     if std::env::var_os(PART).is_none() {
@@ -48,7 +48,7 @@ fn part() {
     drop(held);
 }
 
-/// Ended with the test.
+/// A child that is ended with the test.
 struct Running(Child);
 
 impl Running {
@@ -84,7 +84,7 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Exit code, stdout, stderr of `millpond top` with these, looking in this folder.
+/// Runs `millpond top` with these arguments and this folder of sockets. Returns exit code, stdout and stderr.
 fn top(runtime: &Path, args: &[&str]) -> (Option<i32>, String, String) {
     let args = [&["top"], args].concat();
     let output = support::command(&args)
@@ -163,7 +163,7 @@ fn a_process_that_was_killed_is_gone_and_said_to_be() {
         .iter()
         .any(|of| of["id"].as_u64() == process.parse().ok());
     assert!(code == Some(0) && !seen);
-    // Whoever comes next cleans up.
+    // The next process removes the stale socket.
     let other = Running::start(&runtime);
     assert!(!socket.exists());
     drop(other);

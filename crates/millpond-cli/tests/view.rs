@@ -1,4 +1,4 @@
-//! `millpond view`: who gets what from its server, and what is in its file.
+//! Tests `millpond view`: which clients get what from its server, and the contents of its file.
 
 mod support;
 
@@ -16,9 +16,9 @@ const EVIL: &str = "</script><img src=x onerror=alert(1)><!--<script>";
 /// A server that ends with the test.
 struct Served {
     child: Child,
-    /// `127.0.0.1` and the port.
+    /// The address `127.0.0.1` with the port.
     host: String,
-    /// The path that the address begins with.
+    /// The path with which all addresses begin.
     path: String,
 }
 
@@ -53,10 +53,10 @@ impl Served {
         stream
     }
 
-    /// Sends bytes and reads all that comes back: the head, and what is behind it.
+    /// Sends bytes and reads the whole response. Returns the head and the body.
     fn send(&self, bytes: &[u8]) -> (String, Vec<u8>) {
         let mut stream = self.connect();
-        // A server that has refused already may have closed.
+        // A server that has already refused may have closed the connection.
         let _ = stream.write_all(bytes);
         answer(stream)
     }
@@ -94,7 +94,7 @@ fn answer(mut stream: TcpStream) -> (String, Vec<u8>) {
     )
 }
 
-/// The chunks of a body together; none where the last is missing.
+/// Joins the chunks of a body. Returns `None` if the last chunk is missing.
 fn joined(mut body: &[u8]) -> Option<Vec<u8>> {
     let mut all = Vec::new();
     loop {
@@ -109,7 +109,7 @@ fn joined(mut body: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The sections of each part.
+/// Returns the sections of each part.
 fn sections(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk() {
@@ -120,7 +120,7 @@ fn sections(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     all
 }
 
-/// A recording of Millpond's whose names mean harm, with blocks of sizes that no memory has.
+/// Returns a recording in Millpond's format with hostile names and with blocks larger than any memory.
 fn hostile(folder: &Path) -> String {
     let mut writer = Writer::new(Vec::new(), &[("program".to_owned(), EVIL.to_owned())]).expect("memory");
     let tag = Row {
@@ -162,7 +162,7 @@ fn hostile(folder: &Path) -> String {
         };
         writer.push(&row).expect("memory");
         if id == 20_000 {
-            // What was written by then is there in a file that is cut later.
+            // A file that is truncated later contains everything that was written until now.
             writer.flush().expect("memory");
         }
     }
@@ -258,19 +258,19 @@ fn clients_that_mean_harm_do_not_take_it_down() {
     let folder = folder("view-harm");
     let file = small(&folder, "small.csv");
     let served = Served::start(&[&file]);
-    // Too long, with an end and without one.
+    // Requests that are too long, with an end and without one.
     let long = format!("GET {} HTTP/1.1\r\nX: {}", served.path, "a".repeat(100_000));
     for bytes in [long.clone(), format!("{long}\r\n\r\n")] {
         let (head, _) = served.send(bytes.as_bytes());
         assert!(head.starts_with("HTTP/1.1 431"), "{head}");
     }
-    // Nothing, and half of something, from more clients than there is room for.
+    // Silent clients and partial requests, from more clients than the server accepts.
     let silent: Vec<TcpStream> = (0..60).map(|_| served.connect()).collect();
     for mut stream in silent.iter().take(10) {
         // The server may have closed the oldest connections in favour of later ones.
         let _ = stream.write_all(b"GET /");
     }
-    // A byte now and then: it is the whole request that has to arrive in time.
+    // One byte now and then. The limit applies to the whole request.
     let mut slow = silent[0].try_clone().expect("a stream");
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(7) {
@@ -280,7 +280,7 @@ fn clients_that_mean_harm_do_not_take_it_down() {
     let (head, _) = answer(slow);
     assert!(head.is_empty() || head.starts_with("HTTP/1.1 408"), "{head}");
     assert!(begun.elapsed() < Duration::from_secs(20));
-    // Gone in the middle of an answer.
+    // Clients that disconnect in the middle of a response.
     for _ in 0..20 {
         let mut stream = served.connect();
         stream
@@ -356,7 +356,7 @@ fn a_browser_is_started_without_the_token_in_its_arguments() {
 fn an_interrupt_ends_it_and_frees_its_port() {
     let folder = folder("view-interrupt");
     let file = small(&folder, "small.csv");
-    // Tests may run where interrupts are ignored, as shells do in the background.
+    // Tests may run with interrupts ignored, as shells do for background jobs.
     let mut interrupted = Command::new("env");
     interrupted
         .arg("--default-signal=INT")
@@ -407,7 +407,7 @@ fn names_in_a_file_cannot_run_and_large_numbers_do_no_harm() {
     assert_eq!(code, 0, "{stderr}");
     let html = std::fs::read_to_string(&out).expect("a page");
     assert!(!html.contains("<img") && !html.contains("<!--"));
-    // The script, its facts, and of the recording its glance, its blocks, its stacks and what is told.
+    // The script, its facts, and four parts of the recording: overview, blocks, stacks and findings.
     assert_eq!(html.matches("<script").count(), 2 + 4);
     assert_eq!(html.matches("</script").count(), 2 + 4);
     assert_eq!(html.matches("<script>").count(), 1);
@@ -444,7 +444,7 @@ fn what_other_policies_would_have_taken_is_what_a_replay_says() {
     let folder = folder("view-replays");
     let ours = folder.join("run.mpr").display().to_string();
     assert_eq!(run(&["convert", &file, &ours]).0, 0);
-    // Millpond's own recordings are replayed as they are.
+    // Millpond's own recordings can be replayed directly.
     let (code, again, stderr) = run(&["replay", &ours, "-p", named, "--json", "--quiet"]);
     assert_eq!(code, 0, "{stderr}");
     let again: Value = serde_json::from_str(&again).expect("JSON");
@@ -501,7 +501,7 @@ fn a_browser_draws_other_policies_and_compares_steps() {
         return;
     };
     let replays = said["replays"].as_str().expect("text");
-    // The one that was named and the first two of the others.
+    // The policy that was named, and the first two of the others.
     for policy in ["torch-native", "millpond", "planned"] {
         assert!(replays.contains(policy), "{replays}");
         let peak = served.json(&format!("0/replay-{policy}"))["peak"].as_f64();
@@ -545,7 +545,7 @@ fn fewer_blocks_are_said_to_be_fewer() {
     );
 }
 
-/// What a page says in a real browser; none where there is no browser to look with.
+/// Returns the text of a page in a real browser, or `None` if no browser is installed.
 fn looked_at(url: &str) -> Option<Value> {
     let missing = ["chromium", "chromedriver", "node"]
         .into_iter()

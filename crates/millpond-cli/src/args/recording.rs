@@ -1,4 +1,4 @@
-//! Commands that look at what a recording holds.
+//! Commands that analyse recordings.
 
 use crate::values::{Moments, parse_moment, parse_moments, parse_time, parse_window};
 use clap::{Args, ValueEnum};

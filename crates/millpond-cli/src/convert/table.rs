@@ -1,4 +1,4 @@
-//! A recording as a Parquet table: an event on each row, with names where recordings have numbers.
+//! Writes a recording as a Parquet table with one event in each row, and names in place of numbers.
 
 use millpond_trace::export::{ExportError, ExportOptions, Exported, walk};
 use millpond_trace::history::{History, Symbols};
@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-/// Rows that are put together before they are written.
+/// The number of rows that are collected before they are written.
 const ROWS: usize = 64 << 10;
 
 type Words = StringDictionaryBuilder<UInt32Type>;
@@ -91,7 +91,7 @@ fn schema() -> Schema {
     ])
 }
 
-/// A stack as text: a frame on each line, the innermost first.
+/// Stacks as text, with one frame on each line, the innermost first.
 struct Stacks<'a> {
     history: &'a History,
     symbols: &'a dyn Symbols,
@@ -142,7 +142,7 @@ impl Columns {
         let measured = Gauge::from_number(row.tag).filter(|_| row.kind == Kind::Gauge);
         let device = match (pool, measured) {
             (Some(pool), _) => Some(pool.device),
-            // It stands where a stream would be.
+            // The device is stored in the field of the stream.
             (None, Some(Gauge::DeviceUsed | Gauge::DeviceTotal)) => Some(row.stream as i32),
             (None, _) => None,
         };
@@ -192,7 +192,7 @@ fn said(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-/// The word for a kind of rows.
+/// Returns the word for a kind of rows.
 fn kind(kind: Kind) -> &'static str {
     match kind {
         Kind::Alloc => "alloc",
@@ -210,7 +210,7 @@ fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// The word for what a gauge measures.
+/// Returns the word for the figure of a gauge.
 fn gauge(gauge: Gauge) -> &'static str {
     match gauge {
         Gauge::Requested => "requested",

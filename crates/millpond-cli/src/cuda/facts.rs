@@ -1,24 +1,24 @@
-//! What a replay on a device came to, as scripts read it: the report of any replay, and what the driver did.
+//! The result of a replay on a device, in the shape of its JSON: the report of any replay, and the calls to the driver.
 
 use millpond::cuda::DriverCalls;
 use millpond_bench::device::Checked;
 use millpond_replay::Report;
 use serde::Serialize;
 
-/// One recording.
+/// The result of one recording.
 #[derive(Debug, Serialize)]
 pub(super) struct Facts {
     /// The results are those of the device.
     #[serde(flatten)]
     pub(super) report: Report,
     pub(super) source: SourceFacts,
-    /// Name of the recording, with its device where a file holds several.
+    /// The name of the recording, with its device if a file contains several.
     #[serde(skip)]
     pub(super) label: String,
 }
 
 impl Facts {
-    /// Returns a sentence for each run in which the contents of a block were not what was written.
+    /// Returns a sentence for each run in which a block did not contain the written data.
     pub(super) fn wrong(&self) -> Vec<String> {
         let of = |run: &RunFacts| {
             let checked = run.check.as_ref().filter(|checked| checked.wrong > 0)?;
@@ -35,65 +35,64 @@ impl Facts {
     }
 }
 
-/// The device, and what was done with it.
+/// The device, and the runs on it.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct SourceFacts {
-    /// As `--source` has it.
+    /// The device in the format of `--source`.
     pub(super) device: String,
     pub(super) name: String,
-    /// Whether the driver is the emulated one, whose times are no card's.
+    /// Whether the driver is the emulated one, whose times are not those of a card.
     pub(super) emulated: bool,
-    /// How memory is asked for: in pages, from the driver's pool, or plainly.
+    /// The way in which memory is allocated: in pages, from the driver's pool, or with plain calls.
     pub(super) memory: &'static str,
     pub(super) total_bytes: u64,
-    /// Not in use by any process before the first run.
+    /// Memory that no process used before the first run.
     pub(super) free_bytes: u64,
-    /// In use before the first run, by the driver, this process's context and other processes.
+    /// Memory that was in use before the first run, by the driver, this process's context and other processes.
     pub(super) unexplained_bytes: u64,
-    /// What the program could have; none for all that the device gives.
+    /// The memory limit of the program. `None` if it could use all of the device.
     pub(super) limit_bytes: Option<u64>,
-    /// Whether the limit is what was free, because a policy would have needed more.
+    /// Whether the limit is the memory that was free, because a policy needed more.
     pub(super) limit_is_what_was_free: bool,
     pub(super) runs: Vec<RunFacts>,
-    /// Runs that ended with an error of the driver, a sentence each; they have no result.
+    /// Runs that ended with an error of the driver, one sentence each. They have no result.
     pub(super) failed: Vec<String>,
 }
 
-/// One policy's run.
+/// The run of one policy.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct RunFacts {
     pub(super) policy: String,
-    /// The most bytes that the device gave at once, counted where the driver is called.
+    /// The most bytes held from the device at once, counted in the calls to the driver.
     pub(super) peak_reserved_bytes: u64,
-    /// The most that the simulation of the same device reserves.
+    /// The most bytes that the simulation of the same device reserves.
     pub(super) simulated_peak_reserved_bytes: u64,
-    /// The first less the second.
+    /// The peak on the device minus the peak in the simulation.
     pub(super) difference_bytes: i64,
-    /// Whether the device was asked for the same as the simulation too: calls by kind, but for
-    /// ranges of addresses, stalls and moved bytes.
+    /// Whether the simulation had the same calls by kind (except reservations of addresses), stalls and moved bytes.
     pub(super) same_calls: bool,
-    /// Where the simulation has its peak: by how much less the driver says was free than before the run, less what was
-    /// reserved. None where the run did not come so far.
+    /// The decrease of the driver's free memory since the start of the run, minus the reserved bytes, at the simulation's peak.
+    /// `None` if the run did not get there.
     pub(super) unexplained_at_peak_bytes: Option<i64>,
-    /// The same at the end of the run.
+    /// The same figure at the end of the run.
     pub(super) unexplained_at_end_bytes: i64,
-    /// Bytes of pages that were mapped at another place.
+    /// Bytes of pages that were mapped at another address.
     pub(super) moved_bytes: u64,
-    /// Streams that were made, because they were ordered against each other.
+    /// The number of streams that were created because they were ordered against each other.
     pub(super) streams: usize,
-    /// Time in calls of the driver, all of them.
+    /// The time in all calls to the driver.
     pub(super) driver_ms: f64,
-    /// What the table of costs has for the calls that it knows.
+    /// The modelled time of the calls in the table of costs.
     pub(super) modelled_driver_ms: f64,
     /// The comparison of the blocks' contents, with `--check`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) check: Option<CheckFacts>,
-    /// By function, those that took longest first.
+    /// Calls by function, those with the longest total time first.
     pub(super) driver_calls: Vec<CallFacts>,
 }
 
 impl RunFacts {
-    /// Whether the device gave what the simulation says, to the byte.
+    /// Returns whether the peak on the device equals the peak in the simulation, to the byte.
     pub(super) fn is_equal(&self) -> bool {
         self.difference_bytes == 0
     }
@@ -126,12 +125,12 @@ impl From<Checked> for CheckFacts {
 pub(super) struct CallFacts {
     pub(super) function: &'static str,
     pub(super) calls: u64,
-    /// Of these, those that did not answer success; "not ready" of an event is among them.
+    /// The number of these calls that did not succeed, including "not ready" for an event.
     pub(super) failed: u64,
     pub(super) ms: f64,
 }
 
-/// What was called between two looks at a process's calls.
+/// Returns the calls between two snapshots of a process's calls.
 pub(super) fn calls_between(before: &[DriverCalls], after: &[DriverCalls]) -> Vec<CallFacts> {
     let mut calls: Vec<CallFacts> = after
         .iter()

@@ -1,4 +1,4 @@
-//! A replay on a device as a person reads it.
+//! Formats a replay on a device.
 
 use super::facts::{CheckFacts, Facts, RunFacts, SourceFacts};
 use crate::side_by_side::{self, Shown};
@@ -6,7 +6,7 @@ use crate::table::{Align, Grid};
 use crate::terminal::{bold, dim, green, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, size, wrap};
 
-/// One recording's table as of any replay, and what the driver did for it.
+/// Returns the table of one recording, with the calls to the driver.
 pub(super) fn text(facts: &Facts) -> String {
     let source = &facts.source;
     let columns = width();
@@ -44,7 +44,7 @@ pub(super) fn text(facts: &Facts) -> String {
     out
 }
 
-/// What the tables mean, once for all recordings.
+/// Returns the explanation of the tables, once for all recordings.
 pub(super) fn legend() -> String {
     let text = "the device gave: the most bytes held from the driver at once, counted where it is called; unexplained: by how much \
                 less the driver says was free than before the run, less what was reserved, where the peak is and at the end; moved: \
@@ -99,7 +99,7 @@ fn against(source: &SourceFacts) -> Grid {
     grid
 }
 
-/// Calls of the driver, a row for each function and two columns for each policy.
+/// Returns the calls to the driver, with a row for each function and two columns for each policy.
 fn functions(source: &SourceFacts) -> Grid {
     let mut names: Vec<(&str, f64)> = Vec::new();
     for call in source.runs.iter().flat_map(|run| &run.driver_calls) {
@@ -130,7 +130,7 @@ fn functions(source: &SourceFacts) -> Grid {
     grid
 }
 
-/// How the device compares with the simulation.
+/// Returns sentences that compare the device with the simulation.
 fn found(source: &SourceFacts) -> Vec<String> {
     let mut found = Vec::new();
     let (equal, other): (Vec<&RunFacts>, Vec<&RunFacts>) = source.runs.iter().partition(|run| run.is_equal());
@@ -209,7 +209,7 @@ fn notes(source: &SourceFacts) -> Vec<String> {
     notes
 }
 
-/// A difference of sizes.
+/// Formats a difference of sizes with its sign.
 fn signed(bytes: i64) -> String {
     let sign = match bytes {
         0 => "",

@@ -1,4 +1,4 @@
-//! From what was typed to what is printed.
+//! Runs the command from the parsed arguments to the output.
 
 use super::facts::{Facts, RunFacts, SourceFacts, calls_between};
 use super::{refuse_with, report};
@@ -14,7 +14,7 @@ use millpond_replay::{
 };
 use millpond_trace::Trace;
 
-/// Runs the command. As with a simulated device, a file that cannot be replayed does not keep the others from it.
+/// Runs the command. If one file cannot be replayed, the others still are, as with a simulated device.
 pub(crate) fn command(args: &ReplayArgs, number: u32) -> Result<Exit, CliError> {
     refuse_with(args)?;
     let mut options = settings::options(args)?;
@@ -22,7 +22,7 @@ pub(crate) fn command(args: &ReplayArgs, number: u32) -> Result<Exit, CliError> 
     let card = Card::get(args, number)?;
     options.device.paged = card.is_paged();
     if args.device.device.is_none() && has_share(&options.settings) {
-        // A share is one of the device, and without a limit it would be one of nothing.
+        // The setting is a share of the device. Without a limit, it would have no meaning.
         options.device.bytes = Some(card.look()?.total);
     }
     let paths = files::expand(&args.files)?;
@@ -79,13 +79,13 @@ pub(crate) fn command(args: &ReplayArgs, number: u32) -> Result<Exit, CliError> 
     })
 }
 
-/// Whether a setting leaves the program a share of the device.
+/// Returns whether a setting limits the program to a share of the device.
 fn has_share(settings: &Settings) -> bool {
     let ours = settings.millpond.retain.limit(Some(u64::MAX));
     ours.is_some() || settings.torch.memory_fraction.is_some()
 }
 
-/// The device, and how memory is asked of it.
+/// The device, and the way in which its memory is allocated.
 struct Card {
     device: CudaDevice,
     memory: CudaMemory,
@@ -97,7 +97,7 @@ impl Card {
         let device = CudaDevice::get(number).map_err(refused)?;
         let wanted = match args.device.paged {
             Paged::On => CudaMemory::Best,
-            // A device that only gives whole allocations is one whose driver is asked for them.
+            // A device without page mapping is replaced by plain allocations from the driver.
             Paged::Off => CudaMemory::Plain,
         };
         let memory = CudaSource::new(&device, wanted).map_err(refused)?.memory();
@@ -108,7 +108,7 @@ impl Card {
         self.memory == CudaMemory::Virtual
     }
 
-    /// What the driver says of its memory.
+    /// Returns the driver's figures for the device's memory.
     fn look(&self) -> Result<DeviceMemory, CliError> {
         let refused = |error| CliError::Usage(format!("cuda:{}: {error}", self.device.number()));
         self.device.memory().map_err(refused)
@@ -119,14 +119,14 @@ impl Card {
     fn source(&self, bytes: Option<u64>, given: Option<&Streams>) -> Result<Real<CudaSource>, CudaError> {
         let mut source = CudaSource::new(&self.device, self.memory)?;
         let device = self.device.clone();
-        // The recording's default stream is the device's: it is waited for as in the program.
+        // The recording's default stream is the device's default stream, so it is waited for as in the program.
         source.stream_number(&CudaStream::legacy(&device))?;
         if let Some(given) = given {
             for stream in given.values() {
                 source.stream_number(stream)?;
             }
         }
-        // They live as long as the source, which knows them by number.
+        // The streams live as long as the source, which knows them by number.
         let mut streams: Vec<CudaStream> = Vec::new();
         let given = given.cloned();
         let meet = move |source: &mut CudaSource, number: u32| {
@@ -134,7 +134,7 @@ impl Card {
             if let Some(known) = known {
                 return source.stream_number(known).unwrap_or(0);
             }
-            // Where no stream can be made it is the default one, by which nothing is lost but that it is shared.
+            // If no stream can be created, the default stream is used. It is only shared with other work.
             let stream = CudaStream::new(&device).unwrap_or_else(|_| CudaStream::legacy(&device));
             let number = source.stream_number(&stream).unwrap_or(0);
             streams.push(stream);
@@ -160,7 +160,7 @@ fn measure(
     let mut options = options.clone();
     let prepared = Prepared::new(trace, &options)?;
     if options.selection.window_us.is_some() && prepared.program().events == 0 {
-        // What lived then would be replayed, and its figures taken for those of a part of the run.
+        // The replay would contain only blocks that lived then, and its figures would look like those of a part of the run.
         return Err(ReplayError::NothingToReplay {
             trace: label,
             window: true,
@@ -218,7 +218,7 @@ fn measure(
                 runs.push(facts);
                 results.push(result);
             }
-            // What it says of memory would be no answer.
+            // The driver failed, so its figures for memory would be wrong.
             Some(stop) => failed.push(said(&stop.error)),
         }
     }
@@ -245,7 +245,7 @@ fn measure(
     })
 }
 
-/// One policy's run on the simulated device.
+/// The run of one policy on the simulated device.
 struct OnPaper {
     result: PolicyResult,
     run: Run,
@@ -259,12 +259,12 @@ fn simulate(prepared: &Prepared<'_>, options: &Options) -> Result<Vec<OnPaper>, 
     all.collect()
 }
 
-/// Looks at the device's memory where the simulation has its peak.
+/// Reads the device's memory at the simulation's peak.
 struct AtPeak<'a> {
     card: &'a Card,
     op: usize,
     seen: usize,
-    /// What the driver says is free, and what is reserved.
+    /// The free bytes by the driver, and the reserved bytes.
     found: Option<(u64, u64)>,
 }
 
@@ -315,7 +315,7 @@ fn run_on(
         peak_reserved_bytes: counts.held().peak,
         simulated_peak_reserved_bytes: on_paper.peak_reserved_bytes,
         difference_bytes: counts.held().peak as i64 - on_paper.peak_reserved_bytes as i64,
-        // A process has fewer addresses than a simulated device, so some ranges are asked for again, smaller.
+        // A process has fewer addresses than a simulated device, so some ranges are requested again with a smaller size.
         same_calls: result.driver_calls
             == DriverCalls {
                 reserve: result.driver_calls.reserve,

@@ -1,4 +1,4 @@
-//! What there is of CUDA.
+//! Checks the CUDA driver and its devices.
 
 use super::{Finding, State};
 use crate::text::size;

@@ -1,4 +1,4 @@
-//! What the system says of this machine's memory and of this process's limits.
+//! Checks this machine's memory and this process's limits.
 
 use super::{Finding, State};
 use crate::text::{counted, size};
@@ -6,12 +6,12 @@ use millpond::pressure::{Level, Readings, Thresholds};
 use std::fs;
 use std::path::Path;
 
-/// Mappings below which moving pages soon meets the limit.
+/// Below this number of mappings, moving pages soon reaches the limit.
 const FEW_MAPPINGS: u64 = 262_144;
-/// Bytes that a training program wants to lock at least.
+/// The fewest bytes that a training program may want to lock.
 const LITTLE_LOCKED: u64 = 1 << 30;
 
-/// All of it, read below `root`.
+/// Returns all findings, read below `root`.
 pub(super) fn findings(root: &Path) -> Vec<Finding> {
     let read = |path: &str| fs::read_to_string(root.join(path)).ok();
     vec![
@@ -81,7 +81,7 @@ fn mappings(text: Option<&str>) -> Finding {
     }
 }
 
-/// The word in brackets.
+/// Returns the word in brackets.
 fn chosen(text: &str) -> Option<&str> {
     text.split_once('[')?.1.split_once(']').map(|(word, _)| word)
 }
@@ -101,7 +101,7 @@ fn transparent(enabled: Option<&str>, defrag: Option<&str>) -> Finding {
     }
 }
 
-/// Explicit huge pages by their size, as the system names its folders: `hugepages-2048kB`.
+/// Returns explicit huge pages by size, from folder names such as `hugepages-2048kB`.
 fn explicit(folder: &Path) -> Finding {
     let topic = "explicit ones";
     let Ok(entries) = fs::read_dir(folder) else {

@@ -1,11 +1,11 @@
-//! What a replay on real memory came to, as scripts read it.
+//! The result of a replay on real memory, in the shape of its JSON.
 
 use millpond_bench::host::recording::{Replay, Replayed, Row};
 use millpond_replay::Program;
 use millpond_trace::{Caution, Trace};
 use serde::Serialize;
 
-/// One recording.
+/// The result of one recording.
 #[derive(Debug, Serialize)]
 pub(super) struct Facts {
     pub(super) schema: u32,
@@ -13,48 +13,48 @@ pub(super) struct Facts {
     pub(super) source: &'static str,
     pub(super) events: u64,
     pub(super) allocations: u64,
-    /// Blocks older than the first event; they are allocated first.
+    /// Blocks older than the first event. They are allocated first.
     pub(super) initial_blocks: u64,
-    /// Blocks that the program never frees; they are freed at its end.
+    /// Blocks that the program never frees. They are freed at its end.
     pub(super) freed_at_the_end: u64,
-    /// Frees of blocks that the program does not have; they are passed over.
+    /// Frees of blocks that the program does not have. They are ignored.
     pub(super) unknown_frees: u64,
-    /// Streams of the recording, which a host does not have.
+    /// The number of streams in the recording, which host memory does not have.
     pub(super) streams: usize,
-    /// Every size was divided by this.
+    /// The divisor of every size.
     pub(super) scale: u64,
     /// Whether the divisor was chosen so that the program fits the memory that was free.
     pub(super) scale_chosen: bool,
     pub(super) touch: &'static str,
-    /// Whether both ends of each block were looked at when it was freed.
+    /// Whether both ends of each block were checked when it was freed.
     pub(super) checked: bool,
     pub(super) rounds: usize,
     pub(super) peak_recorded_bytes: u64,
-    /// Most bytes held at once, sizes divided.
+    /// The most bytes held at once, with divided sizes.
     pub(super) peak_bytes: u64,
-    /// Pages of 4 KiB that a block has.
+    /// The average number of 4 KiB pages in a block.
     pub(super) pages_per_allocation: f64,
     pub(super) results: Vec<Result>,
     /// Runs that failed.
     pub(super) failed: Vec<String>,
-    /// Allocators that were not built in.
+    /// Allocators that this build does not contain.
     pub(super) not_built: Option<String>,
     pub(super) cautions: Vec<String>,
 }
 
-/// One allocator.
+/// The result of one allocator.
 #[derive(Debug, Serialize)]
 pub(super) struct Result {
     pub(super) allocator: &'static str,
-    /// Of a pool of ours.
+    /// The policy, for our pools.
     pub(super) policy: Option<String>,
-    /// For an allocation, what is written to it, and its free; the median round.
+    /// Time for an allocation, the writes to it and its free, in the median round.
     pub(super) ns_per_pair: f64,
     pub(super) ns_fastest_round: f64,
     pub(super) ns_slowest_round: f64,
     pub(super) time_of_glibc: Option<f64>,
     pub(super) faults_per_pair: f64,
-    /// Resident bytes over those at the start.
+    /// Resident bytes minus those at the start.
     pub(super) peak_rss_bytes: u64,
     pub(super) peak_rss_of_peak: Option<f64>,
     pub(super) peak_rss_of_glibc: Option<f64>,

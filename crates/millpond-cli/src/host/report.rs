@@ -1,11 +1,11 @@
-//! A replay on real memory as a person reads it.
+//! Formats a replay on real memory.
 
 use super::facts::{Facts, Result};
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, dim, width, yellow};
 use crate::text::{Unit, counted, item, number, size, wrap};
 
-/// One recording's table, and what to know about it.
+/// Returns the table of one recording, with notes.
 pub(super) fn text(facts: &Facts) -> String {
     let columns = width();
     let mut out = format!("{}\n", bold(&facts.trace));
@@ -119,7 +119,7 @@ fn notes(facts: &Facts) -> Vec<String> {
     notes
 }
 
-/// What the figures of a table mean, once for all tables.
+/// Returns the explanation of the figures, once for all tables.
 pub(super) fn legend(all: &[Facts]) -> String {
     let mut text = "a pair: an allocation, what is written to it, and its free, in processor time of one thread; the \
         median of the runs, each in a process of its own, in turn; blocks are aligned to 64 bytes; RSS: resident memory \
@@ -132,7 +132,7 @@ pub(super) fn legend(all: &[Facts]) -> String {
     dim(&wrap(&text, width(), 0))
 }
 
-/// Nanoseconds, to three digits.
+/// Formats nanoseconds with three digits.
 fn time(nanoseconds: f64) -> String {
     let (value, unit) = match nanoseconds {
         n if n < 999.5 => (n, "ns"),
@@ -147,7 +147,7 @@ fn share(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))
 }
 
-/// A number, to three digits.
+/// Formats a number with three digits.
 fn digits(value: f64) -> String {
     let places = match value {
         v if v < 9.995 => 2,

@@ -1,4 +1,4 @@
-//! From what was typed to what is printed.
+//! Runs the command from the parsed arguments to the output.
 
 use super::facts::Facts;
 use super::{refuse_with, report};
@@ -14,20 +14,20 @@ use millpond_bench::host::recording::{Refused, Replay, Touch, replay as replay_o
 use millpond_replay::{Program, Redactor, ReplayError, Selection};
 use millpond_trace::Trace;
 
-/// Runs of each allocator where nothing is said.
+/// The default number of runs of each allocator.
 const ROUNDS: u16 = 3;
 
-/// What holds for every recording.
+/// The options that apply to every recording.
 struct Rules {
     policies: Vec<String>,
     scale: Option<u64>,
     touch: Touch,
     rounds: usize,
-    /// What the pools are told.
+    /// The settings of the pools.
     conf: Option<String>,
 }
 
-/// Runs the command. As with a simulated device, a file that cannot be replayed does not keep the others from it.
+/// Runs the command. If one file cannot be replayed, the others still are, as with a simulated device.
 pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
     refuse_with(args)?;
     let rules = rules(args)?;
@@ -108,7 +108,7 @@ fn measure(trace: &Trace, several: bool, args: &ReplayArgs, rules: &Rules) -> Re
     };
     let program = Program::as_recorded(trace, Selection::from(&args.selection))?;
     if args.selection.time_window.is_some() && program.events == 0 {
-        // What lived then would be replayed, and its figures taken for those of a part of the run.
+        // The replay would contain only blocks that lived then, and its figures would look like those of a part of the run.
         return Err(ReplayError::NothingToReplay {
             trace: label,
             window: true,

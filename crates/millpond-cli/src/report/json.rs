@@ -15,7 +15,7 @@ pub(super) struct Value<'a> {
     rows: u64,
     duration_ns: u64,
     by: By,
-    /// Only where one moment was asked for.
+    /// Present only if the user asked for one moment.
     at: Option<HeldValue<'a>>,
     summary: Option<&'a Summary>,
     peak_by: Option<Top>,

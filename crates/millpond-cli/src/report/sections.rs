@@ -1,4 +1,4 @@
-//! A report as a person reads it, section by section.
+//! Formats a report section by section.
 
 use super::{Told, Whole};
 use crate::plot;
@@ -9,21 +9,21 @@ use millpond_replay::analysis::{
     By, Finding, Group, Held, RecordedSteps, StepSource, Sum, Summary, Top, Window, top,
 };
 
-/// Column at which values begin.
+/// The column at which values begin.
 const VALUES: usize = 14;
-/// Findings told.
+/// The most findings that are shown.
 const FINDINGS: usize = 6;
-/// Narrower terminals show no bars.
+/// Terminals narrower than this show no bars.
 const BARS_FROM: usize = 72;
-/// Columns of a bar that shows a share.
+/// The width of a bar that shows a share.
 const BAR: usize = 10;
 
-/// Columns that the plot in the terminal has.
+/// Returns the number of columns of the plot in the terminal.
 pub(super) fn plot_columns() -> usize {
     plot::columns(width())
 }
 
-/// The whole report.
+/// Returns the whole report.
 pub(super) fn text(told: &Told<'_>) -> String {
     let mut out = head(told);
     for missing in told.at.summary.loss.sentences.iter().chain(&told.nameless) {
@@ -127,7 +127,7 @@ fn held_sentence(held: &Held) -> String {
     )
 }
 
-/// What pools had beside what is held.
+/// Adds the memory that pools had in addition to the held blocks.
 fn sources(out: &mut String, held: &Held) {
     if held.parked_bytes > 0 {
         fact(
@@ -228,7 +228,7 @@ fn steps_sentence(known: &RecordedSteps) -> String {
     )
 }
 
-/// A table of groups under a heading.
+/// Returns a table of groups with a heading.
 fn held_by(held: &Held, by: By, most: usize, heading: &str) -> String {
     let top = top(held.by(by), most);
     let title = format!("{heading}, by {}", by.name());
@@ -249,7 +249,8 @@ fn kept(summary: &Summary, by: By, most: usize) -> String {
     table(&title, &top(kept.by(by), most), kept.sum, Some(summary.to))
 }
 
-/// Rows of groups, the others as one, each with its share of all. `end` is when ages are counted to.
+/// Returns rows of groups with their shares of the total. The remaining groups are one row. `end` is the time from which ages
+/// are counted back.
 fn table(title: &str, top: &Top, all: Sum, end: Option<u64>) -> String {
     let mut out = format!("\n{}\n", bold(&wrap(title, width(), 0)));
     if all.blocks == 0 {
@@ -295,7 +296,7 @@ fn table(title: &str, top: &Top, all: Sum, end: Option<u64>) -> String {
     out
 }
 
-/// A name on one line.
+/// Returns a name on one line.
 fn plain(name: &str) -> String {
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }

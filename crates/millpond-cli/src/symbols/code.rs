@@ -1,4 +1,4 @@
-//! The functions of one module, by where they are in its file's own addresses.
+//! The functions of one module, by address in its file.
 
 use super::elf::{Elf, Files, Parsed, Refused, Room, section};
 use addr2line::Context;
@@ -9,20 +9,20 @@ use object::read::elf::ProgramHeader;
 use object::{Object, ObjectSymbol, SymbolKind};
 use std::sync::Arc;
 
-/// Functions of a symbol table: PyTorch's largest library has a tenth of it.
+/// The most functions in a symbol table. PyTorch's largest library has a tenth of this.
 const MOST_FUNCTIONS: usize = 8 << 20;
-/// Functions inlined into each other at one place.
+/// The most functions that are inlined into each other at one address.
 const MOST_INLINED: usize = 256;
 /// The page size. Mappings begin and end at multiples of it.
 const PAGE: u64 = 4096;
-/// Bytes of a name: demangled ones of templates can be as long as memory.
+/// The most bytes of a name. Demangled names of templates can be arbitrarily long.
 const MOST_NAME: usize = 64 << 10;
 
 type Bytes = EndianArcSlice<RunTimeEndian>;
 
-/// What is known of a module's code.
+/// The known facts about a module's code.
 pub(super) struct Code {
-    /// Lines and inlined functions, where there are any.
+    /// Lines and inlined functions, if the file contains them.
     lines: Option<Context<Bytes>>,
     /// Functions of its symbol tables, by address.
     functions: Vec<Function>,
@@ -79,7 +79,7 @@ impl Code {
         let mut frames = self.lined(address).unwrap_or_default();
         if let Some(function) = self.function(address) {
             match frames.last_mut() {
-                // Lines alone name a function without its path, which the symbol table has.
+                // Line tables name a function without its path, which the symbol table contains.
                 Some(last) if function.ends_with(&last.function) => last.function = function,
                 Some(_) => {}
                 None => frames.push(Frame {
@@ -115,7 +115,7 @@ impl Code {
         let next = self
             .functions
             .partition_point(|function| function.address <= address);
-        // Of several names for one place the longest function holds the address.
+        // If several names share an address, the longest function that contains it is used.
         let mut before = self.functions[..next].iter().rev().take(16);
         let found = before.find(|function| address - function.address < function.bytes)?;
         let name = addr2line::demangle_auto(found.name.as_str().into(), None);
@@ -123,7 +123,7 @@ impl Code {
     }
 }
 
-/// Without more than anybody reads.
+/// Cuts a name to a readable length.
 fn short(name: &str) -> String {
     let mut end = name.len().min(MOST_NAME);
     while !name.is_char_boundary(end) {

@@ -1,5 +1,5 @@
-//! The files that hold a module's names, and their sections. Any file may be hostile: nothing in one sizes a buffer beyond what is written
-//! here, and what cannot be understood gives no names.
+//! The files that contain a module's names, and their sections. Any file may be hostile. No content of a file can make a buffer
+//! exceed the limits below, and a file that cannot be parsed gives no names.
 
 use crate::files;
 use flate2::read::ZlibDecoder;
@@ -20,21 +20,21 @@ const SHARE: u64 = 64 << 20;
 /// The additional bytes that the sections may have for each byte of the file. Decompressed line tables are four times as long, and
 /// shared names are copied.
 const PER_BYTE: u64 = 16;
-/// Where distributions put what they strip off, by build id.
+/// The folder where distributions install separate debug files, by build id.
 const DEBUG: &str = "/usr/lib/debug/.build-id";
 
-/// Why a module has no names.
+/// The reason why a module has no names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// The recording has no build id of it.
+    /// The recording does not contain its build id.
     NotRecorded,
-    /// No file is where it was.
+    /// No file exists at its path.
     Gone,
-    /// The file that is there has another build id.
+    /// The file has another build id.
     Differs,
-    /// The file that is there has none.
+    /// The file has no build id.
     Missing,
-    /// It cannot be understood.
+    /// The file cannot be parsed.
     Unreadable,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// An open file, read as much as is asked of it.
+/// An open file, of which only the needed parts are read.
 pub(super) struct Elf {
     cache: ReadCache<File>,
 }
@@ -91,13 +91,13 @@ impl Elf {
     }
 }
 
-/// The files of a module that are certainly its own: the file itself, and what was stripped off it.
+/// The files that certainly belong to a module: the file itself, and its separate debug file.
 pub(super) struct Files {
     pub(super) own: Option<Elf>,
     pub(super) debug: Option<Elf>,
 }
 
-/// Looks for a module's files.
+/// Searches for a module's files.
 pub(super) fn find(module: &Module) -> Result<Files, Refused> {
     let wanted = module.build_id.to_ascii_lowercase();
     if wanted.is_empty() {
@@ -122,7 +122,7 @@ pub(super) fn find(module: &Module) -> Result<Files, Refused> {
     }
 }
 
-/// Where the debug file of a build id would be; none for one that is no such digits, whatever a recording says.
+/// Returns the path of the debug file for a build id. Returns `None` if the build id is not hexadecimal.
 fn debug_file(id: &str) -> Option<PathBuf> {
     let digits = id.len() > 2 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let (first, rest) = id.split_at_checked(2).filter(|_| digits)?;
@@ -172,7 +172,7 @@ fn bytes(file: &Parsed<'_>, name: &str, room: &Room) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// Grows with what is there, not with what was claimed.
+/// Reads to the end. The buffer grows with the data that is read, not with a claimed size.
 fn read(mut from: impl Read, into: &mut Vec<u8>) -> Option<()> {
     from.read_to_end(into).ok().map(drop)
 }

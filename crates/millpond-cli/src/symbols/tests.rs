@@ -1,4 +1,4 @@
-//! Names for addresses of this very process, which has modules, lines and a build id like any that is recorded.
+//! Tests names for addresses of this process, which has modules, line tables and a build id like any recorded process.
 
 use super::ModuleSymbols;
 use super::code::Code;
@@ -69,7 +69,7 @@ fn an_address_is_named_with_its_line() {
     let definitions = definitions(&build_id(&path), path.to_str().expect("UTF-8"), &code);
     let symbols = ModuleSymbols::new(&definitions);
     let function = a_function_of_this_test as fn() -> u64;
-    // A call from within returns behind its first byte.
+    // A call inside the function returns behind its first byte.
     let frames = symbols.frames(function as usize as u64 + 1);
     let last = frames.last().expect("a name");
     assert!(
@@ -85,7 +85,7 @@ fn an_address_is_named_with_its_line() {
     assert!(symbols.frames(first).is_empty() && symbols.frames(0).is_empty());
 }
 
-/// A name is never guessed: whatever differs, there is none, and why is said.
+/// A module that differs has no names, and the reason is reported.
 #[test]
 fn what_differs_has_no_names() {
     let (path, code) = mapped();
@@ -107,7 +107,7 @@ fn what_differs_has_no_names() {
     }
 }
 
-/// Files that are no ELF, or are damaged anywhere near their beginning, give no names and end nothing.
+/// Files that are not ELF or are damaged near their beginning give no names and do not end the process.
 #[test]
 fn damaged_files_give_no_names() {
     let (path, code) = mapped();
@@ -122,7 +122,8 @@ fn damaged_files_give_no_names() {
     assert!(symbols.cautions()[0].contains("cannot be read"));
     let whole = std::fs::read(&path).expect("it is there");
     let at = (a_function_of_this_test as fn() -> u64) as usize as u64 + 1;
-    // The header, whose every claim is used: class, order, kind, places and numbers of tables; and a file cut in half.
+    // Damages the header, of which every field is used: class, byte order, kind, offsets and sizes of tables. Also cuts the
+    // file in half.
     for byte in [0, 4, 5, 16, 32, 40, 47, 54, 56, 58, 60, 62, whole.len() / 2] {
         let mut damaged = whole.clone();
         damaged[byte] ^= 0xff;
@@ -137,7 +138,7 @@ fn damaged_files_give_no_names() {
     let _ = std::fs::remove_file(&place);
 }
 
-/// Names that the recording itself has hold, whatever files there are.
+/// Names in the recording have priority over any file.
 #[test]
 fn recorded_names_hold() {
     let mut definitions = definitions("00", "/nowhere", &[(0x1000, 0x2000, 0)]);

@@ -1,4 +1,4 @@
-//! What is shown, and what keys do to it. Knows no terminal and no process.
+//! The state of the display, and the effect of keys on it. Independent of the terminal and of processes.
 
 use super::fetch::FetchError;
 use super::find::{Process, Target};
@@ -6,16 +6,16 @@ use super::stats::{PoolStats, Stats};
 use std::cmp::Ordering;
 use std::time::Instant;
 
-/// What a key asks of the loop.
+/// The effect of a key on the loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Nothing,
     Quit,
-    /// Look at this from now on; at all processes where it is none.
+    /// Follow this process from now on, or list all processes if it is `None`.
     Follow(Option<Target>),
 }
 
-/// A key, as far as it matters.
+/// The keys that have an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Char(char),
@@ -57,15 +57,15 @@ impl Column {
     ];
 }
 
-/// A process that is looked at.
+/// The process that is displayed.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) target: Target,
-    /// What was seen first of it.
+    /// The first statistics of the process.
     first: Option<Stats>,
     before: Option<Stats>,
     pub(crate) now: Option<Stats>,
-    /// Since when it does not answer, and why.
+    /// The time since which it does not answer, and the reason.
     pub(crate) gone: Option<(Instant, String)>,
 }
 
@@ -75,9 +75,9 @@ pub(crate) struct App {
     pub(crate) processes: Vec<Process>,
     /// Whether the list was ever filled.
     pub(crate) looked: bool,
-    /// The process of the list that is chosen.
+    /// The index of the selected process in the list.
     pub(crate) chosen: usize,
-    /// The row of the pool that is chosen.
+    /// The row of the selected pool.
     pub(crate) pool: usize,
     pub(crate) sort: Column,
     pub(crate) reversed: bool,
@@ -102,7 +102,7 @@ impl App {
         }
     }
 
-    /// Shows a look at the process, unless it is paused.
+    /// Displays new statistics of the process, unless the display is paused.
     pub(crate) fn take_stats(&mut self, outcome: Result<Stats, FetchError>) {
         let (Some(watched), false) = (&mut self.watched, self.paused) else {
             return;
@@ -132,7 +132,7 @@ impl App {
         self.processes = processes;
     }
 
-    /// The pools in order.
+    /// Returns the pools in display order.
     pub(crate) fn pools(&self) -> Vec<&PoolStats> {
         let Some(watched) = &self.watched else {
             return Vec::new();
@@ -234,7 +234,7 @@ impl Watched {
             other.process.id == stats.process.id && other.monitor.samples <= stats.monitor.samples
         };
         if !self.first.as_ref().is_some_and(same) {
-            // Another process, or another monitor of it: what was seen of the one says nothing of the other.
+            // This is another process, or another monitor of it. Earlier statistics do not belong to it.
             (self.first, self.before, self.now) = (Some(stats.clone()), None, None);
         }
         let is_new = self
@@ -246,12 +246,12 @@ impl Watched {
         }
     }
 
-    /// What was seen first of the process, if that is not all that was.
+    /// Returns the first statistics of the process, if there are later ones.
     pub(crate) fn first(&self) -> Option<&Stats> {
         self.before.as_ref().and(self.first.as_ref())
     }
 
-    /// Allocations a second since the look before, if there was one.
+    /// Returns allocations per second since the previous statistics, if there are any.
     pub(crate) fn rate(&self, pool: &PoolStats) -> Option<f64> {
         let (before, now) = (self.before.as_ref()?, self.now.as_ref()?);
         let other = before.pools.iter().find(|other| other.id == pool.id)?;
@@ -259,7 +259,7 @@ impl Watched {
         Some(pool.allocations.saturating_sub(other.allocations) as f64 / seconds)
     }
 
-    /// Names from a to z, figures from large to small.
+    /// Compares two pools. Names ascend and figures descend.
     fn compare(&self, column: Column, a: &PoolStats, b: &PoolStats) -> Ordering {
         let share = |of: &PoolStats| of.allocated as f64 / of.reserved.max(1) as f64;
         match column {

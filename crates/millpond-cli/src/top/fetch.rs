@@ -1,4 +1,4 @@
-//! One look at a process: `/stats` asked of its socket, in bounded time and memory.
+//! Requests `/stats` from a process's socket once, in bounded time and memory.
 
 use super::find::Target;
 use super::stats::{Stats, VERSION};
@@ -14,25 +14,25 @@ use thiserror::Error;
 /// The time limit for one request, from the connection to the end of the answer. A monitor answers at once unless its process is stopped.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
-/// Bytes of an answer at most.
+/// The most bytes of an answer.
 const MOST: usize = 64 << 20;
 
-/// Why there is nothing to show.
+/// The reason why there are no statistics.
 #[derive(Debug, Error)]
 pub(crate) enum FetchError {
-    /// Nobody listens.
+    /// Nobody listens on the socket.
     #[error("nobody answers there")]
     Nobody,
-    /// It was not to be reached.
+    /// The socket is not reachable.
     #[error("it cannot be asked: {0}")]
     Io(io::Error),
-    /// It takes too long.
+    /// The process does not answer in time.
     #[error("it does not answer; it may be stopped")]
     Silent,
-    /// It was no monitor.
+    /// The answer does not come from a monitor.
     #[error("what answers is no monitor of Millpond's: {0}")]
     Other(String),
-    /// It is a monitor of another version.
+    /// The monitor has another version.
     #[error(
         "it speaks version {0} of the format, and this program knows {VERSION}: use the millpond of its own release"
     )]
@@ -50,7 +50,7 @@ impl From<io::Error> for FetchError {
     }
 }
 
-/// What a process has.
+/// Returns the statistics of a process.
 pub(crate) fn stats(target: &Target) -> Result<Stats, FetchError> {
     read(&body(target)?)
 }

@@ -1,4 +1,4 @@
-//! Which processes can be looked at.
+//! Finds the processes whose statistics can be read.
 
 use super::fetch;
 use crate::exit::CliError;
@@ -9,17 +9,17 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// What is said where there is nothing to look at.
+/// The message if there is no process to read from.
 pub(crate) const HOW_TO_BE_SEEN: &str = "a program that uses Millpond is seen when it is started with MILLPOND_MONITOR=1, or starts a Monitor with a socket";
 
-/// Whom to look at.
+/// The process to read from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
-    /// A process, wherever its socket is.
+    /// A process by its number, wherever its socket is.
     Process(u32),
-    /// A socket.
+    /// A path of a socket.
     Socket(PathBuf),
-    /// A port of this machine.
+    /// An address of this machine.
     Address(SocketAddr),
 }
 
@@ -39,7 +39,7 @@ impl Target {
         )))
     }
 
-    /// Its sockets, those that may be.
+    /// Returns the possible paths of its socket.
     pub(crate) fn sockets(&self) -> Vec<PathBuf> {
         match self {
             Self::Process(process) => {
@@ -79,7 +79,7 @@ pub(crate) struct Process {
     pub(crate) socket: PathBuf,
 }
 
-/// Every process of this user that answers, by rank and number.
+/// Returns every process of this user that answers, by rank and number.
 pub(crate) fn processes() -> Vec<Process> {
     let mut found: Vec<Process> = socket_folders()
         .iter()

@@ -1,4 +1,4 @@
-//! The terminal, and the loop through keys, looks and frames.
+//! Controls the terminal, and runs the loop over keys, statistics and frames.
 
 use super::app::{Action, App, Key};
 use super::find::Target;
@@ -11,10 +11,10 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use std::io;
 use std::time::Duration;
 
-/// Keys are waited for so long, then looks are.
+/// The wait for keys in each turn of the loop.
 const TURN: Duration = Duration::from_millis(50);
 
-/// Shows it until somebody quits. The terminal is as it was afterwards, whatever happens: on a panic too.
+/// Shows the display until the user quits. Restores the terminal in any case, even after a panic.
 pub(crate) fn run(target: Option<Target>) -> Result<(), CliError> {
     let failed = |source| CliError::Write {
         what: "to the terminal".to_owned(),

@@ -1,4 +1,4 @@
-//! Looks at processes from a thread of its own: a process that does not answer does not hold keys up.
+//! Reads statistics on a separate thread, so that a process that does not answer cannot delay keys.
 
 use super::fetch::{self, FetchError};
 use super::find::{self, Process, Target};
@@ -7,18 +7,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// The time between two looks where the process says nothing of its own.
+/// The time between two reads if the process does not suggest one.
 const PAUSE: Duration = Duration::from_secs(1);
-/// No process is looked at more often.
+/// The shortest time between two reads.
 const LEAST: Duration = Duration::from_millis(100);
 
-/// What a look came to. Of the process that was followed then: an answer can be late.
+/// The result of a read. It names the process that was read, because an answer may come late.
 pub(crate) enum Look {
     Process(Target, Box<Result<Stats, FetchError>>),
     All(Vec<Process>),
 }
 
-/// The thread that looks. It ends with this.
+/// The thread that reads. It ends when this is dropped.
 pub(crate) struct Source {
     orders: Sender<Option<Target>>,
     looks: Receiver<Look>,
@@ -34,9 +34,9 @@ impl Source {
         Ok(Self { orders, looks })
     }
 
-    /// Looks at this from now on; at all processes where it is none.
+    /// Follows this process from now on, or all processes if it is `None`.
     pub(crate) fn follow(&self, target: Option<Target>) {
-        // The thread ends only after this.
+        // The thread ends only after this is dropped, so the send cannot fail.
         let _ = self.orders.send(target);
     }
 

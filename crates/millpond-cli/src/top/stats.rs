@@ -1,4 +1,4 @@
-//! `/stats` as it is read: what is missing is nothing, what is not known is passed over.
+//! Parses `/stats`. Missing fields are empty, and unknown fields are ignored.
 
 use serde::Deserialize;
 
@@ -77,7 +77,7 @@ pub(crate) struct PoolStats {
     pub(crate) stale: bool,
     pub(crate) allocated_history: Vec<u64>,
     pub(crate) reserved_history: Vec<u64>,
-    /// In hundredths of a percent.
+    /// The values are hundredths of a per cent.
     pub(crate) hit_rate_history: Vec<u64>,
 }
 

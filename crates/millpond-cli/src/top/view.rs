@@ -1,4 +1,4 @@
-//! How it looks: lines for whatever width there is, and as many of them as there is height for.
+//! Draws the display for any width, with as many lines as fit the height.
 
 mod bar;
 mod chart;
@@ -17,7 +17,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::Widget;
 
-/// Styles, or none of them.
+/// The styles, with or without colours.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Palette {
     colours: bool,
@@ -32,7 +32,7 @@ impl Palette {
         self.style(Style::new().fg(colour))
     }
 
-    /// What matters most. Also without colours.
+    /// The style of the most important text, which also works without colours.
     fn strong(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
@@ -57,12 +57,12 @@ impl Palette {
         self.colour(Color::Cyan)
     }
 
-    /// What is chosen.
+    /// The style of a selected row.
     fn chosen(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    /// How much of something is used that ends.
+    /// Returns the style for the used share of a limited resource.
     fn fullness(self, share: f64) -> Style {
         if share >= 0.9 {
             self.bad()
@@ -74,11 +74,11 @@ impl Palette {
     }
 }
 
-/// A part of the screen: lines, and how many of them it can do with.
+/// A part of the screen: its lines, and the fewest lines that it needs.
 struct Section {
     lines: Vec<Line<'static>>,
     least: usize,
-    /// How many lines at its beginning stay there, and which of the others is to be in sight.
+    /// The number of fixed lines at the top, and the line that must stay visible.
     window: Option<(usize, usize)>,
 }
 
@@ -91,7 +91,7 @@ impl Section {
         }
     }
 
-    /// Leaves out so many lines.
+    /// Removes `cut` lines.
     fn cut(&mut self, cut: usize) {
         let left = self.lines.len().saturating_sub(cut);
         if let Some((head, chosen)) = self.window.filter(|(head, _)| left > *head) {
@@ -102,13 +102,13 @@ impl Section {
     }
 }
 
-/// Draws all of it.
+/// Draws the whole display.
 pub(crate) fn draw(frame: &mut Frame<'_>, app: &App) {
     let area = frame.area();
     render(app, area, frame.buffer_mut(), true);
 }
 
-/// The frame as plain text, of this width and as high as it has to be.
+/// Returns the frame as plain text with this width, as high as necessary.
 pub(crate) fn plain(app: &App, width: usize) -> String {
     let width = u16::try_from(width).unwrap_or(u16::MAX).min(500);
     let height: usize = sections(app, usize::from(width))
@@ -181,8 +181,8 @@ fn render(app: &App, area: Rect, buffer: &mut Buffer, keys: bool) {
     }
 }
 
-/// As many lines of each section as there is room for: what comes later is cut first, down to the least it can do with. Where that
-/// is still too much, what has something chosen in it goes last, and the first section never.
+/// Returns as many lines of each section as fit. Later sections are shortened first, down to their minimum. If that is still
+/// too much, sections with a selected line are shortened last, and the first section is never shortened.
 fn fit(mut sections: Vec<Section>, room: usize) -> Vec<Line<'static>> {
     let all: usize = sections.iter().map(|section| section.lines.len()).sum();
     let mut over = all.saturating_sub(room);

@@ -1,16 +1,16 @@
-//! What is worth a look, found in one look at a process and what was seen of it before.
+//! Finds warnings in the current and the first statistics of a process.
 
 use super::stats::{PoolStats, Stats};
 use millpond_engine::display_size;
 
-/// Samples of the hit rate that count as now.
+/// The number of samples of the hit rate that count as current.
 const RECENT: usize = 5;
-/// Samples before them that they are held against, at least.
+/// The fewest earlier samples that they are compared with.
 const EARLIER: usize = 10;
-/// How far the hit rate has to have fallen, in hundredths of a percent.
+/// The smallest fall of the hit rate that is reported, in hundredths of a per cent.
 const FALL: u64 = 1500;
 
-/// Sentences, the most pressing first. `first` is what was seen first of the process.
+/// Returns the warnings as sentences, the most urgent first. `first` contains the first statistics of the process.
 pub(crate) fn warnings(now: &Stats, first: Option<&Stats>) -> Vec<String> {
     let mut told: Vec<String> = now.warnings.iter().map(|warning| warning.text.clone()).collect();
     if matches!(now.process.pressure.as_str(), "high" | "critical") {

@@ -1,37 +1,37 @@
-//! What a client may ask, and who may ask.
+//! Parses requests, and checks who sends them.
 //!
-//! A page of somebody else's can have the user's browser ask any port of this machine. It does not know the token, it comes under a
-//! name of its own (`Host`, after DNS rebinding) or says where it is from (`Origin`, `Sec-Fetch-Site`): any of these is refused
-//! before anything is looked up.
+//! A page of another site can make the user's browser send requests to any port of this machine. Such a request does not
+//! contain the token. It also has another `Host` (after DNS rebinding), or names its origin (`Origin`, `Sec-Fetch-Site`). Each
+//! of these is refused before anything is looked up.
 
 use super::site::Thing;
 
-/// Bytes of a request's head at most.
+/// The most bytes of a request's head.
 pub(super) const MOST: usize = 8 << 10;
 
-/// What is asked for.
+/// The resource that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// The page.
     Page,
-    /// A thing of the recording of this number.
+    /// A resource of the recording with this index.
     Of(usize, Thing),
 }
 
-/// Why a client gets nothing.
+/// The reason for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It is no request.
+    /// The bytes are not a request.
     Malformed,
-    /// It is too long.
+    /// The request is too long.
     TooLong,
-    /// It took too long.
+    /// The request took too long.
     TooSlow,
-    /// It comes from another site, or under another name.
+    /// The request comes from another site, or has another host name.
     Foreign,
-    /// It wants to do something else than read.
+    /// The method does not read.
     Method,
-    /// There is no such thing, or the token is missing.
+    /// The resource does not exist, or the token is missing.
     NotFound,
 }
 
@@ -61,12 +61,12 @@ impl Refusal {
     }
 }
 
-/// Where the head of a request ends, if all of it is there.
+/// Returns the end of the head of a request, if it is complete.
 pub(super) fn end_of_head(sent: &[u8]) -> Option<usize> {
     sent.windows(4).position(|four| four == b"\r\n\r\n")
 }
 
-/// What a request asks for, of a server on `port` that has so many recordings.
+/// Parses a request to a server on `port` with this number of recordings.
 pub(super) fn read(head: &[u8], port: u16, token: &str, recordings: usize) -> Result<Asked, Refusal> {
     let text = std::str::from_utf8(head).map_err(|_| Refusal::Malformed)?;
     let mut lines = text.split("\r\n");
@@ -89,7 +89,7 @@ pub(super) fn read(head: &[u8], port: u16, token: &str, recordings: usize) -> Re
     asked(path, recordings).ok_or(Refusal::NotFound)
 }
 
-/// Whether a request comes from here: it names this server, once, and no other site.
+/// Checks that a request comes from this server's page: it names this server exactly once, and no other site.
 fn check_sender<'a>(lines: impl Iterator<Item = &'a str>, port: u16) -> Result<(), Refusal> {
     let here = [format!("127.0.0.1:{port}"), format!("localhost:{port}")];
     let mut hosts = 0;
@@ -113,7 +113,7 @@ fn check_sender<'a>(lines: impl Iterator<Item = &'a str>, port: u16) -> Result<(
     if hosts == 1 { Ok(()) } else { Err(Refusal::Foreign) }
 }
 
-/// Whether two texts are the same; how long it takes does not tell how much of them is.
+/// Returns whether two texts are equal. The time does not depend on how much of them is equal.
 fn is_same(given: &str, token: &str) -> bool {
     let differences = given
         .bytes()

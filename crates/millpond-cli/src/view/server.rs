@@ -1,7 +1,7 @@
-//! Connections: their number, their time, their size. A request for each, a thread for each.
+//! Handles connections, with limits of number, time and size. Each connection has one request and one thread.
 //!
-//! Who does not know the token holds a connection for some seconds at most and gets a few bytes. A client that stops reading is
-//! left. Nothing that a client does ends the server: it ends with the program.
+//! A client without the token holds a connection for a few seconds at most and gets a few bytes. A client that stops reading is
+//! disconnected. No client can end the server, which runs until the program ends.
 
 use super::request::{Asked, MOST, Refusal, end_of_head, read};
 use super::site::{Site, Thing};
@@ -12,18 +12,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// Clients at once.
+/// The most clients at once.
 const MOST_CLIENTS: usize = 32;
-/// How long a request may take to arrive, all of it.
+/// The time limit for a complete request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a client may leave what it asked for unread.
+/// The longest time for which a client may leave a response unread.
 const READERS_PATIENCE: Duration = Duration::from_secs(120);
-/// After an error of the system's no client is taken for so long.
+/// The pause after a system error, during which no client is accepted.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Bytes of a request that are read and thrown away, so that its sender reads why it was refused.
+/// The most bytes of a request that are read and discarded, so that its sender can read the reason for the refusal.
 const MOST_DRAINED: u64 = 64 << 10;
 
-/// Listens on this machine alone, on a port that is free where none is named.
+/// Listens on this machine only. Port 0 means any free port.
 pub(super) fn listen(port: u16) -> io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port))
 }
@@ -41,10 +41,10 @@ pub(super) fn run(listener: &TcpListener, port: u16, site: Site) -> Result<Exit,
                 };
                 let site = Arc::clone(&site);
                 let serve = move || {
-                    // A client that has gone is no error of anybody's here.
+                    // An error means that the client has gone, which is not an error of the server.
                     let _ = answer(&place, port, &site);
                 };
-                // Where no thread can be had the connection closes.
+                // If no thread can be created, the connection closes.
                 if Builder::new()
                     .name("millpond-view".to_owned())
                     .spawn(serve)
@@ -58,7 +58,7 @@ pub(super) fn run(listener: &TcpListener, port: u16, site: Site) -> Result<Exit,
                     error.kind(),
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted
                 ) => {}
-            // No descriptor is left, mostly: to ask again at once would not help.
+            // Usually no file descriptor is left, so an immediate retry would fail too.
             Err(_) => std::thread::sleep(PAUSE),
         }
     }
@@ -152,7 +152,7 @@ fn answer(place: &Place, port: u16, site: &Site) -> io::Result<()> {
     }
 }
 
-/// The head of a request, all of it within its time and its length.
+/// Reads the complete head of a request within its limits of time and length.
 fn head(mut stream: &TcpStream) -> Result<Vec<u8>, Refusal> {
     let until = Instant::now() + PATIENCE;
     let mut sent = Vec::new();
@@ -217,7 +217,7 @@ fn refuse(mut stream: &TcpStream, site: &Site, refusal: Refusal) -> io::Result<(
     io::copy(&mut Read::by_ref(&mut stream).take(MOST_DRAINED), &mut io::sink()).map(drop)
 }
 
-/// The blocks of a recording, as they are found.
+/// Sends the blocks of a recording as they are found.
 fn parts(stream: &TcpStream, site: &Site, index: usize) -> io::Result<()> {
     let mut head = Vec::new();
     let kind = "application/octet-stream";
@@ -225,19 +225,19 @@ fn parts(stream: &TcpStream, site: &Site, index: usize) -> io::Result<()> {
     let mut stream = stream;
     stream.write_all(&head)?;
     let mut chunks = BufWriter::with_capacity(1 << 18, Chunks(stream));
-    // Without the last chunk a client knows that something is missing.
+    // If an error occurs before the last chunk, the client knows that the data is incomplete.
     site.blocks(index, &mut chunks)?;
     chunks.flush()?;
     stream.write_all(b"0\r\n\r\n")
 }
 
-/// Whatever is written at once becomes a chunk.
+/// Sends each write as one chunk.
 struct Chunks<'a>(&'a TcpStream);
 
 impl Write for Chunks<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.is_empty() {
-            // An empty chunk would be the last.
+            // An empty chunk would end the body.
             return Ok(0);
         }
         let mut stream = self.0;

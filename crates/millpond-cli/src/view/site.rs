@@ -1,4 +1,4 @@
-//! The recordings of a page, and what is told of them. What takes a walk is made when it is first asked for, and kept.
+//! The recordings of a page and their data. Data that needs a walk is computed at the first request and cached.
 
 use super::redirect::Redirect;
 use crate::symbols::ModuleSymbols;
@@ -10,23 +10,23 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// A kind of thing that is told of a recording.
+/// A kind of data about a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Thing {
-    /// The overview, at once.
+    /// The overview, which is available at once.
     Glance,
     /// The table of blocks, in parts.
     Blocks,
-    /// Stacks with names.
+    /// Stacks with function names.
     Stacks,
-    /// Findings, steps, what is missing.
+    /// Findings, steps and missing parts.
     Told,
-    /// What the policy of this number would have taken.
+    /// The memory that the policy with this index would have taken.
     Replay(usize),
 }
 
 impl Thing {
-    /// What is meant by the last part of an address.
+    /// Parses the last part of an address.
     pub(super) fn named(name: &str) -> Option<Self> {
         if let Some(policy) = name.strip_prefix("replay-") {
             return policies::names()
@@ -43,7 +43,7 @@ impl Thing {
     }
 }
 
-/// Text as it was made, or why it could not be.
+/// A computed text, or the reason for its failure.
 type Made = Result<String, String>;
 
 /// A recording that is served.
@@ -58,7 +58,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// The recording under the policy of this number.
+    /// Replays the recording under the policy with this index.
     fn replayed(&self, number: usize) -> Made {
         let what_if = self
             .what_if
@@ -70,7 +70,7 @@ impl Shown {
     }
 }
 
-/// All that is served.
+/// All data of the server.
 pub(super) struct Site {
     token: String,
     page: String,
@@ -111,7 +111,7 @@ impl Site {
         })
     }
 
-    /// What every address begins with: who does not know it gets nothing.
+    /// Returns the token with which every address begins. Requests without it get nothing.
     pub(super) fn token(&self) -> &str {
         &self.token
     }
@@ -137,12 +137,12 @@ impl Site {
         &self.policy
     }
 
-    /// How many recordings there are.
+    /// Returns the number of recordings.
     pub(super) fn len(&self) -> usize {
         self.recordings.len()
     }
 
-    /// A thing that is text, of a recording that there is.
+    /// Returns data of a recording in the form of text.
     pub(super) fn text(&self, index: usize, thing: Thing) -> Result<&str, &str> {
         let Some(of) = self.recordings.get(index) else {
             return Err("there is no such recording");
@@ -169,7 +169,7 @@ impl Site {
         made.as_deref().map_err(String::as_str)
     }
 
-    /// Walks a recording and writes its blocks, each part behind its length, and each section behind its own.
+    /// Walks a recording and writes its blocks. The length of each part precedes it, and so does the length of each section.
     pub(super) fn blocks(&self, index: usize, out: &mut dyn Write) -> io::Result<()> {
         let Some(of) = self.recordings.get(index) else {
             return Ok(());
@@ -198,7 +198,7 @@ fn length_of(bytes: usize) -> io::Result<[u8; 4]> {
     Ok(bytes.to_le_bytes())
 }
 
-/// 128 bits that nobody can guess, from the system, as text.
+/// Returns 128 random bits from the system as text, which nobody can guess.
 pub(super) fn token() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! The report as JSON.
+//! Tests the report as JSON.
 
 use crate::support::{folder, json, run, small, trace};
 use serde_json::Value;
@@ -112,7 +112,7 @@ fn the_json_has_exactly_these_keys() {
     assert_eq!(result["first_failure"]["held_bytes"], 30 << 20);
 }
 
-/// The figures of one report without the one that is a measurement.
+/// Returns the figures of one report without the one that is measured.
 fn timeless(mut report: Value) -> Value {
     for result in report["results"].as_array_mut().expect("results") {
         assert!(

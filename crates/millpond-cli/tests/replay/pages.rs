@@ -1,4 +1,4 @@
-//! Pages, and what is left out of them.
+//! Tests HTML pages, and the names that are removed from them.
 
 use crate::support::{folder, run, small, trace};
 
@@ -109,7 +109,7 @@ fn a_page_replaces_nothing_but_a_page() {
     locked.set_readonly(true);
     std::fs::set_permissions(&page, locked).expect("a page of our own");
     assert_eq!(run(&["replay", &file, "--html", &named, "-p", "none"]).0, 2);
-    // Of several recordings each page has its own name, which may be taken as well.
+    // Each of several recordings has a page with its own name, which may also exist already.
     let other = small(&dir, "other.csv");
     let taken = dir.join("all-other.html");
     std::fs::write(&taken, "notes").expect("a file");

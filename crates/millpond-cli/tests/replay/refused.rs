@@ -1,9 +1,9 @@
-//! What is refused, and in which words.
+//! Tests the inputs that are refused, and the error messages.
 
 use crate::support::{folder, run, small, state_only};
 use std::path::Path;
 
-/// A recording with a number that no device has.
+/// Writes a recording with a size that exceeds any device.
 fn beyond(dir: &Path) -> String {
     let path = dir.join("damaged.csv");
     let rows = "0,alloc,1,100\n10,alloc,2,1125899906842624\n20,free,2,1125899906842624\n30,alloc,3,64\n";

@@ -1,4 +1,4 @@
-//! Settings of policies, from options and from the environment.
+//! Tests settings of policies from options and from the environment.
 
 use crate::support::{command, folder, growing, json, run, small, trace};
 use serde_json::Value;
@@ -203,7 +203,7 @@ fn time_passes_where_it_is_said_to() {
     assert_eq!(with["settings"][1]["from"], "--tick");
     let released = |report: &Value| report["results"][0]["driver_calls"]["release"].as_u64();
     assert!(released(&with) > released(&without));
-    // Each step needs what the step before needed: nothing is unused for longer than one.
+    // Each step needs the memory of the step before, so no memory is unused for longer than one step.
     let steps = replay(&["--tick", "step"]);
     assert_eq!(steps["settings"][1]["settings"], "a tick at each step");
     assert_eq!(released(&steps), released(&without));

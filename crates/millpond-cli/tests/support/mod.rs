@@ -1,21 +1,21 @@
-//! Running the program as a person does.
+//! Runs the program as a user does.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The recordings in the repository.
+/// Returns the folder with the recordings of the repository.
 pub(crate) fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces")
 }
 
-/// One of them.
+/// Returns the path of one of these recordings.
 pub(crate) fn trace(name: &str) -> String {
     traces().join(format!("{name}.csv.zst")).display().to_string()
 }
 
-/// Recordings that lie beside the repository on some machines.
+/// Returns the folder of recordings outside the repository, which only some machines have.
 pub(crate) fn shared() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let shared = root.join("../shared/traces");
@@ -26,7 +26,7 @@ pub(crate) fn shared() -> Option<PathBuf> {
     Some(shared)
 }
 
-/// A command that is not influenced by the terminal the tests run in.
+/// Returns a command that does not depend on the terminal in which the tests run.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
     command
@@ -39,7 +39,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Exit code, stdout, stderr.
+/// Runs the program. Returns exit code, stdout and stderr.
 pub(crate) fn run(args: &[&str]) -> (i32, String, String) {
     let Output {
         status,
@@ -54,14 +54,14 @@ pub(crate) fn run(args: &[&str]) -> (i32, String, String) {
     )
 }
 
-/// The JSON of a command that must work.
+/// Runs a command that must succeed, and returns its JSON.
 pub(crate) fn json(args: &[&str]) -> Value {
     let (code, stdout, stderr) = run(args);
     assert_eq!(code, 0, "{args:?}: {stderr}");
     serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {stdout}"))
 }
 
-/// A fresh folder for one test.
+/// Returns an empty folder for one test.
 pub(crate) fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&folder);
@@ -69,7 +69,7 @@ pub(crate) fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// Writes a small recording: two blocks of 30 MiB held at once, tagged with names nobody may see.
+/// Writes a small recording: two blocks of 30 MiB held at once, tagged with secret names.
 pub(crate) fn small(folder: &Path, name: &str) -> String {
     let path = folder.join(name);
     let csv = "time_us,action,id,bytes,stream,tag\n\
@@ -81,7 +81,7 @@ pub(crate) fn small(folder: &Path, name: &str) -> String {
     path.display().to_string()
 }
 
-/// A recording whose sizes grow each step: the native policy cannot reuse what it has, expandable segments can.
+/// Writes a recording whose sizes grow in each step. The native policy cannot reuse its memory, and expandable segments can.
 pub(crate) fn growing(folder: &Path) -> String {
     let mut csv = String::from("time_us,action,id,bytes,stream,tag\n");
     for step in 0..40u64 {
@@ -97,7 +97,7 @@ pub(crate) fn growing(folder: &Path) -> String {
     path.display().to_string()
 }
 
-/// A snapshot with a state and no history, as a pickle of protocol 2 written by hand:
+/// Writes a snapshot with a state and no history, as a hand-written pickle of protocol 2:
 /// `{"segments": [{"device": 0, "address": 4096, "total_size": 2097152, "blocks": []}], "device_traces": []}`.
 pub(crate) fn state_only(folder: &Path) -> String {
     let mut pickle = b"\x80\x02}(".to_vec();

@@ -1,4 +1,4 @@
-//! Bars and courses, drawn with blocks of an eighth.
+//! Draws bars and sparklines from block characters with eight levels.
 
 use ratatui::style::Style;
 use ratatui::text::Span;
@@ -6,19 +6,20 @@ use ratatui::text::Span;
 const RISING: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const GROWING: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
-/// The course of values, the newest at the right, each of `full` at most. Where there are more than columns the newest are shown.
+/// Draws a sparkline with the newest value at the right. Each value is at most `full`. Only the newest values are shown if
+/// there are more than columns.
 pub(super) fn course(values: &[u64], full: u64, width: usize) -> String {
     let shown = &values[values.len().saturating_sub(width)..];
     let blanks = " ".repeat(width - shown.len());
     let mark = |value: &u64| {
         let eighth = u128::from((*value).min(full)) * 8 / u128::from(full.max(1));
-        // What is nothing is the lowest block: blank is where there was no sample.
+        // Zero is drawn as the lowest block, because a blank means that there is no sample.
         RISING[(eighth as usize).saturating_sub(1).min(7)]
     };
     blanks.chars().chain(shown.iter().map(mark)).collect()
 }
 
-/// Parts of a whole, one after the other, and the rest.
+/// Draws the parts of a whole one after the other, and then the rest.
 pub(super) fn bar(parts: &[(u64, Style)], whole: u64, width: usize, rest: Style) -> Vec<Span<'static>> {
     let eighths = |bytes: u64| {
         let all = width as u128 * 8;
@@ -30,7 +31,7 @@ pub(super) fn bar(parts: &[(u64, Style)], whole: u64, width: usize, rest: Style)
         sum = sum.saturating_add(*bytes);
         let end = eighths(sum);
         let is_last = place + 1 == parts.len();
-        // Only the last part ends within a column: a column has one colour.
+        // Only the last part may end within a column, because a column has one colour.
         let columns = if is_last { end / 8 } else { (end + 4) / 8 };
         let mut text = "█".repeat(columns.saturating_sub(filled));
         filled = filled.max(columns);

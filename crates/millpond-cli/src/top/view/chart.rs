@@ -1,4 +1,4 @@
-//! The course of the pool that is chosen, as high as there is room for below everything else.
+//! Draws the history of the selected pool in the space below everything else.
 
 use super::super::app::App;
 use super::super::stats::PoolStats;
@@ -6,17 +6,17 @@ use super::row::{heading, size};
 use super::{Palette, Section};
 use ratatui::text::{Line, Span};
 
-/// Lines of it with its heading, at most and at least.
+/// The most and the fewest lines of the chart, including its heading.
 const MOST: usize = 16;
 const LEAST: usize = 6;
 
-/// Columns for the scale.
+/// The width of the scale.
 const SCALE: usize = 9;
 
 const RISING: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 
 pub(super) fn section(app: &App, width: usize, room: usize, palette: Palette) -> Option<Section> {
-    // A line between it and what is above.
+    // One blank line separates the chart from the part above.
     let lines = room.checked_sub(1)?.min(MOST);
     if lines < LEAST || width < 30 {
         return None;
@@ -43,7 +43,7 @@ pub(super) fn section(app: &App, width: usize, room: usize, palette: Palette) ->
     Some(Section::new(all, 0))
 }
 
-/// One line of the chart; 0 is the lowest.
+/// Returns one line of the chart. Line 0 is the lowest.
 fn line(
     pool: &PoolStats,
     full: u64,
@@ -81,7 +81,7 @@ fn latest(values: &[u64], most: usize) -> &[u64] {
     &values[values.len().saturating_sub(most)..]
 }
 
-/// How high a value is, in eighths of a line.
+/// Returns the height of a value in eighths of a line.
 fn eighths(value: u64, full: u64, height: usize) -> usize {
     let all = height as u128 * 8;
     (u128::from(value) * all / u128::from(full.max(1))).min(all) as usize
@@ -102,7 +102,7 @@ mod tests {
             .rev()
             .map(|level| line(&pool, 80, level, 4, 14, Palette { colours: false }).to_string())
             .collect();
-        // What is nothing has no height, and what was reserved is drawn above what is in use only.
+        // Zero has no height, and reserved memory is drawn only above the memory in use.
         assert_eq!(
             drawn,
             [

@@ -1,4 +1,4 @@
-//! What the keys do.
+//! Draws the help for keys.
 
 use super::super::app::App;
 use super::Palette;
@@ -7,7 +7,7 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
-/// The line at the bottom.
+/// Returns the line at the bottom.
 pub(super) fn keys(app: &App, palette: Palette) -> Line<'static> {
     let pause = if app.paused { "go on" } else { "pause" };
     let keys: &[(&str, &str)] = if app.watched.is_some() {
@@ -56,7 +56,7 @@ unexplained  used on a device, and no pool's of this process
 
 The process is only read: it does not notice.";
 
-/// A window with all keys and words.
+/// Draws a window that explains all keys and terms.
 pub(super) fn draw(area: Rect, buffer: &mut Buffer, palette: Palette) {
     let width = TEXT.lines().map(console::measure_text_width).max().unwrap_or(0) as u16 + 4;
     let height = TEXT.lines().count() as u16 + 2;

@@ -1,4 +1,4 @@
-//! The list of processes.
+//! Draws the list of processes.
 
 use super::super::app::App;
 use super::super::find::{HOW_TO_BE_SEEN, Process};
@@ -36,7 +36,7 @@ pub(super) fn sections(app: &App, width: usize, palette: Palette) -> Vec<Section
     let first = lines.len();
     lines.extend(app.processes.iter().enumerate().map(|(place, process)| {
         let line = process_row(process);
-        // In a plain frame nothing is chosen.
+        // A plain frame has no selection.
         if place == app.chosen && app.colours {
             line.patch_style(palette.chosen())
         } else {

@@ -1,4 +1,4 @@
-//! The table of pools.
+//! Draws the table of pools.
 
 use super::super::app::{App, Column, Watched};
 use super::super::stats::PoolStats;
@@ -7,7 +7,7 @@ use super::row::{Cell, count, heading, percent, row, size};
 use super::{Palette, Section};
 use ratatui::text::Line;
 
-/// A column of the table: its heading, its width, and from which width of the screen on it is there.
+/// A column of the table: its heading, its width, and the smallest screen width at which it appears.
 struct Shape {
     title: &'static str,
     width: usize,
@@ -24,7 +24,7 @@ const fn shape(title: &'static str, width: usize, from: usize, sort: Option<Colu
     }
 }
 
-/// Name and course take what the others leave.
+/// The name and the sparkline use the width that the other columns leave.
 const SHAPES: [Shape; 12] = [
     shape("POOL", 0, 0, Some(Column::Name)),
     shape("ON", 7, 60, None),
@@ -87,7 +87,7 @@ pub(super) fn section(app: &App, watched: &Watched, width: usize, palette: Palet
     let first = lines.len();
     lines.extend(pools.iter().enumerate().map(|(place, pool)| {
         let line = pool_row(watched, pool, &widths, palette);
-        // One pool alone, or in a plain frame, is not chosen.
+        // A single pool is not marked as selected, and neither is any pool in a plain frame.
         let chosen = place == app.pool && pools.len() > 1 && app.colours;
         if chosen {
             line.patch_style(palette.chosen())
@@ -131,7 +131,7 @@ fn pool_row(watched: &Watched, pool: &PoolStats, widths: &[usize], palette: Pale
         || Cell::right("-", palette.faint()),
         |limit| Cell::right(size(limit), palette.fullness(share(pool.reserved, limit))),
     );
-    // Against what was reserved, so that the height says how much of it is in use.
+    // The sparkline is relative to the reserved memory, so that its height shows the share in use.
     let full = pool
         .reserved_history
         .iter()
@@ -173,7 +173,7 @@ fn pool_row(watched: &Watched, pool: &PoolStats, widths: &[usize], palette: Pale
         ),
         right(percent(share(pool.allocated, pool.reserved))),
         hits,
-        // Before there are two looks there is a total and no rate.
+        // A rate needs two sets of statistics.
         rate.map_or_else(
             || Cell::right("-", palette.faint()),
             |rate| right(count(rate.round() as u64)),

@@ -1,4 +1,4 @@
-//! The screen of one process.
+//! Draws the screen of one process.
 
 use super::super::app::{App, Watched};
 use super::super::stats::{BudgetStats, DeviceStats, Stats};
@@ -98,7 +98,7 @@ fn memory(now: &Stats, width: usize, palette: Palette) -> Section {
     Section::new(vec![Line::from(spans)], 1)
 }
 
-/// Warnings come before everything that is long, so that they are seen on a screen of any height.
+/// Returns the warnings. They come before all long sections, so that they are visible on a screen of any height.
 fn told(now: &Stats, watched: &Watched, width: usize, palette: Palette) -> Option<Section> {
     let told = warnings(now, watched.first());
     let mut lines: Vec<Line<'static>> = told

@@ -1,4 +1,4 @@
-//! Rows of cells that stand under each other.
+//! Draws rows of aligned cells.
 
 use crate::text::short;
 use console::measure_text_width;
@@ -20,7 +20,7 @@ impl Cell {
         Self::of(vec![Span::styled(text.into(), style)], true)
     }
 
-    /// Of several pieces, which are together as wide as the column at most.
+    /// Returns a cell with several spans, which together are at most as wide as the column.
     pub(super) fn of(spans: Vec<Span<'static>>, right: bool) -> Self {
         Self { spans, right }
     }
@@ -33,7 +33,7 @@ impl Cell {
     }
 }
 
-/// Cells in columns of these widths, a blank between them.
+/// Draws cells in columns of these widths, separated by a blank.
 pub(super) fn row(cells: Vec<Cell>, widths: &[usize]) -> Line<'static> {
     let mut spans: Vec<Span<'static>> = Vec::new();
     for (place, (mut cell, width)) in cells.into_iter().zip(widths).enumerate() {
@@ -58,7 +58,7 @@ pub(super) fn row(cells: Vec<Cell>, widths: &[usize]) -> Line<'static> {
     Line::from(spans)
 }
 
-/// A heading, with a rule to the end of the line.
+/// Draws a heading, with a rule to the end of the line.
 pub(super) fn heading(title: &str, note: &str, width: usize, strong: Style, faint: Style) -> Line<'static> {
     let note = if note.is_empty() {
         String::new()
@@ -73,17 +73,17 @@ pub(super) fn heading(title: &str, note: &str, width: usize, strong: Style, fain
     ])
 }
 
-/// A size, short: `1.25 GiB`.
+/// Formats a size in a short form: `1.25 GiB`.
 pub(super) fn size(bytes: u64) -> String {
     millpond_engine::display_size(bytes).to_string()
 }
 
-/// A share in percent with one digit, cut and not rounded: what is not all is not 100.
+/// Formats a share in per cent with one decimal. It is rounded down, so that a share below 100 never shows as 100.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", (share * 1000.0).floor() / 10.0)
 }
 
-/// A count of any size in six columns at most.
+/// Formats a count of any size in at most six columns.
 pub(super) fn count(of: u64) -> String {
     let scaled = |unit: u64, name: char| {
         let value = of as f64 / unit as f64;
@@ -101,7 +101,7 @@ pub(super) fn count(of: u64) -> String {
     }
 }
 
-/// A time in two units at most.
+/// Formats a time in at most two units.
 pub(super) fn time(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
