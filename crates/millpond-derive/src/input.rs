@@ -1,4 +1,4 @@
-//! What may be derived for, and why not.
+//! Checks and reads the structure to derive for.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -6,7 +6,7 @@ use syn::meta::ParseNestedMeta;
 use syn::spanned::Spanned;
 use syn::{Attribute, Data, DeriveInput, Error, Fields, LitInt, Path, Type, Visibility};
 
-/// The methods of the owner that are no field's: a field's slice cannot have their names.
+/// The owner's methods that do not belong to a field. The slice of a field cannot have one of these names.
 pub(crate) const METHODS: &[&str] = &[
     "new",
     "in_pool",
@@ -42,7 +42,7 @@ pub(crate) const METHODS: &[&str] = &[
     "to_vec",
 ];
 
-/// The most an address can be asked to be a multiple of.
+/// The largest alignment that can be requested.
 const MOST_ALIGN: usize = 2 << 20;
 
 /// A structure to derive for.
@@ -50,7 +50,7 @@ pub(crate) struct Input {
     pub(crate) vis: Visibility,
     /// The structure's name.
     pub(crate) name: Ident,
-    /// The names of what is made for it.
+    /// The names of the generated types.
     pub(crate) owner: Ident,
     pub(crate) one: Ident,
     pub(crate) one_mut: Ident,
@@ -60,22 +60,22 @@ pub(crate) struct Input {
     pub(crate) iter_mut: Ident,
     pub(crate) align: usize,
     pub(crate) no_padding: bool,
-    /// Where `millpond` is.
+    /// The path of the crate `millpond`.
     pub(crate) krate: TokenStream,
-    /// At least one.
+    /// The fields, at least one.
     pub(crate) fields: Vec<Field>,
 }
 
-/// One of its fields.
+/// One field of the structure.
 pub(crate) struct Field {
     pub(crate) vis: Visibility,
     pub(crate) name: Ident,
     pub(crate) ty: Type,
     pub(crate) docs: Vec<Attribute>,
-    /// What the owner calls its slice, and the one that can be written.
+    /// The names of the owner's methods for the shared and the exclusive slice.
     pub(crate) slice: Ident,
     pub(crate) slice_mut: Ident,
-    /// A name for it in patterns, which nothing of the user's can be mistaken for.
+    /// A name for it in patterns that cannot collide with a name of the user.
     pub(crate) local: Ident,
 }
 
@@ -117,7 +117,7 @@ impl Input {
     }
 }
 
-/// The fields, if there are any and they have names.
+/// Returns the fields if there are any and they have names.
 fn named_fields(item: &DeriveInput) -> syn::Result<Vec<syn::Field>> {
     let refuse = |span: Span, why: &str| Err(Error::new(span, why));
     match &item.data {
@@ -144,11 +144,11 @@ fn named_fields(item: &DeriveInput) -> syn::Result<Vec<syn::Field>> {
 }
 
 impl Field {
-    /// What is done with its buffer, and with copies of it, as methods of a trait. Each call asks for the same: that the type is
-    /// plain data. So a type that is not is an error at its place, and not one for each call.
+    /// Returns the trait whose methods handle the field's buffer and copies of its values. Each call has the same bound, that
+    /// the type is plain data. So a type that is not plain data gives one error at the field, and not one for each call.
     pub(crate) fn column(&self, krate: &TokenStream) -> TokenStream {
         let ty = &self.ty;
-        // All of its words are at the type's place: else the compiler takes the place of the derive.
+        // All tokens have the span of the type. Otherwise the compiler would report the derive as the place of the error.
         let words = krate.clone().into_iter().map(|mut word| {
             word.set_span(ty.span());
             word
@@ -185,7 +185,7 @@ impl Field {
     }
 }
 
-/// Whether every slice has a name to itself.
+/// Checks that every slice has a unique name.
 fn check_names(fields: &[Field]) -> syn::Result<()> {
     let mut taken: Vec<String> = METHODS.iter().map(|name| (*name).to_owned()).collect();
     for field in fields {
@@ -203,7 +203,7 @@ fn check_names(fields: &[Field]) -> syn::Result<()> {
     Ok(())
 }
 
-/// What the structure's attributes say.
+/// The attributes of the structure.
 #[derive(Default)]
 struct Options {
     name: Option<Ident>,
@@ -261,7 +261,7 @@ fn each_option(
     options.try_for_each(|attr| attr.parse_nested_meta(&mut read))
 }
 
-/// Keeps what an option says, if it is the first to say it.
+/// Stores the value of an option. Fails if the option was already given.
 fn once<T>(place: &mut Option<T>, option: &ParseNestedMeta<'_>, value: T) -> syn::Result<()> {
     if place.replace(value).is_some() {
         return Err(option.error("said twice"));

@@ -1,4 +1,4 @@
-//! The layout of the structure, and what is checked of it when it is compiled.
+//! Generates the layout of the structure, and the checks on it at compile time.
 
 use crate::input::Input;
 use proc_macro2::TokenStream;
@@ -45,7 +45,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
     }
 }
 
-/// Each field has a size; the error points at its type.
+/// Generates a check that each field has a size. The error points at the field's type.
 fn sized_fields(input: &Input) -> TokenStream {
     let checks = input.fields.iter().map(|field| {
         let ty = &field.ty;
@@ -60,7 +60,7 @@ fn sized_fields(input: &Input) -> TokenStream {
     quote!(#(#checks)*)
 }
 
-/// No bytes are lost after any field; the error points at the field, and says how many are.
+/// Generates a check that no bytes are lost after any field. The error points at the field and states the number of bytes.
 fn unpadded(input: &Input) -> TokenStream {
     let Input { name, krate, .. } = input;
     let checks = input.fields.iter().map(|field| {

@@ -1,15 +1,15 @@
-//! `#[derive(Soa)]` and `#[limits]` of the crate `millpond`, which says what they are for.
+//! `#[derive(Soa)]` and `#[limits]` of the crate `millpond`, whose documentation explains their use.
 //!
 //! ```text
-//!   limits    a function whose body is held against limits
+//!   limits    a function whose body is checked against limits
 //!
-//!   input     what may be derived for; everything that is refused, each with the place it is about
+//!   input     valid inputs; everything that is refused, with the place of the error
 //!   owned     the type that owns the fields' buffers
 //!   views     references to one element and slices of several, and their iterators
-//!   layout    what an array of the structure loses, and what is checked when it is compiled
+//!   layout    the bytes that an array of the structure loses, and the checks at compile time
 //! ```
 //!
-//! What it makes has no unsafe code either: lengths that differ could be a wrong answer, never a wrong access.
+//! The generated code contains no unsafe code. Lengths that differ could give a wrong result, but never an invalid access.
 #![forbid(unsafe_code)]
 
 mod input;
@@ -25,11 +25,11 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::DeriveInput;
 
-/// Makes a structure of arrays: for `Particle` a `ParticleVec`, in which every field is a pooled
-/// [`Buffer`](https://docs.rs/millpond/latest/millpond/struct.Buffer.html) of its own.
+/// Generates a structure of arrays: for `Particle` a `ParticleVec`, in which every field has its own pooled
+/// [`Buffer`](https://docs.rs/millpond/latest/millpond/struct.Buffer.html).
 ///
-/// A loop over one field then touches the bytes of that field and no others. All fields have the same length, whatever
-/// fails: memory is asked for before anything is written.
+/// A loop over one field then accesses only the bytes of that field. All fields always have the same length, even after an
+/// error, because memory is allocated before anything is written.
 ///
 /// ```
 /// use millpond::{Pool, Soa};
@@ -73,45 +73,45 @@ use syn::DeriveInput;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # What it makes
-/// For a structure `Particle`, as visible as itself:
+/// # Generated items
+/// For a structure `Particle`, with the same visibility:
 ///
-/// | type | is |
+/// | type | description |
 /// |---|---|
 /// | `ParticleVec` | the owner: `new` and `in_pool`, `try_push`, `get`, `set`, `pop`, `swap_remove`, `try_extend`, … |
 /// | `ParticleRef`, `ParticleMut` | a reference to each field of one element |
 /// | `ParticleSlices`, `ParticleSlicesMut` | a slice of each field: `split_at`, `chunks`, iteration |
 /// | `ParticleIter`, `ParticleIterMut` | their iterators |
 ///
-/// and the trait [`Soa`](https://docs.rs/millpond/latest/millpond/trait.Soa.html), with the layout of the structure.
+/// It also implements the trait [`Soa`](https://docs.rs/millpond/latest/millpond/trait.Soa.html), which contains the layout of
+/// the structure.
 ///
 /// # Attributes
 /// - `#[soa(name = Particles)]`: the owner's name.
-/// - `#[soa(align = 4096)]`: what the address of each field's buffer is a multiple of. A power of two up to 2 MiB; 64
-///   where nothing is said.
-/// - `#[soa(no_padding)]`: a structure that has padding does not compile, and the error says how many bytes are lost after
-///   which field. It is for structures that are *also* kept in arrays or written to files: a structure of arrays has none.
-/// - `#[soa(crate = path)]`: where `millpond` is, if not at `::millpond`.
-/// - `#[soa(slice = positions)]` at a field: what the owner calls its slice, which is `positions()` and
-///   `positions_mut()` then. The field's own name where nothing is said.
+/// - `#[soa(align = 4096)]`: the alignment of each field's buffer. A power of two up to 2 MiB. The default is 64.
+/// - `#[soa(no_padding)]`: makes padding in the structure a compile error, which states how many bytes are lost after which
+///   field. It is for structures that are *also* kept in arrays or written to files. A structure of arrays has no padding.
+/// - `#[soa(crate = path)]`: the path of `millpond`. The default is `::millpond`.
+/// - `#[soa(slice = positions)]` at a field: the name of its slice in the owner, here `positions()` and `positions_mut()`. The
+///   default is the field's own name.
 ///
-/// # What does not compile
-/// Enums, unions, structures whose fields have no names, or that have none; type parameters and lifetimes. Fields that are
-/// no plain data ([`Pod`](https://docs.rs/bytemuck/latest/bytemuck/trait.Pod.html)):
+/// # Errors at compile time
+/// The derive refuses enums, unions, structures without fields or with unnamed fields, type parameters and lifetimes. It also
+/// refuses fields that are not plain data ([`Pod`](https://docs.rs/bytemuck/latest/bytemuck/trait.Pod.html)):
 ///
 /// ```compile_fail,E0277
 /// #[derive(millpond::Soa)]
 /// struct Named { name: String, weight: f32 }
 /// ```
 ///
-/// fields of no size:
+/// It refuses fields without a size:
 ///
 /// ```compile_fail,E0080
 /// #[derive(millpond::Soa)]
 /// struct Marked { weight: f32, mark: [u8; 0] }
 /// ```
 ///
-/// and padding, where it is forbidden:
+/// With `no_padding`, it refuses padding:
 ///
 /// ```compile_fail,E0080
 /// #[derive(millpond::Soa)]
@@ -120,7 +120,7 @@ use syn::DeriveInput;
 /// struct Bad { value: f32, flag: u8, result: f64 }
 /// ```
 ///
-/// The same in good order, with a name for what is left over:
+/// The same fields in a better order, with a named field for the rest, are accepted:
 ///
 /// ```
 /// #[derive(millpond::Soa)]
@@ -135,9 +135,9 @@ pub fn derive_soa(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
         .into()
 }
 
-/// Holds what a function does with memory against limits, as
-/// [`Limits`](https://docs.rs/millpond/latest/millpond/limits/struct.Limits.html) does: the function panics where it does not keep
-/// to one, and says who holds what.
+/// Checks the memory use of a function against limits, as
+/// [`Limits`](https://docs.rs/millpond/latest/millpond/limits/struct.Limits.html) does. The function panics if it exceeds a
+/// limit, and the message says which code holds the memory.
 ///
 /// ```
 /// #[millpond::limits(peak = "1 MiB", leaked = 0, allocations = 2, temporary = 1, warm_up = 1, runs = 3)]
@@ -161,19 +161,19 @@ pub fn derive_soa(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
 /// assert!(fails("7").is_ok() && fails("seven").is_err());
 /// ```
 ///
-/// It stands before or after `#[test]`. Where the function answers a `Result`, an error is its answer, and nothing is said of
-/// limits. What it answers is still held when it is measured.
+/// The attribute may come before or after `#[test]`. If the function returns a `Result` and fails, it returns the error and no
+/// limit is checked. The returned value is still held when memory is measured.
 ///
-/// | key | is |
+/// | key | value |
 /// |---|---|
-/// | `peak`, `total`, `leaked`, `leaked_at_one_place` | bytes, or a text as `"24 MiB"` |
+/// | `peak`, `total`, `leaked`, `leaked_at_one_place` | bytes, or a text such as `"24 MiB"` |
 /// | `allocations`, `temporary` | a number of blocks |
-/// | `warm_up` | how often the body is run before anything is measured |
-/// | `runs` | how often it is run and measured |
-/// | `crate` | where `millpond` is, if not at `::millpond` |
+/// | `warm_up` | the number of runs of the body before the measurement |
+/// | `runs` | the number of measured runs |
+/// | `crate` | the path of `millpond`, by default `::millpond` |
 ///
-/// A function that is run several times takes no parameters. An `async` one is refused: what it does happens on whichever
-/// thread polls it, beside other tasks.
+/// A function that runs several times cannot have parameters. An `async` function is refused, because its work happens on
+/// whichever thread polls it, mixed with other tasks.
 ///
 /// ```compile_fail
 /// #[millpond::limits(peek = "1 MiB")]

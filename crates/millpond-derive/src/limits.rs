@@ -1,4 +1,4 @@
-//! A function whose body is held against limits: what is read, what is refused, and what it becomes.
+//! Expands `#[limits]`: parses the options, checks the function, and generates the limited function.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, quote};
@@ -6,7 +6,7 @@ use syn::parse::Parser;
 use syn::spanned::Spanned;
 use syn::{Error, Expr, ItemFn, LitInt, Path, ReturnType, Signature, Type, meta};
 
-/// Those that are a call of the same name each.
+/// The options that become a method call of the same name.
 const LIMITS: [&str; 6] = [
     "peak",
     "total",
@@ -18,10 +18,10 @@ const LIMITS: [&str; 6] = [
 const KNOWN: &str = "there are `peak`, `total`, `leaked`, `leaked_at_one_place`, `allocations`, `temporary`, `warm_up`, \
                      `runs` and `crate`";
 
-/// What the attribute says.
+/// The options of the attribute.
 #[derive(Default)]
 struct Options {
-    /// The limits, in the order in which they stand.
+    /// The limits, in source order.
     limits: Vec<(Ident, Expr)>,
     warm_up: Option<LitInt>,
     runs: Option<LitInt>,
@@ -81,7 +81,7 @@ fn read_runs(runs: LitInt) -> syn::Result<LitInt> {
     Ok(runs)
 }
 
-/// Keeps what an option says, if it is the first to say it.
+/// Stores the value of an option. Fails if the option was already given.
 fn once<T>(place: &mut Option<T>, value: T, path: &Path) -> syn::Result<()> {
     if place.replace(value).is_some() {
         return Err(Error::new(path.span(), "said twice"));
@@ -110,7 +110,7 @@ fn check(signature: &Signature, options: &Options) -> syn::Result<()> {
     Ok(())
 }
 
-/// Whether it answers a `Result`, by its name.
+/// Returns whether the return type is named `Result`.
 fn is_result(output: &ReturnType) -> bool {
     let ReturnType::Type(_, ty) = output else {
         return false;
@@ -122,7 +122,7 @@ fn is_result(output: &ReturnType) -> bool {
         .is_some_and(|last| last.ident == "Result")
 }
 
-/// What the closure around the body answers. Where that is `impl Trait` it cannot be said.
+/// Returns the return type of the closure around the body. A type `impl Trait` cannot be written there, so it is left out.
 fn answer(output: &ReturnType) -> TokenStream {
     match output {
         ReturnType::Type(_, ty) if !matches!(**ty, Type::ImplTrait(_)) => quote!(-> #ty),

@@ -1,4 +1,4 @@
-//! The type that owns the fields' buffers.
+//! Generates the type that owns the fields' buffers.
 
 use crate::input::Input;
 use proc_macro2::TokenStream;
@@ -49,7 +49,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
     }
 }
 
-/// How one comes about.
+/// Generates the constructors.
 fn make(input: &Input) -> TokenStream {
     let Input {
         name, krate, align, ..
@@ -58,54 +58,54 @@ fn make(input: &Input) -> TokenStream {
     let column: Vec<_> = input.fields.iter().map(|field| field.column(krate)).collect();
     let error = quote!(#krate::AllocError);
     quote! {
-        /// An empty one, in the pool of host memory that holds here. It takes no memory until it has to grow.
+        /// Creates an empty value in the current pool of host memory. It allocates no memory until it grows.
         ///
         /// # Errors
-        /// Where that pool cannot be made.
+        /// Returns an error if the pool cannot be created.
         pub fn new() -> ::core::result::Result<Self, #error> {
             #krate::__soa::here(|pool| Self::in_pool(pool))
         }
 
-        /// An empty one, in this pool. It takes no memory until it has to grow.
+        /// Creates an empty value in this pool. It allocates no memory until it grows.
         ///
         /// # Errors
-        /// Where the pool cannot give the alignment.
+        /// Returns an error if the pool cannot provide the alignment.
         pub fn in_pool(pool: &#krate::Pool) -> ::core::result::Result<Self, #error> {
             ::core::result::Result::Ok(Self {
                 #(#field: #column::empty(pool, #align)?,)*
             })
         }
 
-        /// An empty one with room for so many elements, in the pool of host memory that holds here.
+        /// Creates an empty value with room for `capacity` elements in the current pool of host memory.
         ///
         /// # Errors
-        /// When there is no memory for it.
+        /// Returns an error if the memory cannot be allocated.
         pub fn with_capacity(capacity: usize) -> ::core::result::Result<Self, #error> {
             #krate::__soa::here(|pool| Self::with_capacity_in(capacity, pool))
         }
 
-        /// An empty one with room for so many elements, in this pool.
+        /// Creates an empty value with room for `capacity` elements in this pool.
         ///
         /// # Errors
-        /// When there is no memory for it.
+        /// Returns an error if the memory cannot be allocated.
         pub fn with_capacity_in(capacity: usize, pool: &#krate::Pool) -> ::core::result::Result<Self, #error> {
             let mut made = Self::in_pool(pool)?;
             made.try_reserve_exact(capacity)?;
             ::core::result::Result::Ok(made)
         }
 
-        /// One with these elements, in the pool of host memory that holds here.
+        /// Copies these elements to memory of the current pool of host memory.
         ///
         /// # Errors
-        /// When there is no memory for it.
+        /// Returns an error if the memory cannot be allocated.
         pub fn try_from_slice(values: &[#name]) -> ::core::result::Result<Self, #error> {
             #krate::__soa::here(|pool| Self::try_from_slice_in(values, pool))
         }
 
-        /// One with these elements, in this pool.
+        /// Copies these elements to memory of this pool.
         ///
         /// # Errors
-        /// When there is no memory for it.
+        /// Returns an error if the memory cannot be allocated.
         pub fn try_from_slice_in(
             values: &[#name],
             pool: &#krate::Pool,
@@ -115,10 +115,10 @@ fn make(input: &Input) -> TokenStream {
             ::core::result::Result::Ok(made)
         }
 
-        /// A copy in memory of the same pool.
+        /// Returns a copy in memory of the same pool.
         ///
         /// # Errors
-        /// When there is no memory for it.
+        /// Returns an error if the memory cannot be allocated.
         pub fn try_clone(&self) -> ::core::result::Result<Self, #error> {
             ::core::result::Result::Ok(Self {
                 #(#field: #column::try_clone(&self.#field)?,)*
@@ -127,37 +127,37 @@ fn make(input: &Input) -> TokenStream {
     }
 }
 
-/// How it becomes longer and shorter. Room is made in every field before an element is written to any.
+/// Generates the methods that change the length. They make room in every field before they write an element to any field.
 fn change(input: &Input) -> TokenStream {
     let Input { name, krate, .. } = input;
     let field: Vec<_> = input.fields.iter().map(|field| &field.name).collect();
     let column: Vec<_> = input.fields.iter().map(|field| field.column(krate)).collect();
     let error = quote!(#krate::AllocError);
     quote! {
-        /// Makes room for so many elements more, and for some beyond that. After an error every element is as it was;
-        /// fields that had room made before keep it.
+        /// Makes room for at least `additional` more elements. After an error, all elements are unchanged. Fields for which
+        /// room was made before the error keep it.
         ///
         /// # Errors
-        /// When there is no memory for it.
+        /// Returns an error if the memory cannot be allocated.
         #[inline]
         pub fn try_reserve(&mut self, additional: usize) -> ::core::result::Result<(), #error> {
             #(#column::try_reserve(&mut self.#field, additional)?;)*
             ::core::result::Result::Ok(())
         }
 
-        /// Makes room for so many elements in all. After an error as [`try_reserve`](Self::try_reserve).
+        /// Makes room for `len` elements in total. After an error, the same holds as for [`try_reserve`](Self::try_reserve).
         ///
         /// # Errors
-        /// When there is no memory for it.
+        /// Returns an error if the memory cannot be allocated.
         pub fn try_reserve_exact(&mut self, len: usize) -> ::core::result::Result<(), #error> {
             #(#column::try_reserve_exact(&mut self.#field, len)?;)*
             ::core::result::Result::Ok(())
         }
 
-        /// Appends an element. After an error every field is as it was.
+        /// Appends an element. After an error, every field is unchanged.
         ///
         /// # Errors
-        /// When there is no memory for it.
+        /// Returns an error if the memory cannot be allocated.
         #[inline]
         pub fn try_push(&mut self, value: #name) -> ::core::result::Result<(), #error> {
             self.try_reserve(1)?;
@@ -165,10 +165,10 @@ fn change(input: &Input) -> TokenStream {
             ::core::result::Result::Ok(())
         }
 
-        /// Appends what an iterator gives. After an error there are as many elements as before.
+        /// Appends the elements of an iterator. After an error, the length is the same as before.
         ///
         /// # Errors
-        /// When there is no memory for it.
+        /// Returns an error if the memory cannot be allocated.
         pub fn try_extend(
             &mut self,
             values: impl ::core::iter::IntoIterator<Item = #name>,
@@ -183,43 +183,43 @@ fn change(input: &Input) -> TokenStream {
             appended
         }
 
-        /// Appends copies of elements, a field at a time. After an error every field is as it was.
+        /// Appends copies of elements, one field after the other. After an error, every field is unchanged.
         ///
         /// # Errors
-        /// When there is no memory for it.
+        /// Returns an error if the memory cannot be allocated.
         pub fn try_extend_from_slice(&mut self, values: &[#name]) -> ::core::result::Result<(), #error> {
             self.try_reserve(values.len())?;
             #(#column::extend(&mut self.#field, values.iter().map(|value| #column::copy(&value.#field)));)*
             ::core::result::Result::Ok(())
         }
 
-        /// Takes the last element; none where there is none.
+        /// Removes the last element and returns it, or `None` if there are no elements.
         pub fn pop(&mut self) -> ::core::option::Option<#name> {
             ::core::option::Option::Some(#name {
                 #(#field: #column::pop(&mut self.#field)?,)*
             })
         }
 
-        /// Takes an element, and puts the last one in its place; none where there is no such element.
+        /// Removes an element and returns it. The last element takes its place. Returns `None` if there is no such element.
         pub fn swap_remove(&mut self, index: usize) -> ::core::option::Option<#name> {
             ::core::option::Option::Some(#name {
                 #(#field: #column::swap_remove(&mut self.#field, index)?,)*
             })
         }
 
-        /// Leaves at most so many elements. The memory stays.
+        /// Shortens the length to `len`, if it is greater. Keeps the memory.
         pub fn truncate(&mut self, len: usize) {
             #(#column::truncate(&mut self.#field, len);)*
         }
 
-        /// Leaves no element. The memory stays.
+        /// Removes all elements. Keeps the memory.
         pub fn clear(&mut self) {
             self.truncate(0);
         }
     }
 }
 
-/// How elements are read and written.
+/// Generates the methods that read and write elements.
 fn read(input: &Input) -> TokenStream {
     let Input {
         name,
@@ -236,41 +236,41 @@ fn read(input: &Input) -> TokenStream {
     let column: Vec<_> = input.fields.iter().map(|field| field.column(krate)).collect();
     let first = field.first();
     quote! {
-        /// Elements.
+        /// Returns the number of elements.
         #[must_use]
         #[inline]
         pub fn len(&self) -> usize {
             self.#first.len()
         }
 
-        /// Whether there are none.
+        /// Returns whether there are no elements.
         #[must_use]
         #[inline]
         pub fn is_empty(&self) -> bool {
             self.len() == 0
         }
 
-        /// Elements that fit without another block for any field.
+        /// Returns the number of elements that fit without a new block for any field.
         #[must_use]
         pub fn capacity(&self) -> usize {
             usize::MAX #(.min(#column::capacity(&self.#field)))*
         }
 
-        /// A copy of an element; none where there is no such element.
+        /// Returns a copy of an element, or `None` if there is no such element.
         #[must_use]
         #[inline]
         pub fn get(&self, index: usize) -> ::core::option::Option<#name> {
             self.slices().get(index)
         }
 
-        /// References to an element's fields; none where there is no such element.
+        /// Returns references to an element's fields, or `None` if there is no such element.
         #[must_use]
         #[inline]
         pub fn get_ref(&self, index: usize) -> ::core::option::Option<#one<'_>> {
             self.slices().get_ref(index)
         }
 
-        /// References to an element's fields, to write them; none where there is no such element.
+        /// Returns mutable references to an element's fields, or `None` if there is no such element.
         #[must_use]
         #[inline]
         pub fn get_mut(&mut self, index: usize) -> ::core::option::Option<#one_mut<'_>> {
@@ -282,27 +282,27 @@ fn read(input: &Input) -> TokenStream {
         /// Writes every field of an element.
         ///
         /// # Errors
-        /// Where there is no such element.
+        /// Returns an error if there is no such element.
         #[inline]
         pub fn set(&mut self, index: usize, value: #name) -> ::core::result::Result<(), #krate::SoaIndexError> {
             self.slices_mut().set(index, value)
         }
 
-        /// References to each element's fields, in order.
+        /// Returns an iterator over references to each element's fields, in order.
         #[must_use]
         #[inline]
         pub fn iter(&self) -> #iter<'_> {
             ::core::iter::IntoIterator::into_iter(self.slices())
         }
 
-        /// References to each element's fields, in order, to write them.
+        /// Returns an iterator over mutable references to each element's fields, in order.
         #[must_use]
         #[inline]
         pub fn iter_mut(&mut self) -> #iter_mut<'_> {
             ::core::iter::IntoIterator::into_iter(self.slices_mut())
         }
 
-        /// A slice of each field.
+        /// Returns a slice of each field.
         #[must_use]
         #[inline]
         pub fn slices(&self) -> #slices<'_> {
@@ -311,7 +311,7 @@ fn read(input: &Input) -> TokenStream {
             }
         }
 
-        /// A slice of each field, all of them to be written at once.
+        /// Returns a mutable slice of each field. All of them can be written at once.
         #[must_use]
         #[inline]
         pub fn slices_mut(&mut self) -> #slices_mut<'_> {
@@ -320,29 +320,29 @@ fn read(input: &Input) -> TokenStream {
             }
         }
 
-        /// The elements before a place, and those from there on; all of them before it where there are fewer.
+        /// Splits the elements before index `mid`. If there are fewer elements, all of them are in the first part.
         #[must_use]
         pub fn split_at(&self, mid: usize) -> (#slices<'_>, #slices<'_>) {
             self.slices().split_at(mid)
         }
 
-        /// The same, to be written, by two threads if wanted.
+        /// Splits the elements into two mutable parts, which two threads can write.
         #[must_use]
         pub fn split_at_mut(&mut self, mid: usize) -> (#slices_mut<'_>, #slices_mut<'_>) {
             self.slices_mut().split_at(mid)
         }
 
-        /// Parts of so many elements, of which the last may have fewer. 0 stands for 1.
+        /// Returns an iterator over parts of `len` elements. The last part may have fewer. A length of 0 means 1.
         pub fn chunks(&self, len: usize) -> #krate::SoaChunks<#slices<'_>> {
             self.slices().chunks(len)
         }
 
-        /// The same, to be written, each by a thread of its own if wanted.
+        /// Returns an iterator over mutable parts, which different threads can write.
         pub fn chunks_mut(&mut self, len: usize) -> #krate::SoaChunks<#slices_mut<'_>> {
             self.slices_mut().chunks(len)
         }
 
-        /// The elements as structures in a row, in memory of the program's own allocator.
+        /// Returns the elements as an array of structures, in memory of the program's own allocator.
         #[must_use]
         pub fn to_vec(&self) -> ::std::vec::Vec<#name> {
             self.slices().to_vec()
@@ -350,7 +350,7 @@ fn read(input: &Input) -> TokenStream {
     }
 }
 
-/// The slices of single fields.
+/// Generates the methods that return the slices of single fields.
 fn accessors(input: &Input) -> TokenStream {
     let methods = input.fields.iter().map(|field| {
         let (vis, docs, name, ty) = (&field.vis, &field.docs, &field.name, &field.ty);
@@ -381,7 +381,7 @@ fn accessors(input: &Input) -> TokenStream {
     quote!(#(#methods)*)
 }
 
-/// From and to structures in a row, and the loops over it.
+/// Generates the conversions from and to arrays of structures, and the loops over elements.
 fn conversions(input: &Input) -> TokenStream {
     let Input {
         name,

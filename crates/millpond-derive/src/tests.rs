@@ -1,4 +1,4 @@
-//! What is refused, why, and at which place; and names that must not drift apart.
+//! Tests refused inputs with their errors and places, and lists of names that must agree.
 
 use super::{expand, input::METHODS, limits};
 use proc_macro2::{TokenStream, TokenTree};
@@ -7,7 +7,7 @@ fn tokens(text: &str) -> TokenStream {
     text.parse().expect("tokens")
 }
 
-/// The error, and the line and the words it is about.
+/// Returns the error with its line and its tokens.
 fn refused(text: &str) -> (String, usize, String) {
     let Err(error) = expand(tokens(text)) else {
         panic!("not refused: {text}");
@@ -78,7 +78,7 @@ fn attributes_that_say_nothing_are_refused_where_they_stand() {
     }
 }
 
-/// Every word of what is made that is this one, with its line.
+/// Collects the line of every token of the generated code that equals `word`.
 fn lines_of(made: TokenStream, word: &str, lines: &mut Vec<usize>) {
     for token in made {
         match token {
@@ -94,7 +94,7 @@ fn checks_of_a_field_point_at_it() {
     let text = "#[soa(no_padding)]\nstruct P {\n    a: f32,\n    b:\n        u64,\n}";
     let made = expand(tokens(text)).expect("accepted");
     let mut lines = Vec::new();
-    // At its type.
+    // At the line of its type.
     lines_of(made.clone(), "Column", &mut lines);
     lines.sort_unstable();
     lines.dedup();
@@ -107,7 +107,7 @@ fn checks_of_a_field_point_at_it() {
     assert_eq!(lines, [3, 4]);
 }
 
-/// The methods of the first plain `impl` in it, in order.
+/// Returns the methods of the first inherent `impl` of a type, in order.
 fn methods(made: TokenStream, of: &str) -> Vec<String> {
     let tokens: Vec<TokenTree> = made.into_iter().collect();
     let body = tokens.windows(3).find_map(|three| match three {
@@ -137,7 +137,7 @@ fn names_that_a_slice_cannot_have_are_the_methods_there_are() {
     assert_eq!(found, expected);
 }
 
-/// The error of an attribute of limits, and the words it is about.
+/// Returns the error of a `limits` attribute and its tokens.
 fn unlimited(options: &str, function: &str) -> (String, String) {
     let Err(error) = limits::expand(tokens(options), tokens(function)) else {
         panic!("not refused: {options}; {function}");

@@ -1,7 +1,7 @@
-//! References to one element, slices of several, and the iterators over them.
+//! Generates references to one element, slices of several, and the iterators over them.
 //!
-//! Their fields are as visible as those of the structure, so whoever has slices can put shorter ones in. Each method goes by
-//! the shortest.
+//! Their fields are as visible as those of the structure, so a user may store shorter slices in them. Every method uses the
+//! length of the shortest slice.
 
 use crate::input::Input;
 use proc_macro2::TokenStream;
@@ -16,7 +16,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
     quote!(#references #shared #exclusive #(#iterators)*)
 }
 
-/// References to the fields of one element.
+/// Generates the references to the fields of one element.
 fn references(input: &Input) -> TokenStream {
     let Input {
         vis,
@@ -46,7 +46,7 @@ fn references(input: &Input) -> TokenStream {
         #[automatically_derived]
         #[allow(dead_code, unreachable_pub)]
         impl #one<'_> {
-            /// A copy of the element.
+            /// Returns a copy of the element.
             #[must_use]
             #[inline]
             pub fn get(&self) -> #name {
@@ -62,7 +62,7 @@ fn references(input: &Input) -> TokenStream {
         #[automatically_derived]
         #[allow(dead_code, unreachable_pub)]
         impl #one_mut<'_> {
-            /// A copy of the element.
+            /// Returns a copy of the element.
             #[must_use]
             #[inline]
             pub fn get(&self) -> #name {
@@ -78,7 +78,7 @@ fn references(input: &Input) -> TokenStream {
     }
 }
 
-/// Slices to be read.
+/// Generates the shared slices.
 fn shared(input: &Input) -> TokenStream {
     let Input {
         vis,
@@ -107,7 +107,7 @@ fn shared(input: &Input) -> TokenStream {
         impl<'a> #slices<'a> {
             #common
 
-            /// References to an element's fields; none where there is no such element.
+            /// Returns references to an element's fields, or `None` if there is no such element.
             #[must_use]
             #[inline]
             pub fn get_ref(&self, index: usize) -> ::core::option::Option<#one<'a>> {
@@ -116,7 +116,7 @@ fn shared(input: &Input) -> TokenStream {
                 })
             }
 
-            /// References to each element's fields, in order.
+            /// Returns an iterator over references to each element's fields, in order.
             #[must_use]
             #[inline]
             pub fn iter(&self) -> #iter<'a> {
@@ -139,7 +139,7 @@ fn shared(input: &Input) -> TokenStream {
     }
 }
 
-/// Slices to be written.
+/// Generates the mutable slices.
 fn exclusive(input: &Input) -> TokenStream {
     let Input {
         vis,
@@ -174,28 +174,28 @@ fn exclusive(input: &Input) -> TokenStream {
         impl<'a> #slices_mut<'a> {
             #common
 
-            /// The same slices, to be read.
+            /// Returns the same slices as shared slices.
             #[must_use]
             #[inline]
             pub fn as_slices(&self) -> #slices<'_> {
                 #slices { #(#field: self.#field,)* }
             }
 
-            /// The same slices, for a while.
+            /// Reborrows the slices.
             #[must_use]
             #[inline]
             pub fn reborrow(&mut self) -> #slices_mut<'_> {
                 #slices_mut { #(#field: self.#field,)* }
             }
 
-            /// References to an element's fields; none where there is no such element.
+            /// Returns references to an element's fields, or `None` if there is no such element.
             #[must_use]
             #[inline]
             pub fn get_ref(&self, index: usize) -> ::core::option::Option<#one<'_>> {
                 self.as_slices().get_ref(index)
             }
 
-            /// References to an element's fields, to write them; none where there is no such element.
+            /// Returns mutable references to an element's fields, or `None` if there is no such element.
             #[must_use]
             #[inline]
             pub fn get_mut(&mut self, index: usize) -> ::core::option::Option<#one_mut<'_>> {
@@ -207,7 +207,7 @@ fn exclusive(input: &Input) -> TokenStream {
             /// Writes every field of an element.
             ///
             /// # Errors
-            /// Where there is no such element.
+            /// Returns an error if there is no such element.
             #[inline]
             pub fn set(
                 &mut self,
@@ -220,14 +220,14 @@ fn exclusive(input: &Input) -> TokenStream {
                 ::core::result::Result::Ok(())
             }
 
-            /// References to each element's fields, in order.
+            /// Returns an iterator over references to each element's fields, in order.
             #[must_use]
             #[inline]
             pub fn iter(&self) -> #iter<'_> {
                 self.as_slices().iter()
             }
 
-            /// References to each element's fields, in order, to write them.
+            /// Returns an iterator over mutable references to each element's fields, in order.
             #[must_use]
             #[inline]
             pub fn iter_mut(&mut self) -> #iter_mut<'_> {
@@ -250,7 +250,8 @@ fn exclusive(input: &Input) -> TokenStream {
     }
 }
 
-/// What slices have, to be read or written. `split_at` of a slice is its own or, by its type, `split_at_mut`.
+/// Generates the methods of both kinds of slices. `split_at` uses the slices' `split_at` or `split_at_mut`, depending on the
+/// type.
 fn common(input: &Input) -> TokenStream {
     let Input { name, krate, .. } = input;
     let (field, local): (Vec<_>, Vec<_>) = input
@@ -260,21 +261,21 @@ fn common(input: &Input) -> TokenStream {
         .unzip();
     let column = input.fields.iter().map(|field| field.column(krate));
     quote! {
-        /// Elements.
+        /// Returns the number of elements.
         #[must_use]
         #[inline]
         pub fn len(&self) -> usize {
             usize::MAX #(.min(self.#field.len()))*
         }
 
-        /// Whether there are none.
+        /// Returns whether there are no elements.
         #[must_use]
         #[inline]
         pub fn is_empty(&self) -> bool {
             self.len() == 0
         }
 
-        /// A copy of an element; none where there is no such element.
+        /// Returns a copy of an element, or `None` if there is no such element.
         #[must_use]
         #[inline]
         pub fn get(&self, index: usize) -> ::core::option::Option<#name> {
@@ -283,7 +284,7 @@ fn common(input: &Input) -> TokenStream {
             })
         }
 
-        /// The elements before a place, and those from there on; all of them before it where there are fewer.
+        /// Splits the elements before index `mid`. If there are fewer elements, all of them are in the first part.
         #[must_use]
         pub fn split_at(self, mid: usize) -> (Self, Self) {
             let mid = mid.min(self.len());
@@ -291,12 +292,12 @@ fn common(input: &Input) -> TokenStream {
             (Self { #(#field: #local.0,)* }, Self { #(#field: #local.1,)* })
         }
 
-        /// Parts of so many elements, of which the last may have fewer. 0 stands for 1.
+        /// Returns an iterator over parts of `len` elements. The last part may have fewer. A length of 0 means 1.
         pub fn chunks(self, len: usize) -> #krate::SoaChunks<Self> {
             #krate::__soa::chunks(self, len)
         }
 
-        /// The elements as structures in a row, in memory of the program's own allocator.
+        /// Returns the elements as an array of structures, in memory of the program's own allocator.
         #[must_use]
         pub fn to_vec(&self) -> ::std::vec::Vec<#name> {
             ::core::iter::Iterator::collect(::core::iter::Iterator::map(self.iter(), |element| element.get()))
@@ -338,9 +339,9 @@ fn slice_traits(input: &Input, slices: &syn::Ident) -> TokenStream {
 struct Iterated<'i> {
     iter: &'i syn::Ident,
     item: &'i syn::Ident,
-    /// The standard library's, of one field.
+    /// The standard library's iterator over one field.
     of_field: TokenStream,
-    /// How to come by it.
+    /// The slice method that returns this iterator.
     method: TokenStream,
     clone: bool,
 }
@@ -367,7 +368,7 @@ impl<'i> Iterated<'i> {
     }
 }
 
-/// The fields' iterators, zipped one after the other: the compiler makes one index of them.
+/// Generates the zipped iterators of all fields. The compiler merges their indices into one.
 fn zipped(input: &Input, of: &Iterated<'_>) -> TokenStream {
     let method = &of.method;
     let each = input.fields.iter().map(|field| {
@@ -452,7 +453,7 @@ fn iterator(input: &Input, of: &Iterated<'_>) -> TokenStream {
     }
 }
 
-/// The structure's own words on a field.
+/// Returns the user's documentation of a field.
 fn docs(field: &crate::input::Field) -> TokenStream {
     let docs = &field.docs;
     if docs.is_empty() {
