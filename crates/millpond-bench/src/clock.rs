@@ -1,19 +1,19 @@
-//! Time this thread has spent on a processor.
+//! A clock for the processor time of a thread.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Started at creation; reads the thread's own processor time, so other load does not count.
+/// Measures the thread's own processor time since its creation, so other load on the machine does not count.
 #[derive(Debug)]
 pub struct CpuClock(Timespec);
 
 impl CpuClock {
-    /// Starts now.
+    /// Starts the clock.
     #[must_use]
     pub fn start() -> Self {
         Self(clock_gettime(ClockId::ThreadCPUTime))
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     #[must_use]
     pub fn nanoseconds(&self) -> f64 {
         let now = clock_gettime(ClockId::ThreadCPUTime);

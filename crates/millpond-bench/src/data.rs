@@ -1,9 +1,10 @@
-//! A pass through a file larger than its budget, beside plain reads of the same file and the computation alone.
+//! Measures a pass through a file larger than its memory budget, compared with plain reads of the file and with the computation
+//! alone.
 //!
-//! Writes a file of words that follow from their places, and then takes turns: `read` into one buffer of a chunk's size; a
-//! checksum over one such buffer, as often as there are chunks; a pass that reads; a pass that reads and checks. Prints medians,
-//! ratios, and by how much the process has grown. Ends with an error where a checksum is not what was written, and where the
-//! process has grown by more than the budget and what is allowed beside it.
+//! Writes a file whose words follow from their positions. Then measures in turn: `read` into one buffer of a chunk's size; a
+//! checksum over one such buffer, once for each chunk; a pass that reads; and a pass that reads and checks. Prints medians,
+//! ratios, and the growth of the process. Fails if a checksum is wrong, or if the process grows by more than the budget plus an
+//! allowance.
 
 use crate::Table;
 use millpond::{DataSet, Pool};
@@ -17,7 +18,8 @@ use std::time::Instant;
 const HELP: &str = "data [--size BYTES] [--chunk BYTES] [--budget BYTES] [--rounds N] [--in FOLDER]
 sizes as 4GiB, 256MiB; FOLDER is where the file is written, the system's folder for temporary files unless said otherwise";
 
-/// What a process may take beside the budget of a pass: stacks of its readers, and tables and begun pages of the pool.
+/// The memory that a process may use in addition to the budget of a pass: stacks of its readers, tables, and partly used pages
+/// of the pool.
 const ALLOWANCE: u64 = 4 << 20;
 
 struct Settings {
@@ -62,12 +64,12 @@ impl Settings {
     }
 }
 
-/// The word at a place of the file.
+/// Returns the word at a position of the file.
 fn word(at: u64) -> u64 {
     at.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (at >> 7)
 }
 
-/// Eight sums side by side, each of every eighth word, turned between chunks.
+/// Eight parallel sums over every eighth word, rotated between chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Checksum([u64; 8]);
 
@@ -83,7 +85,7 @@ impl Checksum {
     }
 }
 
-/// Gone when dropped.
+/// A file that is removed when this is dropped.
 struct Written(PathBuf);
 
 impl Drop for Written {
@@ -92,7 +94,7 @@ impl Drop for Written {
     }
 }
 
-/// Writes the file; answers it and its checksum by chunks.
+/// Writes the file. Returns it and its checksum by chunks.
 fn write(settings: &Settings) -> Result<(Written, Checksum), Box<dyn Error>> {
     let path = settings
         .folder
@@ -112,7 +114,7 @@ fn write(settings: &Settings) -> Result<(Written, Checksum), Box<dyn Error>> {
     Ok((written, sum))
 }
 
-/// Seconds of plain reads.
+/// Returns the seconds of plain reads.
 fn plain(path: &Path, buffer: &mut [u64]) -> Result<f64, Box<dyn Error>> {
     let mut file = File::open(path)?;
     let began = Instant::now();
@@ -127,7 +129,7 @@ fn plain(path: &Path, buffer: &mut [u64]) -> Result<f64, Box<dyn Error>> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// Seconds of the checksum over one buffer.
+/// Returns the seconds of the checksum over one buffer.
 fn compute(buffer: &[u64], times: u64) -> f64 {
     let began = Instant::now();
     let mut sum = Checksum::default();
@@ -138,7 +140,7 @@ fn compute(buffer: &[u64], times: u64) -> f64 {
     began.elapsed().as_secs_f64()
 }
 
-/// Memory of the process that is no file's, in bytes.
+/// Returns the anonymous memory of the process in bytes.
 fn anonymous() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -146,7 +148,7 @@ fn anonymous() -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// What is said of the growth of a process, or an error where it was more than it may be.
+/// Returns a sentence about the growth of the process, or an error if it exceeds the limit.
 fn within(grown: u64, budget: u64) -> Result<String, String> {
     let size = millpond::engine::display_size;
     let said = format!(
@@ -168,10 +170,10 @@ fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Measures, and prints the tables. `arguments` are those of the program of this name.
+/// Runs the measurement and prints the tables. `arguments` are those of the program with this name.
 ///
 /// # Errors
-/// Where the arguments are none of it, memory or files cannot be had, or the sides disagree.
+/// Returns an error if the arguments are invalid, memory or files are not available, or the sides disagree.
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>> {
     let settings = Settings::read(arguments)?;
     let size = millpond::engine::display_size;
@@ -180,7 +182,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
     let words = settings.chunk as usize / 8;
     let data = DataSet::<u64>::open(&written.0)?;
     let pool = Pool::host()?;
-    // Written, so that it is memory of the process before anything is measured.
+    // The buffer is written, so that it belongs to the process's memory before the measurement.
     let mut buffer = vec![1u64; words];
     let mut times: [Vec<f64>; 4] = Default::default();
     let (before, mut most) = (anonymous(), 0);
@@ -201,7 +203,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
         if sum != expected {
             return Err(format!("round {round}: the checksum is not what was written").into());
         }
-        // The first brings the file into the system's cache.
+        // The first round brings the file into the system's cache.
         if round > 0 {
             let seconds = [
                 read,

@@ -1,10 +1,10 @@
-//! What the order of bytes in memory costs: an array of structures beside a structure of arrays, a matrix by rows beside the
-//! same by columns; in memory that fits the processor's caches and in memory that does not.
+//! Measures the cost of the order of bytes in memory: an array of structures compared with a structure of arrays, and a matrix
+//! by rows compared with the same matrix by columns, in memory that fits the processor's caches and in memory that does not.
 //!
-//! Both sides of a pair compute the same in the same order of additions, in memory of one pool, and take turns. Printed are
-//! medians of the thread's processor time for an element, and the ratio of each round with its quartiles. Beside it stands
-//! what the layout alone says: how many cache lines each side has to read and write, counted from the offsets of the fields.
-//! Ends with an error where the two sides disagree.
+//! Both sides of a pair compute the same in the same order of additions, in memory of one pool, and run in turn. The output
+//! contains medians of the thread's processor time for an element, and the ratio of each round with its quartiles. It also
+//! contains the prediction from the layout alone: the number of cache lines that each side reads and writes, counted from the
+//! offsets of the fields. Fails if the two sides disagree.
 
 use crate::say::wrap;
 use crate::{CpuClock, Table};
@@ -15,7 +15,7 @@ use std::hint::black_box;
 const HELP: &str = "layout [--rounds N] [--quick]
 --quick leaves out what is larger than every cache";
 
-/// A particle as simulations have them: two thirds of it are of no interest to whoever moves it.
+/// A particle as simulations have it. A loop that moves it needs only a third of its bytes.
 #[derive(Clone, Copy, Soa)]
 #[soa(name = Particles)]
 #[repr(C)]
@@ -46,7 +46,7 @@ impl Particle {
     }
 }
 
-/// GUDA's particle: seven numbers, and an eighth that fills it up to 32 bytes.
+/// GUDA's particle: seven numbers, and an eighth one that pads it to 32 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Soa)]
 #[soa(name = Bodies)]
 #[repr(C)]
@@ -86,7 +86,7 @@ fn update_bodies(bodies: &mut [Body]) {
     }
 }
 
-/// The document's loop over arrays, which is three calls of `Saxpy`.
+/// The document's loop over arrays, which consists of three calls of `Saxpy`.
 fn update_arrays(bodies: BodySlicesMut<'_>) -> Result<(), TensorError> {
     for (x, v) in [
         (bodies.x, &*bodies.vx),
@@ -98,11 +98,11 @@ fn update_arrays(bodies: BodySlicesMut<'_>) -> Result<(), TensorError> {
     Ok(())
 }
 
-/// An array of structures in memory of the pool that the other side has its arrays from.
+/// An array of structures in memory of the same pool as the arrays of the other side.
 type Structures<'p> = allocator_api2::vec::Vec<Particle, &'p Pool>;
 
 const DT: f32 = 1e-6;
-/// Sums side by side, so that no side waits for one addition to end before the next.
+/// The number of parallel sums, so that no side waits for one addition before the next.
 const LANES: usize = 16;
 
 fn move_structures(particles: &mut [Particle]) {
@@ -140,7 +140,7 @@ fn sum_arrays(mass: &[f32]) -> f32 {
     sums.iter().sum()
 }
 
-/// A square matrix, a row after the other; its side is a multiple of `LANES`.
+/// A square matrix stored by rows. Its side is a multiple of `LANES`.
 struct Matrix {
     cells: Buffer<f32>,
     side: usize,
@@ -151,7 +151,7 @@ impl Matrix {
         sum_arrays(&self.cells)
     }
 
-    /// Down one column after the other, in each lane a row.
+    /// Sums one column after the other. Each lane sums one row.
     fn sum_by_columns(&self) -> f32 {
         let mut sums = [0.0; LANES];
         for column in 0..self.side {
@@ -165,11 +165,11 @@ impl Matrix {
     }
 }
 
-/// What the processor has, as the system says.
+/// The caches of the processor, as the system reports them.
 #[derive(Clone, Copy, Debug)]
 struct Caches {
     line: usize,
-    /// Bytes of the first, the second and the last level.
+    /// The sizes of the first, the second and the last level in bytes.
     levels: [usize; 3],
 }
 
@@ -194,15 +194,15 @@ impl Caches {
         caches
     }
 
-    /// The first cache that holds so many bytes.
+    /// Returns the name of the first cache that holds this many bytes.
     fn holds(&self, bytes: usize) -> &'static str {
         let at = self.levels.iter().position(|level| bytes <= *level);
         ["L1", "L2", "L3", "no cache"][at.unwrap_or(3)]
     }
 }
 
-/// Cache lines that an element costs where these parts of it are touched, each given by offset and bytes, and elements lie
-/// so many bytes apart: counted over as many elements as it takes until lines and elements begin together again.
+/// Returns the cache lines for an element. `parts` are the accessed parts of an element by offset and bytes, and elements are
+/// `stride` bytes apart. Counts over enough elements that lines and elements begin together again.
 fn lines_of(parts: &[(usize, usize)], stride: usize, line: usize) -> f64 {
     let mut touched: Vec<usize> = (0..line)
         .flat_map(|element| parts.iter().map(move |part| (element * stride + part.0, part.1)))
@@ -213,7 +213,7 @@ fn lines_of(parts: &[(usize, usize)], stride: usize, line: usize) -> f64 {
     touched.len() as f64 / line as f64
 }
 
-/// Cache lines for an element, read and written back, by either layout.
+/// Cache lines for an element, read and written back, with either layout.
 #[derive(Clone, Copy, Debug)]
 struct Lines {
     structures: f64,
@@ -221,7 +221,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Where these fields are read, and these written too.
+    /// Counts the lines for these fields that are read, and those that are also written.
     fn of(layout: &SoaLayout, read: &[&str], written: &[&str], line: usize) -> Self {
         let parts = |names: &[&str]| -> Vec<(usize, usize)> {
             let fields = names.iter().filter_map(|name| layout.field(name));
@@ -245,7 +245,7 @@ impl Lines {
     }
 }
 
-/// The middle and both quartiles.
+/// Returns the median and both quartiles.
 fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
     [1, 2, 3].map(|quarter| {
@@ -254,14 +254,14 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     })
 }
 
-/// Nanoseconds for an element of either side in each round.
+/// Nanoseconds for an element on either side in each round.
 struct Pair {
     first: Vec<f64>,
     second: Vec<f64>,
 }
 
 impl Pair {
-    /// Runs both sides in turn, each so often that a clock is no part of it.
+    /// Runs both sides in turn, each often enough that the clock does not matter.
     fn measure(rounds: usize, elements: usize, mut first: impl FnMut(), mut second: impl FnMut()) -> Self {
         let passes = (4_000_000 / elements.max(1)).clamp(1, 100_000);
         let time = |work: &mut dyn FnMut()| {
@@ -277,7 +277,7 @@ impl Pair {
         };
         for round in 0..=rounds {
             let (one, other) = (time(&mut first), time(&mut second));
-            // The first brings memory to where it will be.
+            // The first round brings memory into its final state.
             if round > 0 {
                 pair.first.push(one);
                 pair.second.push(other);
@@ -338,7 +338,7 @@ impl Settings {
     }
 }
 
-/// How much of each is measured: bytes of the array of structures, or of the matrix.
+/// Returns the measured sizes: bytes of the array of structures, or of the matrix.
 fn sizes(settings: &Settings, caches: &Caches) -> Vec<(&'static str, usize)> {
     let [first, second, last] = caches.levels;
     let mut sizes = vec![("half of L1", first / 2), ("half of L2", second / 2)];
@@ -348,12 +348,12 @@ fn sizes(settings: &Settings, caches: &Caches) -> Vec<(&'static str, usize)> {
     sizes
 }
 
-/// A sentence below a table.
+/// Prints a sentence below a table.
 fn say(text: &str) {
     println!("{}", wrap(text, 100));
 }
 
-/// What belongs to the sentence before.
+/// Prints a line that belongs to the previous sentence.
 fn aside(text: &str) {
     println!("  {}", wrap(text, 98).replace('\n', "\n  "));
 }
@@ -442,7 +442,7 @@ fn particles(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Bo
     Ok(())
 }
 
-/// The document's own particles, by its own loops.
+/// Measures the document's own particles with its own loops.
 fn guda(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Box<dyn Error>> {
     let size = millpond::engine::display_size;
     let mut table = Table::new(&[
@@ -511,7 +511,7 @@ fn matrix(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Box<d
     let cell = size_of::<f32>();
     let cells_of_line = caches.line / cell;
     for (name, bytes) in sizes(settings, caches) {
-        // An odd number of lines for a row, so that a column's lines are spread over all of a cache.
+        // A row has an odd number of lines, so that the lines of a column are spread over the whole cache.
         let side = (((bytes / cell).isqrt() / LANES) | 1) * LANES;
         let matrix = Matrix {
             cells: pool.alloc_from_fn(side * side, |at| (at % 5) as f32)?,
@@ -532,7 +532,8 @@ fn matrix(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Box<d
         let mut row = vec![format!("sum, {name}")];
         row.extend(pair.cells());
         table.row(row);
-        // A column touches a line of each row. Where they stay until the next column, a line comes once, as it does by rows.
+        // A column accesses one line of each row. If these stay in the cache until the next column, each line is loaded once,
+        // as with rows.
         let (all, column) = (side * side * cell, side * caches.line);
         let times = caches.levels.map(|level| match (all <= level, column <= level) {
             (true, _) => "none".to_owned(),
@@ -563,10 +564,10 @@ fn matrix(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Box<d
     Ok(())
 }
 
-/// Measures, and prints the tables. `arguments` are those of the program of this name.
+/// Runs the measurement and prints the tables. `arguments` are those of the program with this name.
 ///
 /// # Errors
-/// Where the arguments are none of it, memory or files cannot be had, or the sides disagree.
+/// Returns an error if the arguments are invalid, memory or files are not available, or the sides disagree.
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>> {
     let settings = Settings::read(arguments)?;
     let caches = Caches::read();
@@ -577,7 +578,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
         caches.line, settings.rounds
     );
     let pool = Pool::host()?;
-    // What is measured is this thread's time.
+    // The measurement covers only this thread's time.
     set_threads(1);
     particles(&settings, &caches, &pool)?;
     guda(&settings, &caches, &pool)?;
@@ -590,14 +591,14 @@ mod tests {
 
     #[test]
     fn lines_are_counted_over_elements_that_begin_anywhere_in_one() {
-        // Four bytes of a line each; of every second line; in a row.
+        // Four bytes once in each line, twice in each line, and contiguous.
         assert_eq!(lines_of(&[(60, 4)], 64, 64), 1.0);
         assert_eq!(lines_of(&[(0, 4)], 32, 64), 0.5);
         assert_eq!(lines_of(&[(0, 4)], 4, 64), 1.0 / 16.0);
-        // Twelve bytes at the end of a line are on two of them, and on one with what is before.
+        // Twelve bytes at the end of a line lie on two lines. They share the first one with the bytes before them.
         assert_eq!(lines_of(&[(60, 12)], 128, 64), 2.0);
         assert_eq!(lines_of(&[(0, 64), (60, 12)], 128, 64), 2.0);
-        // Elements of 48 bytes: four on three lines.
+        // Elements of 48 bytes. Four of them lie on three lines.
         assert_eq!(lines_of(&[(0, 48)], 48, 64), 0.75);
         assert_eq!(lines_of(&[], 48, 64), 0.0);
     }

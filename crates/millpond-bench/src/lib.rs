@@ -1,12 +1,12 @@
-//! Measures the engine beside its peers: where blocks go (`placement`), what less memory would cost
-//! (`frontier`) and how fast calls are (`speed`), each a program of its own. [`host`] measures host memory beside
-//! other allocators, for the program of that name and for `millpond bench` and `millpond replay --source host`. [`tensors`],
-//! [`layout`] and [`data`] measure tensors, structures of arrays and passes through files, each for the program of its name
-//! and for `millpond bench seeds`. [`device`] measures a CUDA driver and pools of its devices, for `millpond bench driver`,
-//! `millpond bench alloc` and `millpond bench kernels`; [`transfer`] copies to and from a device, for `millpond bench transfer`;
-//! [`record`] measures what a recording costs, for `millpond bench record`.
+//! Measures the engine and compares it with other allocators: the placement of blocks (`placement`), the cost of less memory
+//! (`frontier`) and the speed of calls (`speed`), each in its own program. [`host`] measures host memory and other allocators,
+//! for the program with that name and for `millpond bench` and `millpond replay --source host`. [`tensors`], [`layout`] and
+//! [`data`] measure tensors, structures of arrays and passes through files, each for the program with its name and for
+//! `millpond bench seeds`. [`device`] measures a CUDA driver and pools of its devices, for `millpond bench driver`, `millpond
+//! bench alloc` and `millpond bench kernels`. [`transfer`] measures copies to and from a device, for `millpond bench transfer`.
+//! [`record`] measures the cost of recording, for `millpond bench record`.
 //!
-//! The only crate that links peers.
+//! This is the only crate that links other allocators.
 #![deny(unsafe_code)]
 
 mod clock;

@@ -1,14 +1,14 @@
-//! One program under one policy on one simulated device.
+//! Runs one program under one policy on one simulated device.
 
 use crate::{CpuClock, Op, Program};
 use millpond_engine::{Block, Engine, Meter, Request, Settings, Simulated, Stats, Stream, policies};
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The engine's account.
+    /// The statistics of the engine.
     pub stats: Stats,
-    /// What was asked of the device.
+    /// The calls to the device.
     pub meter: Meter,
     /// Processor time of all calls.
     pub nanoseconds: f64,
@@ -19,7 +19,7 @@ pub struct Outcome {
 /// Runs a program under a policy until its end, or until an allocation fails.
 ///
 /// # Errors
-/// When there is no policy of that name.
+/// Returns an error if no policy has this name.
 pub fn run(
     program: &Program,
     policy: &str,

@@ -1,17 +1,17 @@
-//! Allocators of ranges that are not ours, and the plainest best fit, each behind the same few calls.
+//! Range allocators for comparison, from another crate and as a plain best fit, behind a common interface.
 
 use offset_allocator::{Allocation, Allocator};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Gives and takes ranges under slot numbers; every contender keeps its blocks in a table of slots.
+/// An allocator of ranges under slot numbers. Every contender keeps its blocks in a table of slots.
 pub trait Ranges {
     /// Allocates into a slot.
     fn allocate(&mut self, slot: u32, stream: u32, bytes: u64);
-    /// Frees what the slot holds.
+    /// Frees the block in a slot.
     fn free(&mut self, slot: u32);
 }
 
-/// The offset-allocator crate over 1 TiB in units of 256 bytes: its offsets have 32 bits.
+/// The offset-allocator crate over 1 TiB in units of 256 bytes, because its offsets have 32 bits.
 pub struct OffsetAllocator {
     allocator: Allocator,
     slots: Vec<Option<Allocation>>,
@@ -20,14 +20,14 @@ pub struct OffsetAllocator {
 impl OffsetAllocator {
     const UNIT: u64 = 256;
 
-    /// Records to make in advance for so many live blocks: with the free ones between them they are twice as many
-    /// at most.
+    /// Returns the number of records to create in advance for this many live blocks. Together with the free ranges between
+    /// them, there are at most twice as many.
     #[must_use]
     pub fn blocks(slots: usize) -> usize {
         2 * slots + 1024
     }
 
-    /// With room for this many blocks at once.
+    /// Creates an allocator with room for this many blocks at once.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl Ranges for OffsetAllocator {
     }
 }
 
-/// Best fit over two ordered trees, free ranges by size and by address, in units of 256 bytes.
+/// Best fit over two ordered trees: free ranges by size and by address, in units of 256 bytes.
 pub struct Trees {
     by_size: BTreeSet<(u64, u64)>,
     by_address: BTreeMap<u64, u64>,
@@ -59,7 +59,7 @@ pub struct Trees {
 }
 
 impl Trees {
-    /// With room for this many blocks at once.
+    /// Creates an allocator with room for this many blocks at once.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         let everything = 1 << 50;

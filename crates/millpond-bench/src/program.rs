@@ -8,21 +8,21 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-/// One call of the program. Slots are reused, so that they are as many as blocks live at once.
+/// One call of the program. Slots are reused, so that there are only as many as blocks that live at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Allocate into a slot.
+    /// Allocates into a slot.
     Alloc {
-        /// Where the block is kept.
+        /// The slot of the block.
         slot: u32,
-        /// The stream asking.
+        /// The requesting stream.
         stream: u32,
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
     },
-    /// Free what the slot holds.
+    /// Frees the block in a slot.
     Free {
-        /// Where the block is kept.
+        /// The slot of the block.
         slot: u32,
     },
 }
@@ -34,9 +34,9 @@ pub struct Program {
     pub name: String,
     /// Its calls in order.
     pub ops: Vec<Op>,
-    /// Slots needed.
+    /// The number of slots.
     pub slots: usize,
-    /// Allocations among the calls.
+    /// The number of allocations among the calls.
     pub allocations: u64,
 }
 
@@ -44,7 +44,7 @@ impl Program {
     /// Reads a recording of one device.
     ///
     /// # Errors
-    /// When the file cannot be read or holds nothing to replay.
+    /// Returns an error if the file cannot be read or contains nothing to replay.
     pub fn read(path: &Path) -> Result<Self, Box<dyn Error>> {
         let recording = millpond_trace::read(path, &ReadOptions::default())?;
         let trace = recording.traces.first().ok_or("no device in the recording")?;
@@ -80,9 +80,9 @@ impl Program {
         Ok(program)
     }
 
-    /// A program without structure that holds `live` blocks: it allocates them, then frees one by chance and
-    /// allocates another, `live` times or 100,000 times, whichever is more. Sizes are spread evenly over the
-    /// powers of two from 256 B to 1 MiB. The same for the same `live`, on any machine.
+    /// Returns a program without structure that holds `live` blocks. It allocates them, then frees a random one and allocates
+    /// another, `live` times or 100,000 times, whichever is more. Sizes are spread evenly over the powers of two from 256 B to
+    /// 1 MiB. The program depends only on `live`.
     #[must_use]
     pub fn random(live: NonZeroU32) -> Self {
         let live = live.get();
@@ -118,10 +118,11 @@ impl Program {
     }
 }
 
-/// The recordings in a folder and its `random` folder, by name, that contain one of the words; all without words.
+/// Returns the recordings in a folder and its `random` folder, sorted by name, whose names contain one of the words. Without
+/// words, returns all.
 ///
 /// # Errors
-/// When the folder cannot be read.
+/// Returns an error if the folder cannot be read.
 pub fn find(folder: &Path, words: &[String]) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for folder in [folder.to_path_buf(), folder.join("random")] {

@@ -1,9 +1,10 @@
-//! What a recording costs the program that is recorded: time of its threads, bytes of the file, events that had no room.
+//! Measures the cost of recording for the recorded program: time of its threads, bytes of the file, and events that did not
+//! fit.
 //!
-//! A pair of an allocation and its free that a thread's cache serves, without a recording, with one, and with the stack of each
-//! allocation written down from some depth; all three in turn within each round, in the thread's own processor time. Then a
-//! recorded program's calls are made again, at a pace and as fast as they go, with its sizes made small: what matters to the file is
-//! which sizes follow which.
+//! The first part measures a pair of an allocation and its free that a thread's cache serves: without a recording, with one,
+//! and with a recorded stack of some depth for each allocation. All three run in turn within each round, in the thread's own
+//! processor time. The second part repeats the calls of a recorded program, at a fixed rate and at full speed. It divides the
+//! sizes, because only their sequence matters to the file.
 
 use crate::{CpuClock, Op, Program, Table};
 use millpond::engine::display_size;
@@ -14,18 +15,18 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Pairs of a round.
+/// The number of pairs in a round.
 const PAIRS: u32 = 20_000;
-/// Pairs before a round, one at a time.
+/// The number of single pairs before a round.
 const NOW_AND_THEN: u32 = 100;
-/// Frames between the bench and the allocations whose stacks are written down.
+/// The number of frames between the benchmark and the allocations whose stacks are recorded.
 const DEPTH: u32 = 20;
-/// Events a second that are to be had without a loss.
+/// The rate in events per second that must be recorded without a loss.
 const RATE: u32 = 5_000_000;
-/// What sizes of the program are divided by, so that a host has room for a device's blocks.
+/// The divisor of the program's sizes, so that the host has room for a device's blocks.
 const SMALLER: u64 = 1 << 10;
 
-/// A file of this process that goes when it is dropped.
+/// A file of this process that is removed when this is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -44,10 +45,10 @@ impl Drop for Scratch {
     }
 }
 
-/// Measures in so many rounds, with the calls of a recorded program made for at least so many events, and prints tables.
+/// Runs `rounds` rounds, and repeats the calls of a recorded program for at least `events` events. Prints tables.
 ///
 /// # Errors
-/// Where there is no room for the file, or the program cannot be read.
+/// Returns an error if there is no room for the file, or if the program cannot be read.
 pub fn run(
     trace: Option<&Path>,
     rounds: usize,
@@ -74,7 +75,7 @@ fn at_depth(depth: u32, pool: &Pool, pairs: u32) {
     }
 }
 
-/// Processor nanoseconds of an event, and what was recorded.
+/// Returns processor nanoseconds of an event, and the report of the recording.
 fn measure(
     pool: &Pool,
     stacks: Option<RecordStacks>,
@@ -85,7 +86,8 @@ fn measure(
         Some(stacks) => Some(builder.stacks(stacks).start(&file.0)?),
         None => None,
     };
-    // What happens once is not a pair's: as many before, and then some now and then, so that the thread that writes is at work.
+    // One-time costs are not part of a pair. So as many pairs run before, and then some at intervals, so that the writing
+    // thread is active.
     at_depth(DEPTH, pool, PAIRS);
     for _ in 0..NOW_AND_THEN {
         std::thread::sleep(Duration::from_micros(50));
@@ -146,7 +148,7 @@ fn median(times: &mut [f64]) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// What came of a program's calls.
+/// The result of repeating a program's calls.
 struct Enacted {
     events: u64,
     seconds_told: f64,
@@ -155,7 +157,7 @@ struct Enacted {
     bytes: u64,
 }
 
-/// Makes a program's calls again and again while it is recorded, as fast as they go or at so many events a second.
+/// Repeats a program's calls while they are recorded, at full speed or at `rate` events per second.
 fn enact(pool: &Pool, program: &Program, events: u64, rate: Option<u32>) -> Result<Enacted, Box<dyn Error>> {
     let file = Scratch::new("program");
     let mut slots: Vec<_> = std::iter::repeat_with(|| None).take(program.slots).collect();
@@ -176,7 +178,7 @@ fn enact(pool: &Pool, program: &Program, events: u64, rate: Option<u32>) -> Resu
                 pace.step();
             }
         }
-        // What the program leaves at its end.
+        // Frees the blocks that the program leaves at its end.
         slots.iter_mut().for_each(|slot| *slot = None);
         done += 2 * program.allocations;
     }
@@ -191,7 +193,7 @@ fn enact(pool: &Pool, program: &Program, events: u64, rate: Option<u32>) -> Resu
     })
 }
 
-/// Holds a loop to a number of turns a second, a thousandth of a second of them at a time.
+/// Limits a loop to a number of turns per second, in slices of a millisecond.
 struct Pace {
     start: Instant,
     rate: u32,

@@ -1,19 +1,19 @@
-//! What programs print: a reader who has seen enough, as `| head` has, is no error.
+//! Output of the programs. A closed stdout, as after `| head`, is not an error.
 
 use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-/// Writes a line to stderr. Where that is closed there is nowhere left to say so.
+/// Writes a line to stderr. If stderr is closed, there is no other place for it.
 pub fn say(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Writes to stdout, and ends the program quietly where nobody reads it any more.
+/// Writes to stdout. Ends the program without a message if the reader has gone.
 ///
 /// # Errors
-/// When it cannot be written for any other reason.
+/// Returns an error if writing fails for any other reason.
 pub fn print(text: impl Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match write!(out, "{text}").and_then(|()| out.flush()) {
@@ -22,7 +22,7 @@ pub fn print(text: impl Display) -> io::Result<()> {
     }
 }
 
-/// How a program of this name ends: with 2, and a word why, where it could not do what it was asked for.
+/// Returns the exit code of a program. After an error, prints it and returns 2.
 pub fn exit(name: &str, outcome: Result<(), Box<dyn Error>>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -33,7 +33,7 @@ pub fn exit(name: &str, outcome: Result<(), Box<dyn Error>>) -> ExitCode {
     }
 }
 
-/// A text in lines of at most so many columns.
+/// Breaks a text into lines of at most `width` columns.
 pub(crate) fn wrap(text: &str, width: usize) -> String {
     let (mut out, mut column) = (String::with_capacity(text.len() + 8), 0);
     for word in text.split_whitespace() {

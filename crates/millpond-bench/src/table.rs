@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// Rows of text under a head, first column left, the others right.
+/// Rows of text below a head. The first column is aligned left, the others right.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// With these column names.
+    /// Creates a table with these column names.
     #[must_use]
     pub fn new(head: &[&str]) -> Self {
         Self {

@@ -1,13 +1,13 @@
-//! What operations on tensors cost beside `ndarray` and beside plain loops over slices: `axpy`, `scal`, add, sum and dot, in
-//! place, into an output and as a new array; the bandwidth of the memory in the same run; allocations for each call by the
-//! pool's counter; temporary tensors from the pool and without one; products of matrices, new and into a tensor that is there;
-//! and what a step from view to view takes.
+//! Measures tensor operations and compares them with `ndarray` and with plain loops over slices: `axpy`, `scal`, add, sum and
+//! dot, in place, into an output and as a new array. Also measures the memory bandwidth in the same run, allocations per call
+//! by the pool's counter, temporary tensors with and without a pool, matrix products as new tensors and into existing ones, and
+//! the cost of a step from view to view.
 //!
-//! All sides work on the same memory of one pool and take turns within each round. Printed are medians with the least and
-//! the most, for each element; GB/s of what has to be moved, a line that is written without having been read counted twice
-//! (it is read first); and how that stands to the best of the plain loops that only copy, or add one array to a multiple of
-//! another, at that size. Ratios are medians of those of the rounds: above 1 the tensor is faster. Ends with an error where
-//! the sides disagree.
+//! All sides use the same memory of one pool and run in turn within each round. The output contains for each element the median
+//! with the minimum and the maximum, the GB/s of data that must be moved, and their share of the best plain loop that only
+//! copies or adds a multiple of one array to another at that size. A line that is written without being read counts twice,
+//! because the processor reads it first. Ratios are medians over the rounds. Above 1 the tensor is faster. Fails if the sides
+//! disagree.
 
 mod cases;
 mod products;
@@ -28,7 +28,7 @@ const HELP: &str = "tensors [--rounds N] [--quick] [--only NAME] [--calls NAME C
 const SMALL: usize = 1_000;
 const SIZES: [(&str, usize); 3] = [("1 k", SMALL), ("1 M", 1_000_000), ("64 M", 64 << 20)];
 
-/// The least, the middle and the most.
+/// Returns the minimum, the median and the maximum.
 fn spread(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
     [0, values.len() / 2, values.len().saturating_sub(1)]
@@ -38,7 +38,7 @@ fn spread(mut values: Vec<f64>) -> [f64; 3] {
 /// Nanoseconds for an element by each side, in each round.
 struct Times {
     sides: [Vec<f64>; 3],
-    /// What the pool was asked for, for each call of the tensor's side.
+    /// The pool's allocations for each call of the tensor's side.
     allocations: f64,
 }
 
@@ -54,7 +54,7 @@ impl Times {
         for round in 0..=rounds {
             let mut found = [0.0; 3];
             for turn in 0..3 {
-                // Each side goes first as often as the others.
+                // Each side goes first equally often.
                 let side = (turn + round) % 3;
                 let work = [case.tensor, case.ndarray, case.plain][side];
                 let before = if side == 0 { counted()? } else { 0 };
@@ -66,12 +66,12 @@ impl Times {
                 if side == 0 {
                     asked += counted()? - before;
                 }
-                // The first round brings memory to where it will be.
+                // The first round brings memory into its final state.
                 if round > 0 {
                     times.sides[side].push(time);
                 }
             }
-            // What is added up in `f32` is off by rounding.
+            // Sums in `f32` differ by rounding.
             let [ours, ndarray, plain] = found;
             let off = |other: f64| (ours - other).abs() > 0.02 * ours.abs();
             if len <= 1_000_000 && (off(ndarray) || off(plain)) {
@@ -82,7 +82,7 @@ impl Times {
         Ok(times)
     }
 
-    /// How many times as long another side takes.
+    /// Returns how many times as long another side takes.
     fn ratio(&self, side: usize) -> f64 {
         let both = self.sides[side].iter().zip(&self.sides[0]);
         spread(both.map(|(other, ours)| other / ours).collect())[1]
@@ -117,7 +117,7 @@ fn operations(settings: &Settings) -> Result<(), Box<dyn Error>> {
             if !(gauge || settings.only.as_ref().is_none_or(|only| case.name.contains(only))) {
                 continue;
             }
-            // Factors and sums add up over the rounds, and may not grow beyond what is exact.
+            // Factors and sums grow over the rounds, and must stay exact.
             arrays.a.copy_from(&arrays.b)?;
             let times = Times::measure(case, &mut arrays, len, rounds)?;
             if gauge {
@@ -145,7 +145,7 @@ fn operations(settings: &Settings) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Calls something so often.
+/// Calls an operation `count` times.
 fn calls(name: &str, count: usize) -> Result<(), Box<dyn Error>> {
     set_threads(1);
     let (name, side) = name.split_once(" by ").unwrap_or((name, "tensor"));
@@ -202,10 +202,10 @@ impl Settings {
     }
 }
 
-/// Measures, and prints the tables. `arguments` are those of the program of this name.
+/// Runs the measurement and prints the tables. `arguments` are those of the program with this name.
 ///
 /// # Errors
-/// Where the arguments are none of it, memory or files cannot be had, or the sides disagree.
+/// Returns an error if the arguments are invalid, memory or files are not available, or the sides disagree.
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>> {
     let settings = Settings::read(arguments)?;
     if let Some((name, count)) = &settings.calls {
@@ -241,7 +241,7 @@ mod tests {
             let [tensor, ndarray, plain] = &results[..] else {
                 return Err("there are three sides".into());
             };
-            // Of two products ndarray makes a new array each time.
+            // For two products, ndarray creates a new array each time.
             let wrote = case.name == "add of two products" || tensor == ndarray;
             assert!(tensor == plain && wrote, "{}", case.name);
             let before = Arrays::new(&pool, 100)?;

@@ -1,4 +1,5 @@
-//! Copies between the host and a CUDA device: pinned, staged and ordinary memory, each way, beside what the link can do.
+//! Measures copies between the host and a CUDA device with pinned, staged and ordinary memory, in both directions, and compares
+//! them with the speed of the link.
 
 mod packing;
 
@@ -11,13 +12,13 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-/// What the emulated driver calls its devices.
+/// The device name of the emulated driver.
 const EMULATED: &str = "Millpond CUDA emulator";
 
-/// Measures copies of these sizes in bytes, the median of so many rounds each, and prints a table.
+/// Measures copies of these sizes in bytes, `rounds` times each, and prints a table of medians.
 ///
 /// # Errors
-/// Where there is no such device, what its driver says, and where nobody reads the table.
+/// Returns an error if the device does not exist, if its driver fails, or if the table cannot be written.
 pub fn run(device: u32, sizes: &[usize], rounds: usize, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let device = CudaDevice::get(device)?;
     let emulated = device.name().starts_with(EMULATED);
@@ -40,7 +41,7 @@ pub fn run(device: u32, sizes: &[usize], rounds: usize, out: &mut dyn Write) -> 
         let mut host = pinned.alloc_zeroed::<u8>(bytes)?;
         let mut ordinary = vec![1u8; bytes];
         let mut times = [const { Vec::new() }; 7];
-        // The first round touches what is touched for the first time, and counts for nothing.
+        // The first round accesses memory for the first time, so it does not count.
         for round in 0..=rounds {
             let timer = CudaTimer::start(&stream)?;
             (host, there) = stream.upload(host, there).and_then(Transfer::wait)?;
@@ -125,7 +126,7 @@ fn size(bytes: usize) -> String {
     }
 }
 
-/// What the emulated driver was told, or takes by itself.
+/// Returns the link speed of the emulated driver: the value of its option or the default.
 fn emulated_link() -> Option<f64> {
     let options = std::env::var("MILLPOND_CUDA_EMU").unwrap_or_default();
     let mut told = options
@@ -134,7 +135,7 @@ fn emulated_link() -> Option<f64> {
     told.next_back().map_or(Some(25.0), |speed| speed.parse().ok())
 }
 
-/// What the device's place on the bus can do, in gigabytes a second each way, by the system's word.
+/// Returns the speed of the device's bus slot in each direction, in gigabytes per second, as the system reports it.
 fn link(device: &CudaDevice) -> Result<Option<f64>, CudaError> {
     let folder = format!("/sys/bus/pci/devices/{}", device.pci_bus()?);
     let read = |name| std::fs::read_to_string(format!("{folder}/{name}")).ok();
@@ -144,11 +145,11 @@ fn link(device: &CudaDevice) -> Result<Option<f64>, CudaError> {
         .and_then(|(speed, width)| bandwidth(&speed, &width)))
 }
 
-/// From lines such as `16.0 GT/s PCIe` and `16`.
+/// Returns the bandwidth for lines such as `16.0 GT/s PCIe` and `16`.
 fn bandwidth(speed: &str, width: &str) -> Option<f64> {
     let transfers: f64 = speed.split_whitespace().next()?.parse().ok()?;
     let lanes: f64 = width.trim().parse().ok()?;
-    // Of ten bits eight were data up to the second generation, and from the third on 128 of 130.
+    // Up to the second generation, eight of ten bits carry data, and from the third on 128 of 130.
     let data = if transfers < 8.0 { 0.8 } else { 128.0 / 130.0 };
     Some(transfers * data / 8.0 * lanes)
 }

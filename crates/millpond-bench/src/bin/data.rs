@@ -1,4 +1,4 @@
-//! See `millpond_bench::data`.
+//! The program for `millpond_bench::data`.
 
 use std::process::ExitCode;
 

@@ -1,15 +1,15 @@
-//! What less memory would cost: the frontier of overhead against modelled driver time.
+//! Computes the cost of less memory: the frontier of overhead against modelled driver time.
 //!
-//! `frontier FOLDER [WORD]...`: for each recording, the `millpond` policy runs under a grid of settings that
-//! trade one for the other. Shown are the settings that no other of the grid beats in both, and the
-//! defaults, marked `*`; a default between two lines of the frontier shows what the grid found better.
+//! `frontier FOLDER [WORD]...`: for each recording, the `millpond` policy runs under a grid of settings that trade memory for
+//! time. The output contains the settings that no other one of the grid beats in both, and the defaults, marked `*`. If the
+//! defaults lie between two lines of the frontier, the grid contains better settings.
 
 use millpond_bench::{Program, Table, find, print, run};
 use millpond_engine::{Costs, MillpondConf, Settings, Simulated};
 use std::error::Error;
 use std::path::Path;
 
-/// One setting and what came of it.
+/// One setting and its result.
 struct Point {
     name: String,
     overhead: f64,
@@ -19,7 +19,7 @@ struct Point {
     moved: f64,
 }
 
-/// The grid, as texts of settings; the empty text is the default.
+/// Returns the grid as texts of settings. The empty text is the default.
 fn grid() -> Vec<String> {
     let mut texts = vec![String::new()];
     for handle in ["4M", "8M", "16M", "32M", "64M", "128M"] {
@@ -53,7 +53,7 @@ fn measure(program: &Program, policy: &str, text: &str, costs: &Costs) -> Result
     })
 }
 
-/// The points that no other beats in both, most memory first.
+/// Returns the points that no other one beats in both, the most memory first.
 fn frontier(mut points: Vec<Point>) -> Vec<Point> {
     points.sort_by(|a, b| {
         let by_time = a.milliseconds.total_cmp(&b.milliseconds);

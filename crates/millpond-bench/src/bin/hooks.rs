@@ -1,9 +1,9 @@
-//! What watching costs: instructions of a pair of allocation and free, counted by callgrind, so that no other load on the
-//! machine is in it.
+//! Measures the cost of observers: the instructions of a pair of allocation and free, counted by callgrind, so that other load
+//! on the machine does not matter.
 //!
-//! Runs itself under `valgrind --tool=callgrind` with so many pairs and with ten times as many; the difference is the
-//! pairs' own. Prints a table, or says what is missing. Before it, what an event costs in time: watched and unwatched pairs
-//! in turn, half the difference of each round.
+//! Runs itself under `valgrind --tool=callgrind` with a number of pairs and with ten times as many. The difference contains
+//! only the pairs. Prints a table, or a message about a missing tool. Before that, it prints the time of an event: observed and
+//! unobserved pairs run in turn, and an event takes half the difference of each round.
 
 use millpond::{Budget, Event, Ledger, Measure, Pool, Subscriber, Time, Tracking};
 use std::alloc::Layout;
@@ -18,23 +18,23 @@ const SIZES: [usize; 3] = [64, 8 << 10, 1 << 20];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Case {
-    /// Nobody ever watched.
+    /// Nothing ever observed.
     Off,
-    /// Someone did, and left.
+    /// An observer was registered and removed.
     Left,
     /// A subscriber that reads size and tag.
     Subscriber,
     /// A subscriber that adds sizes by tag.
     Sums,
-    /// The same, and it wants the time.
+    /// A subscriber that adds sizes by tag and requests times.
     Stamped,
-    /// An account of one block in a thousand.
+    /// A ledger of one block in a thousand.
     Sampled,
-    /// An account of all blocks.
+    /// A ledger of all blocks.
     Account,
     /// Blocks are charged to a budget.
     Budget,
-    /// Nothing but the loop.
+    /// The loop alone.
     Loop,
 }
 
@@ -103,7 +103,7 @@ fn pool(case: Case) -> Result<Pool, Box<dyn std::error::Error>> {
     Ok(pool)
 }
 
-/// So many pairs; without a pool, nothing but the loop.
+/// Runs `count` pairs. Without a pool, runs only the loop.
 #[inline(never)]
 fn run(pool: Option<&Pool>, bytes: usize, count: u64) -> Result<(), Box<dyn std::error::Error>> {
     let layout = Layout::from_size_align(bytes, 64)?;
@@ -113,13 +113,13 @@ fn run(pool: Option<&Pool>, bytes: usize, count: u64) -> Result<(), Box<dyn std:
             continue;
         };
         let block = black_box(pool.allocate(layout)?);
-        // SAFETY: handed out just now for this layout, and used no more.
+        // SAFETY: the block was just allocated for this layout, and is not used any more.
         unsafe { pool.deallocate(block.cast(), layout) };
     }
     Ok(())
 }
 
-/// The child.
+/// Runs the child.
 fn pairs(case: Case, bytes: usize, count: u64) -> Result<(), Box<dyn std::error::Error>> {
     let pool = pool(case)?;
     black_box(Time::now());
@@ -132,7 +132,7 @@ fn sorted(figures: impl Iterator<Item = f64>) -> Vec<f64> {
     figures
 }
 
-/// What an event costs in nanoseconds: the median of the rounds' differences, and the difference of the best passes.
+/// Prints the nanoseconds of an event: the median of the rounds' differences, and the difference of the best passes.
 fn times() -> Result<(), Box<dyn std::error::Error>> {
     const ROUNDS: usize = 21;
     const PAIRS: u64 = 100_000;
@@ -151,7 +151,7 @@ fn times() -> Result<(), Box<dyn std::error::Error>> {
             continue;
         }
         let watched = pool(case)?;
-        // The first round sets up what is set up once.
+        // The first round performs one-time setup.
         let rounds: Result<Vec<(f64, f64)>, Box<dyn std::error::Error>> = (0..=ROUNDS)
             .map(|_| Ok((pass(&plain)?, pass(&watched)?)))
             .collect();
@@ -171,12 +171,12 @@ fn times() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Instructions of a child, as callgrind says.
+/// Returns the instructions of a child by callgrind's count.
 fn count(name: &str, bytes: usize, pairs: u64) -> Result<u64, String> {
     let here = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        // Nothing but the pairs: setting the clock up takes as long as it takes.
+        // Counts only the pairs, because the time of the clock's setup varies.
         .arg("--toggle-collect=hooks::run")
         .arg(here)
         .args([name, &bytes.to_string(), &pairs.to_string()])

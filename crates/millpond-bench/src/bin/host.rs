@@ -1,4 +1,4 @@
-//! Host memory beside its peers: `millpond_bench::host` as a program. `host --help` says what it takes.
+//! The program for `millpond_bench::host`, which compares allocators of host memory. `host --help` lists its arguments.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
             }
             ExitCode::from(u8::from(!failed.is_empty()))
         }
-        // Whoever read it has seen enough.
+        // The reader of the output has gone, which is not an error.
         Err(Error::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(Error::Usage(error)) => {
             say(format!("error: {error}\n\n{USAGE}"));

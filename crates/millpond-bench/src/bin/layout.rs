@@ -1,4 +1,4 @@
-//! See `millpond_bench::layout`.
+//! The program for `millpond_bench::layout`.
 
 use std::process::ExitCode;
 

@@ -1,15 +1,14 @@
-//! Where policies put the blocks of recorded programs, and what their driver calls would cost.
+//! Computes the placement of recorded programs under policies, and the cost of their driver calls.
 //!
-//! `placement FOLDER [--policy NAME]... [--conf TEXT] [--fit] [--plain] [WORD]...`: the recordings whose name
-//! holds one of the words, or all. `--fit` looks for the smallest device on which a run finishes, `--plain`
-//! runs on a device without pages.
+//! `placement FOLDER [--policy NAME]... [--conf TEXT] [--fit] [--plain] [WORD]...`: runs the recordings whose name contains one
+//! of the words, or all. `--fit` searches the smallest device on which a run finishes. `--plain` uses a device without pages.
 
 use millpond_bench::{Outcome, Program, Table, find, print, run};
 use millpond_engine::{Costs, MillpondConf, Settings, Simulated, policies};
 use std::error::Error;
 use std::path::Path;
 
-/// The least capacity, to a page, on which the run finishes.
+/// Returns the least capacity, to a page, on which the run finishes.
 fn smallest(
     program: &Program,
     policy: &str,

@@ -1,4 +1,4 @@
-//! See `millpond_bench::record`.
+//! The program for `millpond_bench::record`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

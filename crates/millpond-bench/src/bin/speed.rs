@@ -1,9 +1,9 @@
-//! How long the engine takes for a call, beside its peers, in one run.
+//! Measures the time of the engine for a call, and compares it with other allocators in one run.
 //!
-//! `speed FOLDER [--rounds N] [--policy NAME]... [WORD]...`: for each recording, every contender runs the
-//! whole program once a round, in turn, and the thread's processor time is divided by the calls. Shown
-//! are the median round, the spread, and the ratio to the offset-allocator crate. `speed --live N...` does the
-//! same with programs that hold so many random blocks.
+//! `speed FOLDER [--rounds N] [--policy NAME]... [WORD]...`: for each recording, every contender runs the whole program once a
+//! round, in turn, and the thread's processor time is divided by the number of calls. The output contains the median round, the
+//! spread, and the ratio to the offset-allocator crate. `speed --live N...` does the same with programs that hold N random
+//! blocks.
 
 use millpond_bench::{CpuClock, OffsetAllocator, Op, Program, Ranges, Table, Trees, find, print};
 use millpond_engine::{Block, Engine, Request, Settings, Simulated, Stream, policies};
@@ -31,7 +31,7 @@ impl Ranges for Pool {
     }
 }
 
-/// Nanoseconds for each call of the program.
+/// Returns the nanoseconds for each call of the program.
 fn time<R: Ranges>(mut ranges: R, ops: &[Op]) -> f64 {
     let clock = CpuClock::start();
     for op in ops {
@@ -49,7 +49,7 @@ fn pool(policy: &str, slots: usize) -> Result<Pool, Box<dyn Error>> {
         slots: Vec::new(),
     };
     pool.slots.resize_with(slots, || None);
-    // As much as the offset-allocator gets; what is not asked for in advance would be made on the clock.
+    // This prepares as much as the offset-allocator gets. Otherwise the records would be created during the measurement.
     pool.engine.expect_blocks(OffsetAllocator::blocks(slots));
     Ok(pool)
 }

@@ -1,4 +1,4 @@
-//! See `millpond_bench::tensors`.
+//! The program for `millpond_bench::tensors`.
 
 use std::process::ExitCode;
 

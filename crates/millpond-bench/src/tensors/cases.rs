@@ -1,18 +1,18 @@
-//! The operations, by each side.
+//! The operations, implemented by each side.
 
 use millpond::{Pool, Tensor, TensorError};
 use ndarray::{ArrayView1, ArrayViewMut1, Zip};
 use std::hint::black_box;
 
-/// What an array is multiplied by.
+/// The factor of multiplications.
 const FACTOR: f32 = 0.5;
-/// Sums side by side, so that a plain loop does not wait for one addition to end before the next.
+/// The number of parallel sums, so that a plain loop does not wait for one addition before the next.
 const LANES: usize = 16;
 
-/// The first input, which is written in place, the second, and the output.
+/// The first input, which is written in place; the second input; and the output.
 pub(super) type Slices<'a> = (&'a mut [f32], &'a [f32], &'a mut [f32]);
 
-/// Two inputs and an output, of one length.
+/// Two inputs and an output of equal length.
 pub(super) struct Arrays {
     pub(super) a: Tensor,
     pub(super) b: Tensor,
@@ -21,7 +21,7 @@ pub(super) struct Arrays {
 
 impl Arrays {
     pub(super) fn new(pool: &Pool, len: usize) -> Result<Self, TensorError> {
-        // Small whole numbers, so that sums are the same in any order as long as they are exact.
+        // Small whole numbers, so that sums are equal in any order as long as they are exact.
         let ramp = |step: usize| Tensor::from_fn_in(pool, [len], |at| (at[0] * step % 8) as f32);
         Ok(Self {
             a: ramp(3)?,
@@ -39,13 +39,13 @@ impl Arrays {
     }
 }
 
-/// One side of a comparison: what came of it, where that is a number.
+/// One side of a comparison. Returns its result if it is a number.
 pub(super) type Side = fn(&mut Arrays) -> Result<f64, TensorError>;
 
-/// An operation by all sides.
+/// An operation with all sides.
 pub(super) struct Case {
     pub(super) name: &'static str,
-    /// Bytes that have to be moved for each element.
+    /// Bytes that must be moved for each element.
     pub(super) bytes: usize,
     pub(super) tensor: Side,
     pub(super) ndarray: Side,
@@ -96,7 +96,7 @@ pub(super) const CASES: [Case; 13] = [
         },
         plain: |x| {
             let (a, _, out) = x.slices()?;
-            // Not `copy_from_slice`, which may go past the caches.
+            // This is not `copy_from_slice`, which may bypass the caches.
             for (out, a) in out.iter_mut().zip(&*a) {
                 *out = *a + 0.0;
             }
@@ -263,7 +263,7 @@ pub(super) const CASES: [Case; 13] = [
     Case {
         name: "add of two products",
         bytes: 16,
-        // What temporaries save: both products at once, in two passes and in three.
+        // The cost of temporaries: the tensor needs two passes, ndarray three, and the plain loop one.
         tensor: |x| {
             x.a.mul_into(FACTOR, &mut x.out)?;
             x.out.axpy(FACTOR, &x.b).map(|()| 0.0)

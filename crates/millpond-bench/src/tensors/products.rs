@@ -1,4 +1,4 @@
-//! Products of matrices: as a new tensor, into one that is there, as Genesis's loop has it, and `ndarray`'s both ways.
+//! Measures matrix products: as a new tensor, into an existing one, as Genesis's loop does it, and with `ndarray` in both ways.
 
 use super::{Settings, spread};
 use crate::{CpuClock, Table};
@@ -8,7 +8,7 @@ use ndarray::{ArrayView2, ArrayViewMut2};
 use std::error::Error;
 use std::hint::black_box;
 
-/// Rows of a batch, features and outputs: of a small layer, of a large one, and square.
+/// Rows of a batch, features and outputs: of a small layer, of a large layer, and of a square.
 const SHAPES: [[usize; 3]; 3] = [[64, 64, 10], [64, 784, 128], [512, 512, 512]];
 
 /// A batch, weights, and the tensor for their product.
@@ -19,7 +19,7 @@ struct Layer {
     shape: [usize; 3],
 }
 
-/// A side: the product is in the layer's output, or was made anew and is gone. What it answers is an element of it.
+/// A side. It writes the product to the layer's output, or creates and drops a new tensor. Returns one element of the product.
 type Side = fn(&mut Layer) -> Result<f32, TensorError>;
 
 const SIDES: [Side; 4] = [
@@ -75,7 +75,7 @@ impl Layer {
     }
 }
 
-/// Prints a table of them. Ends with an error where the sides disagree.
+/// Measures the products and prints a table. Fails if the sides disagree.
 pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
     let pool = pools().host()?;
     set_threads(1);

@@ -1,4 +1,4 @@
-//! What several threads make of an operation.
+//! Measures the speed-up of an operation with several threads.
 
 use super::cases::{Arrays, CASES};
 use super::{SIZES, SMALL, Settings, spread};
@@ -8,7 +8,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// By the clock on the wall.
+/// Measures in wall-clock time and prints a table.
 pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
     set_threads(0);
     let most = threads();

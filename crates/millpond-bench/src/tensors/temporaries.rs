@@ -1,5 +1,5 @@
-//! Temporary tensors, as the documents' loops make them: from the pool, each from the system, from the program's heap, and not
-//! at all.
+//! Measures temporary tensors, as the loops in the documents create them: from the pool, from the system, from the program's
+//! heap, and not at all.
 
 use super::{Settings, spread};
 use crate::{CpuClock, Table};
@@ -9,10 +9,10 @@ use std::error::Error;
 use std::hint::black_box;
 
 const SIDE: usize = 100;
-/// Turns of a document's loop.
+/// The number of turns of a document's loop.
 const TURNS: usize = 1_000;
 
-/// What a turn works with: a result that is there, and operands. TensorCore's elements are doubles, tendo's are not.
+/// The data of a turn: an existing result, and operands. TensorCore's elements are doubles, and tendo's are not.
 struct Kept {
     pool: Pool,
     unpooled: Unpooled,
@@ -38,8 +38,8 @@ impl Kept {
 
 type Turn = fn(&mut Kept) -> Result<(), TensorError>;
 
-/// A document's loop, by a pooled tensor, by one with a map of its own, by an array from the program's heap, and in memory
-/// that is there.
+/// A document's loop with a pooled tensor, with a separately mapped tensor, with an array from the program's heap, and in
+/// existing memory.
 type Loop = (&'static str, [Turn; 4]);
 
 fn cleared(from: &impl Origin) -> Result<(), TensorError> {
@@ -47,7 +47,7 @@ fn cleared(from: &impl Origin) -> Result<(), TensorError> {
     Ok(())
 }
 
-/// Zeros that are read, and a sum that is written, both new.
+/// Creates zeros that are read, and a sum that is written.
 fn summed(from: &impl Origin, one: &Tensor) -> Result<(), TensorError> {
     let zeros = Tensor::zeros_in(from, [SIDE, SIDE], DType::F32)?;
     let (zeros, one) = (zeros.as_slice::<f32>()?, one.as_slice::<f32>()?);
@@ -92,7 +92,7 @@ const LOOPS: [Loop; 2] = [
     ),
 ];
 
-/// Prints a table of them.
+/// Measures the loops and prints a table.
 pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
     let mut kept = Kept::new()?;
     let mut table = Table::new(&[
@@ -145,7 +145,7 @@ mod tests {
     fn turns_leave_nothing_and_what_is_in_place_asks_for_nothing() -> Result<(), Box<dyn Error>> {
         let mut kept = Kept::new()?;
         kept.pool = Pool::host()?;
-        // A sum comes from the pool of its first operand.
+        // A sum is allocated from the pool of its first operand.
         for ((name, turns), pooled) in LOOPS.into_iter().zip([1, 2]) {
             let held = kept.unpooled.held_bytes();
             let asked = kept.pool.stats().allocations;

@@ -1,4 +1,4 @@
-//! What a step from view to view takes.
+//! Measures the cost of a step from view to view.
 
 use super::{SMALL, Settings, spread};
 use crate::{CpuClock, Table};
@@ -6,7 +6,7 @@ use millpond::{Tensor, TensorError, pools};
 use std::error::Error;
 use std::hint::black_box;
 
-/// Steps from view to view, and how many they are.
+/// A chain of steps from view to view: its name, the number of steps, and the function.
 pub(super) type Chain = (&'static str, usize, fn(&Tensor) -> Result<(), TensorError>);
 
 pub(super) const CHAINS: [Chain; 4] = [

@@ -1,13 +1,13 @@
-//! What the host does for a copy that leaves zeros out: packing, beside a plain copy of the same bytes.
+//! Measures the host's work for a copy that leaves out zeros: packing, compared with a plain copy of the same bytes.
 
 use crate::Table;
 use millpond::cuda;
 use std::time::Instant;
 
-/// Bytes of a slot: what is packed at once.
+/// The number of bytes that are packed at once.
 const SLOT: usize = 8 << 20;
 
-/// Packs and copies so many bytes, the best of so many rounds each, and answers a table.
+/// Packs and copies `bytes` bytes, and returns a table of the best of `rounds` rounds.
 pub(super) fn table(bytes: usize, rounds: usize) -> Table {
     let mut table = Table::new(&["on the host", "packing GB/s", "copying GB/s", "packing / copying"]);
     for (name, one_in) in [("all zeros", 0), ("half zeros", 2), ("no zeros: refused", 1)] {
@@ -22,7 +22,7 @@ pub(super) fn table(bytes: usize, rounds: usize) -> Table {
     table
 }
 
-/// Words of which one in so many is not zero; none where that is 0.
+/// Returns words of which one in `one_in` is not zero. If `one_in` is 0, all are zero.
 fn words(len: usize, one_in: u32) -> Vec<u32> {
     let mut seed = 1u32;
     let word = |_| {
@@ -33,12 +33,12 @@ fn words(len: usize, one_in: u32) -> Vec<u32> {
     (0..len).map(word).collect()
 }
 
-/// Gigabytes a second of packing and of copying, in turns.
+/// Returns the speed of packing and of copying in gigabytes per second, measured in turn.
 fn speeds(words: &[u32], rounds: usize) -> (f64, f64) {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let mut slot = vec![1u8; SLOT];
     let mut best = [f64::INFINITY; 2];
-    // The first round touches what is touched for the first time, and counts for nothing.
+    // The first round accesses memory for the first time, so it does not count.
     for round in 0..=rounds {
         let begun = Instant::now();
         for piece in bytes.chunks(SLOT) {
