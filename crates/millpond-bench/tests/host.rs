@@ -1,4 +1,4 @@
-//! The program `host` from outside: its children, its tables, and what it says to nonsense.
+//! Tests the program `host` from outside: its children, its tables, and its errors for invalid arguments.
 
 use std::process::{Command, Output};
 
@@ -29,7 +29,7 @@ fn every_allocator_has_a_row_from_a_process_of_its_own() {
         );
     }
     for name in names {
-        // Hot, cold, the zeroed round, the freed half and its memory.
+        // Hot, cold, the zeroed round, the freed half, and its memory.
         let rows = shown
             .lines()
             .filter(|line| line.split_whitespace().take(2).any(|word| word == name));

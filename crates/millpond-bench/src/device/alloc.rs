@@ -1,4 +1,5 @@
-//! Pairs of an allocation and a free: a pool of a device beside the driver's own ways, a loop of buffers, latencies.
+//! Measures pairs of an allocation and a free with a pool of a device and with the driver's own calls, a loop of buffers, and
+//! latencies.
 
 use super::peer::Peer;
 use super::samples::{Samples, Spread};
@@ -12,20 +13,20 @@ use std::fmt::Write;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Columns of what is printed.
+/// The width of the output in columns.
 const WIDTH: usize = 100;
-/// Sizes of the hot pairs.
+/// The sizes of the hot pairs.
 const SIZES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
-/// Pairs of a round: of what takes no call of the driver, and of what does.
+/// The number of pairs in a round, without and with calls to the driver.
 const HOT: u32 = 2000;
 const COLD: u32 = 50;
 
-/// DotCompute's loop: so many turns with a buffer of so many bytes, 2,450 ms without its pool and 125 ms with it.
+/// DotCompute's loop: turns with a buffer of this size. It takes 2,450 ms without its pool and 125 ms with it.
 const TURNS: u64 = 100;
 const BUFFER: usize = 1 << 20;
 const DOTCOMPUTE: f64 = 2450.0 / 125.0;
 
-/// The driver's functions that take memory from the device.
+/// The driver's functions that allocate memory of the device.
 const TAKES: [&str; 4] = [
     "cuMemCreate",
     "cuMemAlloc_v2",
@@ -33,10 +34,11 @@ const TAKES: [&str; 4] = [
     "cuMemAllocAsync",
 ];
 
-/// Measures a pool of a device beside its driver, in so many rounds, and answers what there is to print.
+/// Measures a pool of a device and its driver in `rounds` rounds, and returns the text to print.
 ///
 /// # Errors
-/// Where there is no driver or device, it refuses, or a pool asked it for a buffer that had just come back.
+/// Returns an error if there is no driver or device, if the driver refuses a call, or if a pool called the driver for a buffer
+/// that had just been freed.
 pub fn alloc(number: u32, rounds: usize) -> Result<String, Error> {
     let rounds = rounds.max(1);
     let device = CudaDevice::get(number)?;
@@ -45,7 +47,7 @@ pub fn alloc(number: u32, rounds: usize) -> Result<String, Error> {
     let peer = Peer::new(number, device.has_pools())?;
     let mut out = format!("{}, medians of {rounds} rounds in turn\n", about(&device)?);
     let mut say = |text: &str| {
-        // To a string, which takes everything.
+        // Writing to a string cannot fail.
         let _ = writeln!(out, "{text}");
     };
     if device.is_emulated() {
@@ -71,7 +73,7 @@ pub fn alloc(number: u32, rounds: usize) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Nanoseconds of each of so many turns.
+/// Returns the nanoseconds of each turn.
 fn each(turns: u32, mut turn: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
     let begun = Instant::now();
     for _ in 0..turns {
@@ -99,7 +101,7 @@ fn pairs(
     for bytes in SIZES {
         let mut times = [(); 4].map(|()| Samples::default());
         let mut ratios = [(); 2].map(|()| Samples::default());
-        // The first round takes what the others find.
+        // The first round allocates memory that the others reuse.
         for round in 0..=rounds {
             let ours = each(HOT, || {
                 black_box(pool.alloc::<u8>(bytes, stream)?);
@@ -152,7 +154,7 @@ fn none() -> String {
     "-".to_owned()
 }
 
-/// A time with its unit.
+/// Formats a time with its unit.
 fn unit(nanoseconds: f64) -> String {
     let text = time(nanoseconds);
     if text.ends_with('s') {
@@ -171,12 +173,12 @@ fn ratio(of: Spread) -> String {
     )
 }
 
-/// The loop, with a pool and without.
+/// The results of the loop with and without a pool.
 struct Turns {
     pooled: Spread,
     unpooled: Spread,
     factor: Spread,
-    /// Calls by which memory was taken from the driver, in a whole loop.
+    /// Calls that allocated memory from the driver, in a whole loop.
     pooled_calls: u64,
     unpooled_calls: u64,
     /// Allocations that the pool served without the driver.
@@ -192,7 +194,7 @@ fn loop_of_buffers(
     let mut times = [(); 3].map(|()| Samples::default());
     let (mut pooled_calls, mut unpooled_calls, mut hits) = (0, 0, u64::MAX);
     for _ in 0..rounds {
-        // A new one each time: the first turn is a call of the driver, as it is in a program.
+        // The pool is new each time, so that the first turn calls the driver, as in a program.
         let pool = DevicePool::new(device)?;
         let before = taken()?;
         let begun = Instant::now();
@@ -232,7 +234,7 @@ fn loop_of_buffers(
     })
 }
 
-/// Calls of the library by which memory was taken from the driver, as far as they were watched.
+/// Returns the library's calls that allocated memory from the driver, as far as they were counted.
 fn taken() -> Result<u64, Error> {
     let calls = driver_calls()?;
     let takes = calls.iter().filter(|of| TAKES.contains(&of.function));

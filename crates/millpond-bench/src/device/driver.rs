@@ -1,4 +1,4 @@
-//! What each call of a driver costs the host, as the table that `millpond replay --costs` reads.
+//! Measures the host's cost of each driver call, as the table that `millpond replay --costs` reads.
 
 use super::samples::BySize;
 use super::{EMULATED, Error, about};
@@ -10,9 +10,9 @@ use millpond::engine::{Source, display_size};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Pages of the handles and segments that are asked for.
+/// The sizes of handles and segments, in pages.
 const PAGES: [u64; 5] = [1, 4, 16, 64, 256];
-/// Columns of what is printed.
+/// The width of the output in columns.
 const WIDTH: usize = 100;
 
 /// A section of the table.
@@ -20,7 +20,7 @@ struct Section {
     name: &'static str,
     /// The driver's function, as it is counted.
     function: &'static str,
-    /// Whether it is about memory, and so may cost more for more of it.
+    /// Whether it handles memory, so that its cost may depend on the size.
     sized: bool,
     about: &'static str,
 }
@@ -34,7 +34,7 @@ const fn section(name: &'static str, function: &'static str, sized: bool, about:
     }
 }
 
-/// What the model of a replay knows.
+/// The calls in the model of a replay.
 const MODEL: [Section; 11] = [
     section("malloc", "cuMemAlloc_v2", true, "a whole segment"),
     section(
@@ -59,7 +59,7 @@ const MODEL: [Section; 11] = [
     ),
 ];
 
-/// What is beside it, which no model reads.
+/// Additional calls, which no model reads.
 const BESIDE: [Section; 7] = [
     section(
         "set_access_of_pages",
@@ -104,7 +104,7 @@ const UNMAP_OF_PAGES: &str = "cuMemUnmap of pages";
 struct Measured(BTreeMap<String, BySize>);
 
 impl Measured {
-    /// Notes what each call in this took; `named` has other names for functions.
+    /// Records the time of each call within `what`. `named` replaces names of functions.
     fn during<T>(
         &mut self,
         pages: u64,
@@ -137,16 +137,16 @@ impl Measured {
     }
 }
 
-/// Calls a device's driver and answers the table of what the calls cost, the medians of so many rounds.
+/// Calls a device's driver and returns the table of the costs of its calls, as medians of `rounds` rounds.
 ///
 /// # Errors
-/// Where there is no driver or device, or it refuses.
+/// Returns an error if there is no driver or device, or if the driver refuses a call.
 pub fn driver(number: u32, rounds: usize) -> Result<String, Error> {
     watch_driver_calls(true);
     let device = CudaDevice::get(number)?;
     let free = device.memory()?.free;
     let mut measured = Measured::default();
-    // The first round is the driver's own beginning: it is not counted.
+    // The first round includes the driver's start-up, so it does not count.
     for round in 0..=rounds.max(1) {
         let mut of_round = Measured::default();
         memory(&device, free, &mut of_round)?;
@@ -178,7 +178,7 @@ fn memory(device: &CudaDevice, free: u64, measured: &mut Measured) -> Result<(),
                 ("cuMemSetAccess", SET_ACCESS_OF_PAGES),
                 ("cuMemUnmap", UNMAP_OF_PAGES),
             ];
-            // The rest is of handles of one page again.
+            // The rest uses handles of one page again.
             let mut small = Measured::default();
             small.during(pages, &named, || source.commit(&range, 0, bytes, page))??;
             small.during(pages, &named, || source.decommit(&range, 0, bytes))?;
@@ -227,7 +227,7 @@ fn text(device: &CudaDevice, page: u64, rounds: usize, measured: &Measured) -> R
     let mut out = String::new();
     let mut say = |text: &str| {
         for line in wrap(text, WIDTH - 2).lines() {
-            // To a string, which takes everything.
+            // Writing to a string cannot fail.
             let _ = writeln!(out, "# {line}");
         }
     };
@@ -255,7 +255,7 @@ fn text(device: &CudaDevice, page: u64, rounds: usize, measured: &Measured) -> R
                     let _ = writeln!(out, "per_handle = {per_handle:.4}");
                 }
             }
-            // A driver without these calls is asked for none of them.
+            // A driver without these calls is never asked for them.
             None if index < MODEL.len() => {
                 missing.push(section.name);
                 let _ = writeln!(
@@ -295,7 +295,7 @@ fn one(out: &mut String, section: &Section, costs: &BySize) {
         let _ = writeln!(out, "per_call = {per_call:.3}\nper_page = {per_page:.4}");
         spreads.first().map(|(_, smallest)| *smallest)
     } else {
-        // It was called for others too, with more to do.
+        // Other calls also use this function, with more work to do.
         let spread = costs.of_no_pages();
         let _ = writeln!(
             out,
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
     use millpond::engine::{Costs, Meter};
 
-    /// Costs that are ten for each call and a half for each page.
+    /// Returns costs of ten for each call and a half for each page.
     fn measured() -> Measured {
         let mut measured = Measured::default();
         for section in MODEL.iter().chain(&BESIDE) {
@@ -327,7 +327,7 @@ mod tests {
                 costs.add(*pages, 10.0 + 0.5 * *pages as f64);
             }
             if !section.sized {
-                // As the others call it too.
+                // The other calls use it too.
                 costs.add(64, 1000.0);
             }
         }

@@ -1,7 +1,9 @@
-//! What the order of bytes costs a device: the same update of bodies as an array of structures and as a structure of arrays.
+//! Measures the cost of the order of bytes on a device: the same update of bodies as an array of structures and as a structure
+//! of arrays.
 //!
-//! A device reads and writes sectors of 32 bytes. Neighbouring threads that take neighbouring numbers fill them; threads that each take
-//! a few numbers of a structure leave the rest of it unused. Both kernels compute the same from the same numbers, which is checked.
+//! A device reads and writes sectors of 32 bytes. Neighbouring threads that access neighbouring numbers use whole sectors.
+//! Threads that each access a few numbers of a structure leave the rest of the sectors unused. Both kernels compute the same
+//! from the same numbers, which is checked.
 
 use super::{EMULATED, Error, about};
 use crate::Table;
@@ -12,28 +14,29 @@ use std::time::Duration;
 
 const PTX: &str = include_str!("kernels/motion.ptx");
 
-/// Columns of what is printed.
+/// The width of the output in columns.
 const WIDTH: usize = 100;
-/// Bodies on a card, more than its cache holds; and on the emulated driver, whose times say nothing.
+/// The number of bodies on a card, which exceed its cache, and on the emulated driver, whose times have no meaning.
 const BODIES: usize = 8 << 20;
 const FEW: usize = 1 << 16;
-/// Numbers of a body: its position and velocity alone, with two more as it is often padded, and as one particle of a simulation that
-/// has more to remember.
+/// The numbers of a body: position and velocity alone, with two more as padding, and as a particle of a simulation with more
+/// state.
 const NUMBERS: [usize; 3] = [6, 8, 18];
-/// Those that the update needs: it reads six, and writes three.
+/// The numbers that the update needs: it reads six and writes three.
 const READ: usize = 6;
 const WRITTEN: usize = 3;
-/// Bytes that a device reads or writes at least.
+/// The smallest unit that a device reads or writes, in bytes.
 const SECTOR: usize = 32;
 const DT: f32 = 0.25;
 
-/// Threads of a block.
+/// The number of threads in a block.
 const THREADS: u32 = 256;
 
-/// Measures both layouts in so many rounds, and answers what there is to print.
+/// Measures both layouts in `rounds` rounds, and returns the text to print.
 ///
 /// # Errors
-/// Where there is no driver or device, it refuses, or the two layouts come to different numbers.
+/// Returns an error if there is no driver or device, if the driver refuses a call, or if the two layouts give different
+/// numbers.
 pub fn kernels(number: u32, rounds: usize) -> Result<String, Error> {
     let device = CudaDevice::get(number)?;
     let bodies = if device.is_emulated() { FEW } else { BODIES };
@@ -43,7 +46,7 @@ pub fn kernels(number: u32, rounds: usize) -> Result<String, Error> {
         about(&device)?
     );
     let mut say = |text: &str| {
-        // To a string, which takes everything.
+        // Writing to a string cannot fail.
         let _ = writeln!(out, "{text}");
     };
     if device.is_emulated() {
@@ -77,7 +80,7 @@ pub fn kernels(number: u32, rounds: usize) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Bytes of sectors that a body's update touches, among structures of so many numbers.
+/// Returns the bytes of the sectors that a body's update accesses in structures of this many numbers.
 fn sectors(numbers: usize) -> f64 {
     const MANY: usize = 1024;
     let count = |needed: usize| {
@@ -99,12 +102,12 @@ fn sectors(numbers: usize) -> f64 {
     ((count(READ) + count(WRITTEN)) * SECTOR) as f64 / MANY as f64
 }
 
-/// The same among arrays, whose sectors are full.
+/// Returns the same figure for arrays, which use whole sectors.
 fn arrays_bytes() -> f64 {
     ((READ + WRITTEN) * size_of::<f32>()) as f64
 }
 
-/// The kernels, and where they work.
+/// The kernels and their resources.
 struct Bench {
     structures: CudaKernel,
     arrays: CudaKernel,
@@ -125,7 +128,7 @@ impl Bench {
         })
     }
 
-    /// Median times of both layouts, for bodies of so many numbers.
+    /// Returns the median times of both layouts, for bodies of this many numbers.
     fn both(&self, numbers: usize, rounds: usize) -> Result<[Duration; 2], Error> {
         let field = |field: usize| (0..self.bodies).map(move |body| number(body, field));
         let structures: Vec<f32> = (0..self.bodies * numbers)
@@ -140,7 +143,7 @@ impl Bench {
             );
         }
         let mut times = [Vec::new(), Vec::new()];
-        // The first round loads the code, and counts for nothing.
+        // The first round loads the code, so it does not count.
         for round in 0..=rounds {
             let timer = CudaTimer::start(&self.stream)?;
             self.move_structures(&mut structures, numbers)?;
@@ -172,7 +175,7 @@ impl Bench {
             .arg(numbers as u64)
             .arg(DT)
             .arg(self.bodies as u64);
-        // SAFETY: the arguments are the kernel's parameters; the buffer has so many numbers for each body, at least six.
+        // SAFETY: the arguments are the kernel's parameters. The buffer has this many numbers for each body, at least six.
         Ok(unsafe { launch.launch() }?)
     }
 
@@ -186,11 +189,11 @@ impl Bench {
             launch = launch.arg(velocity);
         }
         let launch = launch.arg(DT).arg(self.bodies as u64);
-        // SAFETY: the arguments are the kernel's parameters; each buffer has a number for each body.
+        // SAFETY: the arguments are the kernel's parameters. Each buffer has one number for each body.
         Ok(unsafe { launch.launch() }?)
     }
 
-    /// Both have moved the same bodies as often.
+    /// Checks that both layouts have moved the same bodies equally often.
     fn compare(
         &self,
         structures: &DeviceBuffer<f32>,
@@ -210,7 +213,7 @@ impl Bench {
     }
 }
 
-/// A field of a body, small enough that no round rounds it.
+/// Returns a field of a body. It is small enough that no round loses precision.
 fn number(body: usize, field: usize) -> f32 {
     ((body * 7 + field * 13) % 256) as f32
 }
@@ -227,11 +230,11 @@ mod tests {
     #[test]
     fn sectors_are_counted_as_they_lie() {
         assert_eq!(arrays_bytes(), 36.0);
-        // A body in each sector, read and written whole.
+        // One body in each sector, which is read and written completely.
         assert_eq!(sectors(8), 64.0);
-        // Without gaps: what is written lies in every sector too.
+        // Without gaps, every sector contains numbers that are written.
         assert_eq!(sectors(6), 48.0);
-        // Of each four bodies six sectors are read, and five written.
+        // For four bodies, six sectors are read and five are written.
         assert_eq!(sectors(18), 88.0);
     }
 }

@@ -1,7 +1,9 @@
-//! A CUDA driver and pools of its devices: what calls cost, and pairs of an allocation and a free beside the driver's own.
+//! Measures a CUDA driver and pools of its devices: the cost of calls, and pairs of an allocation and a free compared with the
+//! driver's own.
 //!
-//! `driver` prints the table of costs that a replay's model reads, `alloc` a pool beside `cuMemAlloc` and `cuMemAllocAsync`, `kernels` what
-//! an array of structures costs a kernel beside a structure of arrays. On the emulated driver all say that its times are the machine's and no card's.
+//! `driver` prints the table of costs that a replay's model reads. `alloc` compares a pool with `cuMemAlloc` and
+//! `cuMemAllocAsync`. `kernels` compares an array of structures with a structure of arrays. On the emulated driver, each output
+//! says that its times are those of the machine and not of a card.
 
 mod alloc;
 #[allow(unsafe_code, reason = "writes and reads memory of a device")]
@@ -28,37 +30,37 @@ use millpond::cuda::{CudaDevice, CudaError, DevicePoolError, KernelError};
 use millpond::engine::SourceError;
 use thiserror::Error;
 
-/// Why a device could not be measured.
+/// The reason why a device could not be measured.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The driver, or there is none.
+    /// The driver failed or does not exist.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// The driver, called past the library.
+    /// A direct call to the driver failed.
     #[error("the driver failed: {0:?}")]
     Driver(#[from] DriverError),
     /// A kernel could not be loaded or launched.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// A pool could not be made.
+    /// A pool could not be created.
     #[error(transparent)]
     Pool(#[from] DevicePoolError),
-    /// The device gave no memory.
+    /// The device has no memory left.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// A pool gave none.
+    /// A pool could not allocate memory.
     #[error(transparent)]
     Alloc(#[from] millpond::AllocError),
-    /// Something was measured that does not hold.
+    /// A measured result is wrong.
     #[error("{0}")]
     Untrue(String),
 }
 
-/// What is said where the driver is the emulated one.
+/// The note for the emulated driver.
 const EMULATED: &str = "The driver is the emulated one: these times are the emulator's on this machine, and tell nothing of a card.";
 
-/// The device and its driver, in a line.
+/// Returns the device and its driver in one line.
 fn about(device: &CudaDevice) -> Result<String, CudaError> {
     let version = CudaDevice::driver_version()?;
     Ok(format!(

@@ -1,16 +1,16 @@
-//! The driver's own ways to memory, called past the library.
+//! The driver's own allocation calls, without the library.
 
 use super::Error;
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// The driver, with a device's primary context on this thread.
+/// The driver with a device's primary context on this thread.
 pub(super) struct Peer {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     pool: Option<(sys::CUmemoryPool, u64)>,
-    /// Calls of `cuMemAlloc` that gave memory.
+    /// The number of `cuMemAlloc` calls that returned memory.
     taken: Cell<u64>,
 }
 
@@ -26,40 +26,40 @@ impl Peer {
             taken: Cell::new(0),
         };
         if pools {
-            // SAFETY: the device is the context's.
+            // SAFETY: the device belongs to the context.
             let pool = unsafe { result::device::get_default_mem_pool(peer.context.cu_device()) }?;
             let before = threshold(pool)?;
-            // It keeps what is freed, as programs that want it fast have it do.
+            // The pool keeps freed memory, as fast programs configure it.
             set_threshold(pool, u64::MAX)?;
             peer.pool = Some((pool, before));
         }
         Ok(peer)
     }
 
-    /// `cuMemAlloc`.
+    /// Calls `cuMemAlloc`.
     pub(super) fn plain(&self, bytes: usize) -> Result<u64, Error> {
-        // SAFETY: nobody reads what is there.
+        // SAFETY: nobody reads the uninitialised memory.
         let address = unsafe { result::malloc_sync(bytes) }?;
         self.taken.set(self.taken.get() + 1);
         Ok(address)
     }
 
-    /// How often that gave memory.
+    /// Returns how many calls of `plain` returned memory.
     pub(super) fn taken(&self) -> u64 {
         self.taken.get()
     }
 
-    /// `cuMemFree`.
+    /// Calls `cuMemFree`.
     pub(super) fn give_plain(&self, address: u64) -> Result<(), Error> {
-        // SAFETY: the address came from `plain`, once, and no work is on it.
+        // SAFETY: the address came from `plain`, is freed once, and no work uses it.
         Ok(unsafe { result::free_sync(address) }?)
     }
 
-    /// `cuMemAllocAsync` and `cuMemFreeAsync` on a stream.
+    /// Calls `cuMemAllocAsync` and `cuMemFreeAsync` on a stream.
     pub(super) fn pair_on_stream(&self, bytes: usize) -> Result<(), Error> {
-        // SAFETY: nobody reads what is there.
+        // SAFETY: nobody reads the uninitialised memory.
         let address = unsafe { result::malloc_async(self.stream.cu_stream(), bytes) }?;
-        // SAFETY: the address was made just now, on the same stream.
+        // SAFETY: the address was just allocated on the same stream.
         Ok(unsafe { result::free_async(address, self.stream.cu_stream()) }?)
     }
 
@@ -73,7 +73,7 @@ impl Drop for Peer {
         if let Some((pool, before)) = self.pool {
             let _ = self.stream.synchronize();
             let _ = set_threshold(pool, before);
-            // SAFETY: the device's own pool is always there.
+            // SAFETY: the device's default pool always exists.
             let _ = unsafe { result::mem_pool::trim_to(pool, 0) };
         }
     }
@@ -82,7 +82,7 @@ impl Drop for Peer {
 fn threshold(pool: sys::CUmemoryPool) -> Result<u64, Error> {
     let mut bytes = 0u64;
     let what = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    // SAFETY: the device's own pool is always there; the attribute is a number of 64 bits, in a local.
+    // SAFETY: the device's default pool always exists. The attribute is a 64-bit number in a local variable.
     unsafe { result::mem_pool::get_attribute(pool, what, (&raw mut bytes).cast()) }?;
     Ok(bytes)
 }

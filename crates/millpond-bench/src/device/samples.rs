@@ -1,8 +1,8 @@
-//! Times of one thing, and what they come to.
+//! Samples of one time, and their summary.
 
 use std::collections::BTreeMap;
 
-/// Times of one thing.
+/// Samples of one time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Samples(Vec<f64>);
 
@@ -11,7 +11,7 @@ impl Samples {
         self.0.push(time);
     }
 
-    /// Median, least and most; none without a time.
+    /// Returns the median, the minimum and the maximum, or `None` without a sample.
     pub(super) fn spread(&self) -> Option<Spread> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -23,7 +23,7 @@ impl Samples {
     }
 }
 
-/// What times come to.
+/// The summary of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -31,7 +31,7 @@ pub(super) struct Spread {
     pub(super) most: f64,
 }
 
-/// Times of one thing by the pages it was about.
+/// Samples by number of pages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BySize(BTreeMap<u64, Samples>);
 
@@ -40,21 +40,21 @@ impl BySize {
         self.0.entry(pages).or_default().add(time);
     }
 
-    /// Those of what was about no pages.
+    /// Returns the summary of calls without pages.
     pub(super) fn of_no_pages(&self) -> Option<Spread> {
         self.0.get(&0)?.spread()
     }
 
-    /// Pages, and what times come to.
+    /// Returns the summary for each number of pages.
     pub(super) fn spreads(&self) -> Vec<(u64, Spread)> {
         let all = self.0.iter();
         all.filter_map(|(pages, samples)| Some((*pages, samples.spread()?)))
             .collect()
     }
 
-    /// A straight line through the medians: the cost of a call, and of each page. Neither is below nought.
+    /// Fits a straight line to the medians, and returns the cost of a call and of each page. Neither is negative.
     ///
-    /// The slope is the median of those between any two sizes, so that one odd size does not bend it.
+    /// The slope is the median of the slopes between any two sizes, so that one outlier does not change it.
     pub(super) fn line(&self) -> Option<(f64, f64)> {
         let points: Vec<(f64, f64)> = self
             .spreads()

@@ -1,16 +1,16 @@
-//! What is measured: an allocator behind four calls, and a block of it that gives itself back.
+//! The interface of a measured allocator, and a block that frees itself.
 
 use std::alloc::Layout;
 use std::hint::black_box;
 use std::ptr::NonNull;
 use thiserror::Error;
 
-/// Size and alignment of a block. Invariant: the size is not zero.
+/// The size and alignment of a block. Invariant: the size is not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape(Layout);
 
 impl Shape {
-    /// Sizes of nought are made one; an alignment that is none, the least.
+    /// Creates a shape. A size of 0 becomes 1. An invalid layout becomes a single byte.
     pub(crate) fn new(size: usize, align: usize) -> Self {
         Self(Layout::from_size_align(size.max(1), align).unwrap_or(Layout::new::<u8>()))
     }
@@ -35,27 +35,27 @@ impl Shape {
 ///
 /// # Safety
 ///
-/// An address that [`alloc`](Self::alloc) or [`alloc_zeroed`](Self::alloc_zeroed) answers, unless it is null, is
-/// that of `size` bytes, at a multiple of `align`, which this process may read and write and which nobody else is
-/// given, until it is given to [`free`](Self::free). An allocator that is `Sync` takes it back from any thread.
+/// A non-null address that [`alloc`](Self::alloc) or [`alloc_zeroed`](Self::alloc_zeroed) returns must point to `size` bytes at
+/// a multiple of `align`. This process may read and write them, and nobody else gets them, until the address is passed to
+/// [`free`](Self::free). An allocator that is `Sync` accepts the free from any thread.
 pub(crate) unsafe trait Allocator {
-    /// Memory of this shape, or null.
+    /// Allocates memory of this shape, or returns null.
     fn alloc(&self, shape: Shape) -> *mut u8;
 
-    /// Memory of this shape that reads as zero, or null.
+    /// Allocates zeroed memory of this shape, or returns null.
     fn alloc_zeroed(&self, shape: Shape) -> *mut u8;
 
-    /// Takes memory back.
+    /// Frees memory.
     ///
     /// # Safety
-    /// The address came from this allocator, for this shape, and is given back for the first time.
+    /// The address must come from this allocator for this shape, and must not have been freed yet.
     unsafe fn free(&self, address: NonNull<u8>, shape: Shape);
 
-    /// Gives to the system what no block uses, as far as the allocator has a call for that.
+    /// Returns unused memory to the system, if the allocator has a call for that.
     fn trim(&self) {}
 }
 
-// SAFETY: every call is the allocator's own.
+// SAFETY: every call is forwarded to the allocator.
 unsafe impl<A: Allocator> Allocator for &A {
     #[inline]
     fn alloc(&self, shape: Shape) -> *mut u8 {
@@ -69,7 +69,7 @@ unsafe impl<A: Allocator> Allocator for &A {
 
     #[inline]
     unsafe fn free(&self, address: NonNull<u8>, shape: Shape) {
-        // SAFETY: the caller's word is the one asked for.
+        // SAFETY: the caller guarantees what `free` requires.
         unsafe { (**self).free(address, shape) }
     }
 
@@ -78,31 +78,31 @@ unsafe impl<A: Allocator> Allocator for &A {
     }
 }
 
-/// The allocator had no memory to give.
+/// The allocator refused to allocate memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{size} bytes were refused")]
 pub(crate) struct Refused {
     size: usize,
 }
 
-/// A block in our hands. Invariant: `address` came from `from` for `shape`, and has not been given back.
+/// An allocated block. Invariant: `address` came from `from` for `shape`, and has not been freed.
 pub(crate) struct Block<'a, A: Allocator> {
     address: NonNull<u8>,
     shape: Shape,
     from: &'a A,
 }
 
-// SAFETY: a block is the sole owner of its bytes, and what it calls when dropped takes them from any thread.
+// SAFETY: a block is the only owner of its bytes, and its drop calls `free`, which any thread may call.
 unsafe impl<A: Allocator + Sync> Send for Block<'_, A> {}
 
 impl<'a, A: Allocator> Block<'a, A> {
-    /// With any contents. Nothing may be read before it is written.
+    /// Allocates a block with arbitrary contents. It must be written before it is read.
     #[inline]
     pub(crate) fn new(from: &'a A, shape: Shape) -> Result<Self, Refused> {
         Self::made(from, shape, from.alloc(shape))
     }
 
-    /// Reading as zero.
+    /// Allocates a zeroed block.
     #[inline]
     pub(crate) fn zeroed(from: &'a A, shape: Shape) -> Result<Self, Refused> {
         Self::made(from, shape, from.alloc_zeroed(shape))
@@ -110,7 +110,7 @@ impl<'a, A: Allocator> Block<'a, A> {
 
     #[inline]
     fn made(from: &'a A, shape: Shape, address: *mut u8) -> Result<Self, Refused> {
-        // What is allocated must be seen to be used, or the pair is optimised away.
+        // The address must seem to be used, or the compiler would remove the pair.
         let address = NonNull::new(black_box(address)).ok_or(Refused { size: shape.size() })?;
         Ok(Self { address, shape, from })
     }
@@ -125,26 +125,27 @@ impl<'a, A: Allocator> Block<'a, A> {
         self.address.addr().get()
     }
 
-    /// Writes the byte at a place in the block.
+    /// Writes the byte at an offset in the block.
     #[inline]
     pub(crate) fn put(&mut self, at: usize, byte: u8) {
         assert!(at < self.size());
-        // SAFETY: within the block, as was just looked at.
+        // SAFETY: the offset is within the block, as the assertion checks.
         let place = unsafe { self.address.add(at) };
-        // SAFETY: by the invariant a byte of ours.
+        // SAFETY: by the invariant the byte belongs to this block.
         unsafe { place.write_volatile(byte) };
     }
 
-    /// The byte at a place in the block.
+    /// Returns the byte at an offset in the block.
     ///
     /// # Safety
-    /// It was written, by [`put`](Self::put) or [`fill`](Self::fill) or because the block was asked for as zero.
+    /// The byte must have been written by [`put`](Self::put) or [`fill`](Self::fill), or the block must have been allocated as
+    /// zeroed.
     #[inline]
     pub(crate) unsafe fn get(&self, at: usize) -> u8 {
         assert!(at < self.size());
-        // SAFETY: within the block, as was just looked at.
+        // SAFETY: the offset is within the block, as the assertion checks.
         let place = unsafe { self.address.add(at) };
-        // SAFETY: by the invariant a byte of ours, and by the caller's word it has a value.
+        // SAFETY: by the invariant the byte belongs to this block, and the caller guarantees that it has a value.
         unsafe { place.read_volatile() }
     }
 
@@ -159,20 +160,20 @@ impl<'a, A: Allocator> Block<'a, A> {
     /// Writes every byte.
     #[inline]
     pub(crate) fn fill(&mut self, byte: u8) {
-        // SAFETY: by the invariant all of these bytes are ours.
+        // SAFETY: by the invariant all of these bytes belong to this block.
         unsafe { self.address.as_ptr().write_bytes(byte, self.shape.size()) };
         black_box(self.address);
     }
 
-    /// Writes a copy of another block, as far as both go.
+    /// Copies the bytes of another block, as many as both contain.
     ///
     /// # Safety
-    /// Every byte of the other was written.
+    /// Every byte of the other block must have been written.
     #[inline]
     pub(crate) unsafe fn copy(&mut self, other: &Self) {
         let bytes = self.size().min(other.size());
-        // SAFETY: by the invariants both are ours for so many bytes and apart from each other; by the caller's word
-        // those of the other have values.
+        // SAFETY: by the invariants both blocks are valid for this many bytes and do not overlap. The caller guarantees that
+        // the bytes of the other one have values.
         unsafe {
             self.address
                 .as_ptr()
@@ -181,13 +182,13 @@ impl<'a, A: Allocator> Block<'a, A> {
         black_box(self.address);
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the block.
     ///
     /// # Safety
-    /// Every byte was written, by [`fill`](Self::fill) or because the block was asked for as zero.
+    /// Every byte must have been written by [`fill`](Self::fill), or the block must have been allocated as zeroed.
     #[inline]
     pub(crate) unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: by the invariant the bytes are ours, and by the caller's word they have values.
+        // SAFETY: by the invariant the bytes belong to this block, and the caller guarantees that they have values.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.shape.size()) }
     }
 }
@@ -195,7 +196,7 @@ impl<'a, A: Allocator> Block<'a, A> {
 impl<A: Allocator> Drop for Block<'_, A> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the invariant says what `free` asks for, and drop runs once.
+        // SAFETY: the invariant guarantees what `free` requires, and drop runs only once.
         unsafe { self.from.free(self.address, self.shape) }
     }
 }

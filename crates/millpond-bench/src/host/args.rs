@@ -1,4 +1,4 @@
-//! What is asked for on the command line.
+//! Parses the command line.
 
 use crate::host::child::FLAG;
 use crate::host::contender::Contender;
@@ -6,7 +6,7 @@ use crate::host::recording::{self, Part};
 use crate::host::spec::{GROUPS, Spec, group};
 use crate::host::work::Effort;
 
-/// How it is to be called.
+/// The help text.
 pub const USAGE: &str = "\
 host [w1 w2 w3 w4 w5 w6 half seeds | WORKLOAD]... [--peer NAME]... [--rounds N]
 host --once WORKLOAD [--peer NAME]
@@ -27,25 +27,25 @@ A WORKLOAD is one of a group: w1:64KiB:a16:touch, w2x2, w3:8000, w6:1MiB, tensor
 A PEER is (loop), glibc, gl-tuned, mimalloc, jemalloc, je-tuned, snmalloc, mmap or millpond;
 mmap, a fresh map for each block, is measured only where it is named.";
 
-/// What to do.
+/// The requested task.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Help,
-    /// Measure all of these, so many times.
+    /// Measure all of these in several rounds.
     Measure {
         groups: Vec<(String, Vec<Spec>)>,
         peers: Vec<Contender>,
         rounds: usize,
     },
-    /// Run one here, once.
+    /// Run one workload once in this process.
     Once(Spec, Contender),
-    /// Be a child.
+    /// Run as a child.
     Cell(Spec, Contender, Effort),
-    /// Be one that replays a recording.
+    /// Run as a child that replays a recording.
     Tape(Part),
 }
 
-/// Reads the arguments after the program's name.
+/// Parses the arguments after the program's name.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Task, String> {
     let mut arguments = arguments.into_iter();
     let (mut named, mut peers, mut rounds, mut once) = (Vec::new(), Vec::new(), 5, None);
@@ -91,7 +91,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Task,
     if named.is_empty() {
         named = GROUPS.map(|name| (name.to_owned(), group(name))).to_vec();
     }
-    // In one order however they are named, so that tables of two runs look alike.
+    // The order is fixed, so that the tables of two runs can be compared.
     let peers = match peers.is_empty() {
         true => Contender::usual().collect(),
         false => Contender::ALL.into_iter().filter(|c| peers.contains(c)).collect(),

@@ -1,4 +1,4 @@
-//! One run in a process of its own: this program again, under a hidden flag.
+//! Runs a workload in a separate process: this program again with a hidden flag.
 
 use crate::host::contender::Contender;
 use crate::host::figures::Figures;
@@ -9,10 +9,10 @@ use std::fmt::Display;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// `--cell WORKLOAD PEER EFFORT` is what a child is started with.
+/// The first argument of a child: `--cell WORKLOAD PEER EFFORT`.
 pub(crate) const FLAG: &str = "--cell";
 
-/// What begins so in our own environment would reach an allocator.
+/// Prefixes of environment variables that would configure an allocator.
 const SETTINGS: [&str; 6] = [
     "MALLOC_",
     "MIMALLOC_",
@@ -22,29 +22,29 @@ const SETTINGS: [&str; 6] = [
     POOLS,
 ];
 
-/// What pools of ours are told by the environment.
+/// The variable with settings of our pools.
 pub(crate) const POOLS: &str = "MILLPOND_CONF";
 
-/// A line where our own environment tells pools something that the children are not told.
+/// Returns a note if the environment contains settings of pools, which the children do not get.
 pub(crate) fn kept_from_children() -> Option<String> {
     std::env::var_os(POOLS)?;
     Some(format!("{POOLS} is set; what is measured runs without it."))
 }
 
-/// How this program is started again so that [`run`](crate::host::run) gets the arguments.
+/// The way to start this program again so that [`run`](crate::host::run) gets the arguments.
 #[derive(Clone, Debug, Default)]
 pub struct Again {
     words: Vec<String>,
 }
 
 impl Again {
-    /// As the program `host`, whose arguments are all for [`run`](crate::host::run).
+    /// For the program `host`, which passes all arguments to [`run`](crate::host::run).
     #[must_use]
     pub fn as_host() -> Self {
         Self::default()
     }
 
-    /// As a program that hands over what follows these words.
+    /// For a program that passes on the arguments after these words.
     #[must_use]
     pub fn behind(words: &[&str]) -> Self {
         Self {
@@ -52,8 +52,8 @@ impl Again {
         }
     }
 
-    /// Starts a child with these arguments, in an environment in which no allocator is tuned but as told, gives it
-    /// something to read, and reads what it answers.
+    /// Starts a child with these arguments. Its environment contains no settings of allocators except the given ones. Writes
+    /// `input` to its stdin and returns its output.
     pub(crate) fn start(
         &self,
         arguments: &[&str],
@@ -81,14 +81,14 @@ impl Again {
             .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|e| fail(&e))?;
         if let Some(mut pipe) = child.stdin.take() {
-            // A child that ends before it has read all says why itself.
+            // A child that ends before it has read everything reports the reason itself.
             let _ = pipe.write_all(input);
         }
         let output = child.wait_with_output().map_err(|e| fail(&e))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             let said = said.trim();
-            // What it says of itself, without its name.
+            // The error of the child without the program's name.
             let said = ["millpond: ", "error: "]
                 .iter()
                 .fold(said, |s, name| s.trim_start_matches(name));
@@ -102,7 +102,7 @@ impl Again {
     }
 }
 
-/// Runs a workload in a child, and reads what it answers.
+/// Runs a workload in a child and returns its figures.
 pub(crate) fn start(
     spec: Spec,
     contender: Contender,
@@ -115,13 +115,13 @@ pub(crate) fn start(
         .map_err(|why| format!("{spec} under {}: {why}", contender.name()))
 }
 
-/// The child's side.
+/// Runs the workload in the child.
 pub(crate) fn run(spec: Spec, contender: Contender, effort: Effort) -> Result<Figures, String> {
     pin(spec.threads())?;
     contender.run(spec, effort).map_err(|error| error.to_string())
 }
 
-/// To the last processors that this process may use, as many as there are threads: the first serve the system most.
+/// Pins the process to the last processors that it may use, one for each thread. The system uses the first processors most.
 pub(crate) fn pin(threads: usize) -> Result<(), String> {
     let pinned = || {
         let all = sched_getaffinity(None)?;

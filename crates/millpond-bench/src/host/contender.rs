@@ -1,4 +1,4 @@
-//! Who is measured.
+//! The measured allocators.
 
 use crate::host::allocator::Allocator;
 use crate::host::figures::Figures;
@@ -13,7 +13,7 @@ use crate::host::unpooled::Unpooled;
 use crate::host::work::{self, Effort, Outcome};
 use std::alloc::System;
 
-/// What is done over an allocator, whichever it is.
+/// Work over an allocator of any type.
 trait Work {
     fn run<A: Allocator + Sync>(self, from: &A) -> Outcome<Figures>;
 }
@@ -41,17 +41,17 @@ impl Work for Recorded<'_> {
     }
 }
 
-/// How those that are missing are had.
+/// How to get the missing allocators.
 const PEERS: &str = "build with --features peers";
 
-/// A line about those that were not built in, if any.
+/// Returns a line that lists the allocators that were not built in, if any.
 pub(crate) fn missing() -> Option<String> {
     let all = Contender::ALL.into_iter().filter(|one| !one.is_built());
     let names: Vec<&str> = all.map(Contender::name).collect();
     (!names.is_empty()).then(|| format!("not built in: {}; {PEERS}", names.join(", ")))
 }
 
-/// An allocator with its settings. Each run has a process of its own, as heaps and settings are the process's.
+/// An allocator with its settings. Each run has its own process, because heaps and settings belong to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contender {
     Loop,
@@ -61,7 +61,7 @@ pub(crate) enum Contender {
     Jemalloc,
     JemallocTuned,
     Snmalloc,
-    /// No allocator at all: a map for each block.
+    /// No allocator: a separate mapping for each block.
     Unpooled,
     Millpond,
 }
@@ -79,13 +79,13 @@ impl Contender {
         Self::Millpond,
     ];
 
-    /// Those that are measured unless some are named: what was built, and is a heap.
+    /// Returns the default set: all allocators that were built in and are a heap.
     pub(crate) fn usual() -> impl Iterator<Item = Self> {
         let usual = |one: &Self| one.is_built() && *one != Self::Unpooled;
         Self::ALL.into_iter().filter(usual)
     }
 
-    /// Whether this program has it.
+    /// Returns whether this program contains it.
     pub(crate) fn is_built(self) -> bool {
         let peer = matches!(
             self,
@@ -122,7 +122,7 @@ impl Contender {
         }
     }
 
-    /// Its settings, read when its process starts. Those of the tuned ones keep freed memory for good.
+    /// Returns its settings, which are read when its process starts. Those of the tuned variants keep freed memory forever.
     pub(crate) fn environment(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::GlibcTuned => &[
@@ -138,7 +138,7 @@ impl Contender {
         }
     }
 
-    /// What this process lacks to be measured as it, where its settings had to be there before the start.
+    /// Returns the settings that this process lacks, if they must be set before the process starts.
     pub(crate) fn lacks(self) -> Option<String> {
         let unset = |(key, value): &&(&str, &str)| std::env::var(key).as_deref() != Ok(*value);
         let lines = self
@@ -150,8 +150,8 @@ impl Contender {
         (!lines.is_empty()).then(|| lines.join(" "))
     }
 
-    /// Whether it runs this workload. jemalloc as it comes takes half a minute for the longest, and says no more
-    /// there than in the shorter one.
+    /// Returns whether it runs this workload. Untuned jemalloc needs half a minute for the longest one, which shows no more
+    /// than the shorter one.
     pub(crate) fn runs(self, spec: Spec) -> bool {
         match (self, spec) {
             (Self::Loop, Spec::Live { .. } | Spec::LiveThreads | Spec::Handoff | Spec::Half) => false,
@@ -171,17 +171,17 @@ impl Contender {
         }
     }
 
-    /// Runs a recorded program in this process; a pool of ours under a policy.
+    /// Runs a recorded program in this process. A pool of ours uses this policy.
     pub(crate) fn run_tape(self, tape: &Tape, touch: Touch, check: bool, policy: &str) -> Outcome<Figures> {
         let recorded = Recorded { tape, touch, check };
         self.over(policy, recorded)
     }
 
-    /// Does some work over the allocator that this is.
+    /// Runs some work over this allocator.
     fn over(self, policy: &str, work: impl Work) -> Outcome<Figures> {
         match self {
             Self::Loop => Err(format!("{} has nothing to run", self.name()).into()),
-            // Rust's own `System` is malloc and calloc up to an alignment of 16, and posix_memalign above.
+            // Rust's `System` calls malloc and calloc for alignments up to 16, and posix_memalign above.
             Self::Glibc | Self::GlibcTuned => work.run(&Global::new(System, trim_glibc)),
             #[cfg(feature = "peers")]
             Self::Mimalloc => work.run(&Global::new(mimalloc::MiMalloc, trim_mimalloc)),

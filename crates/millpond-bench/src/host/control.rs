@@ -1,12 +1,12 @@
-//! What the loops themselves cost: one region, touched before, given out in a row.
+//! Measures the cost of the loops: allocates from one touched region in sequence.
 
 use crate::host::allocator::{Allocator, Shape};
 use std::alloc::{GlobalAlloc, System};
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
 
-/// Gives memory in a row, and begins anew once everything is back. It searches nothing and shares nothing, so it
-/// is what is left of a measurement when the allocator is taken out of it. Not `Sync`: each thread has its own.
+/// Allocates in sequence, and starts again when everything is freed. It searches nothing and shares nothing, so it measures the
+/// loop without an allocator. It is not `Sync`, because each thread has its own.
 pub(crate) struct Control {
     /// Invariant: null, or [`REGION`] bytes from the system's heap that only this control uses.
     region: *mut u8,
@@ -14,11 +14,11 @@ pub(crate) struct Control {
     live: Cell<usize>,
 }
 
-/// More than any loop it runs holds at once, and the alignment of the start.
+/// The size of the region, which exceeds everything that a loop holds at once, and its alignment.
 const REGION: usize = 128 << 20;
 const ALIGN: usize = 4096;
 
-// SAFETY: the region is its own, and moves with it.
+// SAFETY: the region belongs to the control and moves with it.
 unsafe impl Send for Control {}
 
 impl Control {
@@ -38,8 +38,8 @@ impl Control {
     }
 }
 
-// SAFETY: places are given in a row within the region, so apart from one another, until all of them are back. The
-// region begins at a multiple of 4096, and a place at a multiple of the alignment if that is no more.
+// SAFETY: places are allocated in sequence within the region, so they do not overlap, until all of them are freed. The region
+// is aligned to 4096, and so is a place up to this alignment.
 unsafe impl Allocator for Control {
     #[inline]
     fn alloc(&self, shape: Shape) -> *mut u8 {
@@ -49,7 +49,7 @@ unsafe impl Allocator for Control {
         }
         self.next.set(at + shape.size());
         self.live.set(self.live.get() + 1);
-        // SAFETY: within the region, as was just looked at.
+        // SAFETY: the place is within the region, as was just checked.
         unsafe { self.region.add(at) }
     }
 
@@ -57,7 +57,7 @@ unsafe impl Allocator for Control {
     fn alloc_zeroed(&self, shape: Shape) -> *mut u8 {
         let place = self.alloc(shape);
         if !place.is_null() {
-            // SAFETY: so many bytes were just given there.
+            // SAFETY: this many bytes were just allocated there.
             unsafe { place.write_bytes(0, shape.size()) };
         }
         place
@@ -76,7 +76,7 @@ unsafe impl Allocator for Control {
 impl Drop for Control {
     fn drop(&mut self) {
         if !self.region.is_null() {
-            // SAFETY: by the invariant the system's heap gave it for this layout, and no block outlives us.
+            // SAFETY: by the invariant the system's heap allocated it with this layout, and no block outlives the control.
             unsafe { System.dealloc(self.region, Shape::new(REGION, ALIGN).layout()) };
         }
     }

@@ -1,6 +1,6 @@
-//! Chance that falls alike in every run.
+//! Random numbers that are the same in every run.
 
-/// A sequence of random numbers, from a seed.
+/// A sequence of random numbers from a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(u64);
 
@@ -16,12 +16,12 @@ impl Dice {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A whole number below another.
+    /// Returns a whole number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
-    /// A size between two: each doubling of it as likely as any other.
+    /// Returns a size between two limits. Each doubling of it is equally likely.
     pub(crate) fn size(&mut self, least: usize, most: usize) -> usize {
         let share = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         let size = least as f64 * (most as f64 / least as f64).powf(share);

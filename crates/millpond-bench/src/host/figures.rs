@@ -1,4 +1,4 @@
-//! What one run of a workload came to, and its line-by-line form between parent and child.
+//! The result of one run of a workload, and its textual form between parent and child.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -6,36 +6,36 @@ use std::str::FromStr;
 /// The cost of one part of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Time {
-    /// Which part; one word.
+    /// The name of the part, one word.
     pub(crate) part: String,
-    /// For one operation.
+    /// Nanoseconds for one operation.
     pub(crate) nanoseconds: f64,
-    /// How many there were.
+    /// The number of operations.
     pub(crate) operations: u64,
-    /// Minor faults for one operation.
+    /// Minor page faults for one operation.
     pub(crate) faults: f64,
-    /// Payload of one operation, or nought where a rate means nothing.
+    /// Bytes of one operation, or 0 if a rate has no meaning.
     pub(crate) bytes: u64,
 }
 
-/// Resident bytes at the stages of a workload, beside the bytes in our hands.
+/// Resident bytes at the stages of a workload, and the bytes that the workload held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
     /// Before the first allocation.
     pub(crate) start: u64,
-    /// At most.
+    /// The maximum.
     pub(crate) peak: u64,
-    /// Most bytes in our hands at once.
+    /// The most bytes that the workload held at once.
     pub(crate) live: u64,
     /// After the workload's frees.
     pub(crate) freed: u64,
-    /// After a trim on top.
+    /// After the frees and a trim.
     pub(crate) trimmed: u64,
-    /// Bytes still in our hands then.
+    /// Bytes that the workload still held then.
     pub(crate) left: u64,
 }
 
-/// Everything a run is asked for.
+/// The figures of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Figures {
     pub(crate) times: Vec<Time>,

@@ -1,4 +1,4 @@
-//! What the system says about this process, and the clock of one part of a workload.
+//! Reads the system's figures about this process, and times one part of a workload.
 
 use crate::CpuClock;
 use crate::host::figures::Time;
@@ -6,16 +6,16 @@ use std::fs::File;
 use std::io::Read;
 use std::time::Instant;
 
-/// Which time counts.
+/// The kind of time that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clock {
-    /// This thread's on a processor.
+    /// The processor time of this thread.
     Thread,
-    /// The wall's: where threads wait for each other.
+    /// Wall-clock time, for threads that wait for each other.
     Wall,
 }
 
-/// One part of a workload, being timed.
+/// A part of a workload that is being timed.
 pub(crate) struct Timed {
     clock: Clock,
     faults: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    /// Starts now.
+    /// Starts the timer.
     pub(crate) fn start(clock: Clock) -> Self {
         Self {
             clock,
@@ -34,7 +34,7 @@ impl Timed {
         }
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     pub(crate) fn nanoseconds(&self) -> f64 {
         match self.clock {
             Clock::Thread => self.cpu.nanoseconds(),
@@ -42,7 +42,7 @@ impl Timed {
         }
     }
 
-    /// Ends the part: so many operations of so many bytes each.
+    /// Ends the part, which consisted of `operations` operations of `bytes` bytes each.
     pub(crate) fn stop(&self, part: &str, operations: u64, bytes: u64) -> Time {
         let each = operations.max(1) as f64;
         let nanoseconds = self.nanoseconds() / each;
@@ -56,9 +56,9 @@ impl Timed {
     }
 }
 
-/// Page faults of this process that needed no disk.
+/// Returns the minor page faults of this process.
 fn minor_faults() -> u64 {
-    // The name of the program is in parentheses and may hold spaces; the count is the eighth field after it.
+    // The program's name is in parentheses and may contain spaces. The count is the eighth field after it.
     let text = read("/proc/self/stat");
     let fields = text.rsplit(|b| *b == b')').next().unwrap_or_default();
     let field = fields.split(|b| *b == b' ').nth(8).unwrap_or_default();
@@ -68,22 +68,22 @@ fn minor_faults() -> u64 {
         .unwrap_or(0)
 }
 
-/// Bytes of this process in memory now.
+/// Returns the resident bytes of this process.
 pub(crate) fn resident() -> u64 {
     kibibytes(&read("/proc/self/smaps_rollup"), b"Rss:")
 }
 
-/// The most there have been.
+/// Returns the peak of resident bytes.
 pub(crate) fn most_resident() -> u64 {
     kibibytes(&read("/proc/self/status"), b"VmHWM:")
 }
 
-/// Starts the most there have been anew. Where the system refuses it is that of the whole process.
+/// Resets the peak of resident bytes. If the system refuses, the peak is that of the whole process.
 pub(crate) fn forget_most_resident() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// The value of a line of the system's, in bytes.
+/// Returns the value of a line of a system file, in bytes.
 fn kibibytes(text: &[u8], name: &[u8]) -> u64 {
     let line = text
         .split(|b| *b == b'\n')
@@ -92,7 +92,7 @@ fn kibibytes(text: &[u8], name: &[u8]) -> u64 {
     digits.fold(0, |sum, d| sum * 10 + u64::from(d - b'0')) * 1024
 }
 
-/// The beginning of a file of the system's, on the stack: what is measured may be the heap.
+/// Reads the beginning of a system file to the stack, because the heap may be under measurement.
 fn read(path: &str) -> [u8; 4096] {
     let mut text = [0; 4096];
     let mut filled = 0;
@@ -117,7 +117,7 @@ mod tests {
         assert!(resident() >= 32 << 20);
         assert!(most_resident() >= 32 << 20);
         drop(touched);
-        // Other tests run beside this one, and 32 MiB are more than they hold.
+        // Other tests run at the same time, but they hold less than 32 MiB.
         let before = most_resident();
         forget_most_resident();
         assert!(most_resident() <= before);

@@ -1,10 +1,10 @@
-//! Allocators that have Rust's own interface: all peers.
+//! Allocators with the interface of `GlobalAlloc`: all peers.
 
 use crate::host::allocator::{Allocator, Shape};
 use std::alloc::GlobalAlloc;
 use std::ptr::NonNull;
 
-/// A heap, and how it is trimmed.
+/// A heap, and its trim function.
 pub(crate) struct Global<G> {
     heap: G,
     trim: fn(),
@@ -16,7 +16,7 @@ impl<G> Global<G> {
     }
 }
 
-// SAFETY: what is promised here, `GlobalAlloc` promises for any layout whose size is not zero, and a `Shape` is one.
+// SAFETY: `GlobalAlloc` makes the same promises for any layout with a size other than zero, and a `Shape` is one.
 unsafe impl<G: GlobalAlloc> Allocator for Global<G> {
     #[inline]
     fn alloc(&self, shape: Shape) -> *mut u8 {
@@ -32,7 +32,7 @@ unsafe impl<G: GlobalAlloc> Allocator for Global<G> {
 
     #[inline]
     unsafe fn free(&self, address: NonNull<u8>, shape: Shape) {
-        // SAFETY: by the caller's word the address is this heap's, for this layout.
+        // SAFETY: the caller guarantees that the address came from this heap with this layout.
         unsafe { self.heap.dealloc(address.as_ptr(), shape.layout()) }
     }
 
@@ -41,16 +41,16 @@ unsafe impl<G: GlobalAlloc> Allocator for Global<G> {
     }
 }
 
-/// `malloc_trim`.
+/// Calls `malloc_trim`.
 pub(crate) fn trim_glibc() {
-    // SAFETY: may be called at any time, from any thread.
+    // SAFETY: the function may be called at any time from any thread.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// `mi_collect`, by force.
+/// Calls `mi_collect` with force.
 #[cfg(feature = "peers")]
 pub(crate) fn trim_mimalloc() {
-    // SAFETY: may be called at any time, from any thread.
+    // SAFETY: the function may be called at any time from any thread.
     unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn trim_mimalloc() {
 #[cfg(feature = "peers")]
 pub(crate) fn trim_jemalloc() {
     for name in [c"thread.tcache.flush", c"arena.4096.purge"] {
-        // SAFETY: the name ends in a nought, and neither command reads or writes anything through the others.
+        // SAFETY: the name ends with a zero, and neither command reads or writes through the other pointers.
         unsafe {
             tikv_jemalloc_sys::mallctl(
                 name.as_ptr(),
@@ -71,6 +71,6 @@ pub(crate) fn trim_jemalloc() {
     }
 }
 
-/// For an allocator that has no such call.
+/// For an allocator without such a call.
 #[cfg(any(test, feature = "peers"))]
 pub(crate) fn no_trim() {}

@@ -1,4 +1,4 @@
-//! What the documents of five tensor libraries claim, beside the same loops here: for `millpond bench seeds`.
+//! Compares claims in the documents of five tensor libraries with the same loops here, for `millpond bench seeds`.
 
 use crate::Table;
 use crate::host::child::{self, Again};
@@ -14,16 +14,16 @@ use std::io::Write;
 
 /// A passage of a document, and the loop that it describes.
 pub(crate) struct Headline {
-    /// Library, and the heading under which it says so.
+    /// The library, and the heading of the passage.
     pub(crate) from: &'static str,
-    /// Its own words.
+    /// A quotation of the passage.
     pub(crate) says: &'static str,
-    /// Its pool's time over that without the pool, where it gives both.
+    /// The time with its pool over the time without, if the document contains both.
     pub(crate) claim: Option<f64>,
     pub(crate) spec: Spec,
-    /// Pairs of an allocation and a free in the loop.
+    /// The number of pairs of an allocation and a free in the loop.
     pub(crate) pairs: u64,
-    /// What the figures do not show.
+    /// A remark that the figures do not show.
     pub(crate) note: &'static str,
 }
 
@@ -47,7 +47,7 @@ const fn loop_of(
 /// 125 ms against 2,450 ms.
 const DOTCOMPUTE: f64 = 125.0 / 2450.0;
 
-/// All of them, by document.
+/// All passages, by document.
 pub(crate) const HEADLINES: [Headline; 20] = [
     Headline {
         claim: Some(8.5 / 2.6),
@@ -211,18 +211,19 @@ pub(crate) const HEADLINES: [Headline; 20] = [
     ),
 ];
 
-/// What the documents say and no loop above shows, and why.
+/// The claims that no loop above shows, and the reasons.
 const REST: &str = "\
 Not shown: DotCompute's \"1.5-3x faster transfers\" from pinned memory need a device. GUDA's structures of arrays and \
 row-major access, TensorCore's and GUDA's SIMD loops and Genesis's products into a given tensor allocate nothing: they \
 follow below.";
 
-/// The head of the table of all.
+/// The heading of the summary table.
 const SHORT: &str = "\
 In short: the time of Millpond's pool over that of malloc and of fresh maps, and the faults of each of them for a pair; \
 claims: the time of the document's pool over that without it, where it gives both.";
 
-/// Who runs the loops: glibc is malloc, a fresh map for each block is what has no pool.
+/// Returns the allocators that run the loops. glibc stands for malloc, and a new mapping for each block stands for a program
+/// without a pool.
 fn who() -> Vec<Contender> {
     let all = [
         Contender::Loop,
@@ -235,11 +236,11 @@ fn who() -> Vec<Contender> {
     all.into_iter().filter(|one| one.is_built()).collect()
 }
 
-/// Every headline beside the same loop here, in one run; answers which runs failed, a line for each. `quick` is to see
-/// that all of it runs, not for figures to tell.
+/// Measures every claim and the same loop here in one run. Returns one line for each run that failed. `quick` only checks that
+/// everything runs, and its figures have no meaning.
 ///
 /// # Errors
-/// When the result cannot be written.
+/// Returns an error if the result cannot be written.
 pub fn seeds(quick: bool, rounds: usize, again: &Again, out: &mut dyn Write) -> Result<Vec<String>, Error> {
     let effort = if quick { Effort::Quick } else { Effort::Full };
     let head = format!(
@@ -297,7 +298,7 @@ fn shown(headline: &Headline, rows: &Rows) -> String {
         .iter()
         .filter_map(|row| Some((row, row.memory?)))
         .collect();
-    // Of batches too; here the half is about it.
+    // Batches hold memory too, but only the half is about memory.
     if rows.spec == Spec::Half {
         text.push_str(&format!("\n{}", memories(&held)));
     }
@@ -308,7 +309,7 @@ fn indented(text: &str) -> String {
     format!("  {}", wrap(text, 98).replace('\n', "\n  "))
 }
 
-/// The parts that are shown, and what they are called: the whole loop, and its halves where they are timed apart.
+/// Returns the parts that are shown, and their titles: the whole loop, and its halves if they are timed separately.
 fn parts(rows: &Rows) -> Vec<(&'static str, &'static str)> {
     let known = [
         ("hot", "pair"),

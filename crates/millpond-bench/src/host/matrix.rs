@@ -1,4 +1,4 @@
-//! W1's tables: a row for each size, a column for each allocator.
+//! Formats the tables of W1, with a row for each size and a column for each allocator.
 
 use crate::Table;
 use crate::host::contender::Contender;
@@ -8,7 +8,7 @@ use crate::host::text::{digits, faults, ratio, time};
 use millpond_engine::display_size;
 use std::fmt::Write;
 
-/// Medians, spreads and faults of the hot pair.
+/// Returns medians, spreads and faults of the hot pair.
 pub(crate) fn hot(results: &[Rows], peers: &[Contender]) -> String {
     let mut text = String::new();
     let plain = |wanted: usize| move |rows: &&Rows| matches!(rows.spec, Spec::Hot { align, usage: Use::Nothing, .. } if align == wanted);
@@ -43,7 +43,7 @@ pub(crate) fn hot(results: &[Rows], peers: &[Contender]) -> String {
             let any = |r: &&&Rows| r.rows.iter().flat_map(|row| &row.parts).any(of);
             rows.iter().filter(any).copied().collect::<Vec<&Rows>>()
         };
-        // One round has no spread, and most rows have no faults.
+        // A single round has no spread, and most rows have no faults.
         let spread = seen(|part| part.most > part.least);
         if !spread.is_empty() {
             let _ = writeln!(text, "w1: its slowest round over its fastest\n");
@@ -102,7 +102,7 @@ mod tests {
     use crate::host::rounds::Row;
     use crate::host::spec::group;
 
-    /// All that a table of this kind ever has a column for.
+    /// Returns all allocators that such a table can have a column for.
     fn peers() -> Vec<Contender> {
         let all = Contender::ALL.into_iter();
         all.filter(|one| *one != Contender::Unpooled).collect()

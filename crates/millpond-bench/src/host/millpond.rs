@@ -1,22 +1,22 @@
-//! Millpond's own row: a pool over host memory, with the defaults of a release build, which keeps no account of live blocks.
+//! Millpond's own row: a pool over host memory with the defaults of a release build, which tracks no live blocks.
 
 use crate::host::allocator::{Allocator, Shape};
 use millpond::Pool;
 use std::ptr::{self, NonNull};
 
-/// What the row is measured with.
+/// The pool that is measured.
 pub(crate) struct Millpond(Pool);
 
 impl Millpond {
-    /// A policy over ordinary memory.
+    /// Creates a pool with a policy over ordinary memory.
     pub(crate) fn new(policy: &str) -> Result<Self, String> {
         let pool = Pool::builder().policy(policy).track(None).host();
         pool.map(Self).map_err(|error| error.to_string())
     }
 }
 
-// SAFETY: a block of the pool is memory that nobody else is given until the block is freed, of at least the bytes and at
-// the alignment asked for. The pool is in `self` and lives as long.
+// SAFETY: a block of the pool is memory of at least the requested size and alignment, which nobody else gets until the block is
+// freed. The pool is in `self` and lives as long.
 unsafe impl Allocator for Millpond {
     fn alloc(&self, shape: Shape) -> *mut u8 {
         match self.0.allocate(shape.layout()) {
@@ -33,7 +33,7 @@ unsafe impl Allocator for Millpond {
     }
 
     unsafe fn free(&self, address: NonNull<u8>, shape: Shape) {
-        // SAFETY: the caller has it from `alloc` with this shape and uses it no more.
+        // SAFETY: the caller got the address from `alloc` with this shape and does not use it any more.
         unsafe { self.0.deallocate(address, shape.layout()) };
     }
 

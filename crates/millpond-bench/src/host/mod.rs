@@ -1,10 +1,11 @@
-//! Host memory beside its peers: what a pair of calls costs, and what memory is held, in one run.
+//! Measures host memory and compares allocators in one run: the cost of a pair of calls, and the memory that is held.
 //!
-//! Each allocator runs each workload in a process of its own, pinned, once a round; the order turns from round to
-//! round. Shown are the median round, the least and the most, the ratio to glibc and to mimalloc, and the minor
-//! faults. `(loop)` is what the loop itself costs. The peers but glibc are there with the feature `peers`.
+//! Each allocator runs each workload in its own pinned process, once a round. The order rotates from round to round. The output
+//! contains the median round, the minimum and the maximum, the ratio to glibc and to mimalloc, and the minor faults. `(loop)`
+//! is the cost of the loop itself. All peers except glibc require the feature `peers`.
 //!
-//! Where one thread works, its processor time counts; where two do, the wall's. Linux with glibc only.
+//! Workloads with one thread measure processor time, and workloads with two threads measure wall-clock time. Requires Linux
+//! with glibc.
 
 mod allocator;
 mod args;
@@ -38,14 +39,14 @@ use contender::Contender;
 use std::io::{self, Write};
 use thiserror::Error;
 
-/// Why a command ended early.
+/// The reason why a command ended early.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was asked for is nothing that there is.
+    /// The arguments are invalid.
     #[error("{0}")]
     Usage(String),
-    /// The one run that was asked for failed.
+    /// The only requested run failed.
     #[error("{0}")]
     Failed(String),
     /// The result could not be written.
@@ -53,10 +54,10 @@ pub enum Error {
     Write(#[from] io::Error),
 }
 
-/// Does what the arguments after the program's name say, and answers which runs failed, a line for each.
+/// Runs the task that the arguments describe. Returns one line for each run that failed.
 ///
 /// # Errors
-/// When the arguments mean nothing, when the result cannot be written, and when a single run fails.
+/// Returns an error if the arguments are invalid, if the result cannot be written, or if a single run fails.
 pub fn run(
     arguments: impl IntoIterator<Item = String>,
     again: &Again,
@@ -89,7 +90,7 @@ pub fn run(
     Ok(Vec::new())
 }
 
-/// Prints the tables of each group as soon as it is measured. A run that fails leaves a gap, and is told at the end.
+/// Prints the tables of each group as soon as it is measured. A run that fails leaves a gap and is reported at the end.
 fn measure(
     groups: &[(String, Vec<spec::Spec>)],
     peers: &[Contender],

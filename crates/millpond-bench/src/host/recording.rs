@@ -1,7 +1,7 @@
-//! A recording replayed on real memory: our pools beside glibc and whatever other heaps were built in.
+//! Replays a recording on real memory: with our pools, with glibc, and with all other heaps that were built in.
 //!
-//! Each of them runs the program in a process of its own, which is given the calls and nothing else, so that what is
-//! resident and what faults is its own.
+//! Each of them runs the program in its own process, which gets only the calls. So the resident memory and the page faults
+//! belong to the allocator.
 
 use crate::host::child::{self, Again};
 use crate::host::contender::{self, Contender};
@@ -14,10 +14,10 @@ use millpond_replay::Program;
 use std::borrow::Cow;
 use thiserror::Error;
 
-/// `--tape PEER TOUCH CHECK POLICY` is what a child is started with; the program comes on its standard input.
+/// The first argument of a child: `--tape PEER TOUCH CHECK POLICY`. The child reads the program from its standard input.
 pub(crate) const FLAG: &str = "--tape";
 
-/// What is written to a block when it has been allocated.
+/// The part of a block that is written after its allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
     /// Nothing.
@@ -29,7 +29,7 @@ pub enum Touch {
 }
 
 impl Touch {
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,97 +46,97 @@ impl Touch {
     }
 }
 
-/// What is to be replayed, and how.
+/// The program to replay, and the options.
 #[derive(Clone, Copy, Debug)]
 pub struct Replay<'a> {
     /// The program.
     pub program: &'a Program,
-    /// Every size is divided by this; chosen by [`divisor`] where nothing is said.
+    /// The divisor of every size. `None` means the result of [`divisor`].
     pub scale: Option<u64>,
-    /// What is written to each block.
+    /// The part of each block that is written.
     pub touch: Touch,
-    /// Whether both ends of each block are marked, and looked at when it is freed.
+    /// Whether both ends of each block are marked, and checked when it is freed.
     pub check: bool,
-    /// How often each allocator runs it.
+    /// The number of runs with each allocator.
     pub rounds: usize,
-    /// The policies under which a pool of ours runs it.
+    /// The policies under which our pools run it.
     pub policies: &'a [String],
-    /// Settings of those pools and policies, if any; each gets those it has.
+    /// Settings of these pools and policies, if any. Each gets only the settings that it has.
     pub conf: Option<&'a str>,
 }
 
-/// Why a program was not replayed at all.
+/// The reason why a program was not replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// It would take more memory than there is.
+    /// The program needs more memory than is available.
     #[error("the program holds {peak} bytes at its peak")]
     TooLarge {
-        /// Bytes it would hold at its peak.
+        /// Bytes that it would hold at its peak.
         peak: u64,
-        /// Bytes there are.
+        /// Available bytes.
         available: u64,
         /// A divisor with which it would fit.
         scale: u64,
     },
 }
 
-/// One allocator's rounds.
+/// The rounds of one allocator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// The allocator.
     pub allocator: &'static str,
-    /// The policy of the pool, where it is ours.
+    /// The policy, for our pools.
     pub policy: Option<String>,
-    /// Processor time of an allocation, its touching and its free, in nanoseconds: the median round.
+    /// Processor time of an allocation, the writes to it and its free, in nanoseconds, in the median round.
     pub nanoseconds: f64,
-    /// The fastest round.
+    /// The same time in the fastest round.
     pub least: f64,
-    /// The slowest.
+    /// The same time in the slowest round.
     pub most: f64,
-    /// Minor page faults of an allocation, its touching and its free.
+    /// Minor page faults of an allocation, the writes to it and its free.
     pub faults: f64,
-    /// Resident bytes over those at the start, at most.
+    /// The peak of resident bytes minus those at the start.
     pub peak: u64,
-    /// The same when everything has been freed.
+    /// The same figure after all frees.
     pub freed: u64,
-    /// And after a trim.
+    /// The same figure after a trim.
     pub trimmed: u64,
 }
 
-/// What came of it.
+/// The result of a replay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replayed {
-    /// What every size was divided by.
+    /// The divisor of every size.
     pub divisor: u64,
-    /// Whether that was chosen here.
+    /// Whether the divisor was chosen automatically.
     pub chosen: bool,
-    /// Allocations of the program.
+    /// The number of allocations in the program.
     pub allocations: u64,
-    /// Blocks it never frees; they are freed at the end.
+    /// Blocks that the program never frees. They are freed at the end.
     pub left: u64,
-    /// Frees of blocks it does not have; they are passed over.
+    /// Frees of blocks that the program does not have. They are ignored.
     pub unknown_frees: u64,
-    /// Most bytes held at once.
+    /// The most bytes held at once.
     pub peak: u64,
-    /// Pages of 4 KiB that its blocks have, for each allocation.
+    /// The number of 4 KiB pages in its blocks, for each allocation.
     pub pages: f64,
-    /// An allocator each.
+    /// One row for each allocator.
     pub rows: Vec<Row>,
-    /// Runs that failed, a line for each.
+    /// One line for each run that failed.
     pub failed: Vec<String>,
-    /// Which allocators could not run because they were not built in, if any.
+    /// The allocators that were not built in, if any.
     pub missing: Option<String>,
 }
 
-/// Memory this process may still use, by every limit it is under; a guess where the system does not say.
+/// Returns the memory that this process may still use under all its limits, or a guess if the system does not report it.
 #[must_use]
 pub fn available() -> u64 {
     millpond::pressure().available().unwrap_or(4 << 30)
 }
 
-/// The least power of two by which sizes have to be divided so that the program holds no more than a share of what is
-/// available. A power, so that free memory has to change a lot before two runs differ.
+/// Returns the smallest power of two by which sizes must be divided so that the program holds at most `most` bytes. With a
+/// power of two, the divisor changes only if free memory changes a lot.
 #[must_use]
 pub fn divisor(program: &Program, most: u64) -> u64 {
     let mut divisor = 1;
@@ -146,10 +146,10 @@ pub fn divisor(program: &Program, most: u64) -> u64 {
     divisor
 }
 
-/// Runs the program in every allocator, in turn, and tells how many runs of how many are done.
+/// Runs the program with every allocator in turn. Calls `progress` with the finished and the total number of runs.
 ///
 /// # Errors
-/// When the program would not fit into memory.
+/// Returns an error if the program does not fit into memory.
 pub fn replay(
     what: &Replay<'_>,
     again: &Again,
@@ -198,7 +198,7 @@ pub fn replay(
     })
 }
 
-/// An allocator, and the policy if it is a pool of ours.
+/// An allocator, with the policy if it is our pool.
 struct One {
     contender: Contender,
     policy: Option<String>,
@@ -213,8 +213,8 @@ impl One {
     }
 }
 
-/// What a pool of this policy is told. Settings that only other policies have are not for it; a text that cannot be read
-/// is told as it is, for the child to refuse.
+/// Returns the settings for a pool with this policy, without those that only other policies have. A text that cannot be parsed
+/// is returned unchanged, so that the child refuses it.
 fn for_policy<'a>(conf: &'a str, policy: &str) -> Cow<'a, str> {
     if policies::retaining().any(|name| name == policy) {
         return conf.into();
@@ -223,7 +223,7 @@ fn for_policy<'a>(conf: &'a str, policy: &str) -> Cow<'a, str> {
     read.map_or(conf.into(), |read| read.any_pool_text.into())
 }
 
-/// glibc first, then the other heaps as they come, then our pools.
+/// Returns glibc first, then the other heaps in their usual order, then our pools.
 fn contenders(policies: &[String]) -> Vec<One> {
     let heaps = [Contender::Glibc, Contender::Mimalloc, Contender::Jemalloc];
     let heaps = heaps
@@ -257,7 +257,7 @@ fn row(one: &One, rounds: &[Figures]) -> Option<Row> {
     })
 }
 
-/// The child's side.
+/// The task of a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     contender: Contender,
@@ -267,7 +267,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// What follows the flag.
+    /// Parses the arguments after the flag.
     pub(crate) fn read(mut next: impl FnMut() -> Result<String, String>) -> Result<Self, String> {
         Ok(Self {
             contender: Contender::named(&next()?)?,
@@ -277,7 +277,7 @@ impl Part {
         })
     }
 
-    /// Reads the program, runs it.
+    /// Reads the program and runs it.
     pub(crate) fn run(&self) -> Result<Figures, String> {
         let tape = Tape::decode(&mut std::io::stdin().lock()).ok_or("the program cannot be read")?;
         child::pin(1)?;

@@ -1,4 +1,4 @@
-//! A workload's tables: a row for each allocator.
+//! Formats the tables of a workload, with a row for each allocator.
 
 use crate::Table;
 use crate::host::contender::Contender;
@@ -8,7 +8,7 @@ use crate::host::spec::describe;
 use crate::host::text::{digits, faults, mib, ratio, time};
 use std::fmt::Write;
 
-/// The tables of some workloads.
+/// Returns the tables of some workloads.
 pub(crate) fn long(results: &[Rows]) -> String {
     let mut text = String::new();
     for rows in results {
@@ -59,7 +59,8 @@ fn times(rows: &Rows) -> Table {
     table
 }
 
-/// Resident memory in MiB. What is taken over the live bytes counts from the start: the program itself is not charged.
+/// Returns a table of resident memory in MiB. Ratios to the live bytes subtract the memory at the start, so that the program
+/// itself does not count.
 pub(crate) fn memories(rows: &[(&Row, Memory)]) -> Table {
     let mut table = Table::new(&[
         "MiB",

@@ -1,4 +1,4 @@
-//! All runs of some workloads, in turn, and what they come to.
+//! Runs some workloads in turn, and summarises the runs.
 
 use crate::host::child::{self, Again};
 use crate::host::contender::Contender;
@@ -6,7 +6,7 @@ use crate::host::figures::{Figures, Memory};
 use crate::host::spec::Spec;
 use crate::host::work::Effort;
 
-/// What the rounds of one part came to.
+/// The summary of all rounds of one part.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) part: String,
@@ -17,7 +17,7 @@ pub(crate) struct Summary {
     pub(crate) bytes: u64,
 }
 
-/// One allocator's rounds of one workload.
+/// The rounds of one allocator with one workload.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) contender: Contender,
@@ -39,15 +39,15 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// The median of somebody's part.
+    /// Returns the median of a contender's part.
     pub(crate) fn median(&self, contender: Contender, part: &str) -> Option<f64> {
         let row = self.rows.iter().find(|row| row.contender == contender)?;
         Some(row.part(part)?.median)
     }
 }
 
-/// Runs all of these so many times, and answers what each of them came to. Who goes first changes from round to round,
-/// and every other round goes backwards, so that nobody always follows the same neighbour.
+/// Runs all of these in `rounds` rounds and returns the results of each. The first one changes from round to round, and every
+/// other round runs backwards, so that no contender always follows the same one.
 pub(crate) fn in_turn<C>(
     who: &[C],
     rounds: usize,
@@ -68,7 +68,7 @@ pub(crate) fn in_turn<C>(
     runs
 }
 
-/// Runs everything.
+/// Runs all workloads.
 pub(crate) fn measure(
     specs: &[Spec],
     peers: &[Contender],
@@ -114,7 +114,7 @@ pub(crate) fn summary(contender: Contender, rounds: &[Figures]) -> Row {
     }
 }
 
-/// Each stage's median.
+/// Returns the median of each stage.
 fn middle(of: &[Memory]) -> Option<Memory> {
     let stage = |get: fn(&Memory) -> u64| {
         let mut all: Vec<u64> = of.iter().map(get).collect();

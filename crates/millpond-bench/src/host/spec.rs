@@ -1,11 +1,11 @@
-//! The names of workloads: what is measured in one process.
+//! The names of workloads. One workload is measured in one process.
 
 use crate::host::work::seeds::Seed;
 use millpond_engine::display_size;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-/// What is done with a block between its allocation and its free.
+/// The use of a block between its allocation and its free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Nothing.
@@ -25,22 +25,22 @@ pub(crate) enum Spec {
     Batch,
     /// W2 in two threads at once.
     Batches,
-    /// W3: 200 blocks live, one replaced at random, so many times.
+    /// W3: 200 live blocks, of which a random one is replaced in each step.
     Live { steps: usize },
-    /// W4: the same with 100 small ones in each of two threads.
+    /// W4: the same with 100 small blocks in each of two threads.
     LiveThreads,
-    /// W5: one thread allocates, another frees.
+    /// W5: one thread allocates and another one frees.
     Handoff,
-    /// W6: zeroed memory, read and dirtied.
+    /// W6: zeroed memory that is read and written.
     Zeroed { size: usize, align: usize },
-    /// 1,000 blocks, a random half of them freed, and a trim.
+    /// 1,000 blocks, a random half of which is freed, and a trim.
     Half,
     /// A loop from the documents of a tensor library.
     Seed(Seed),
 }
 
 impl Spec {
-    /// The threads it runs in.
+    /// Returns the number of threads of the workload.
     pub(crate) fn threads(self) -> usize {
         match self {
             Self::Batches | Self::LiveThreads | Self::Handoff => 2,
@@ -52,10 +52,10 @@ impl Spec {
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// The workloads that can be asked for by name, and what they consist of.
+/// The groups of workloads that can be requested by name.
 pub(crate) const GROUPS: [&str; 8] = ["w1", "w2", "w3", "w4", "w5", "w6", "half", "seeds"];
 
-/// The parts of a group.
+/// Returns the workloads of a group.
 pub(crate) fn group(name: &str) -> Vec<Spec> {
     match name {
         "w1" => hot(),
@@ -163,7 +163,7 @@ impl FromStr for Spec {
     }
 }
 
-/// Bytes, plain or with a unit, from one to 1 GiB.
+/// Parses bytes, plain or with a unit, from 1 to 1 GiB.
 fn size(text: &str) -> Option<usize> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let unit = match &text[end..] {
@@ -176,7 +176,7 @@ fn size(text: &str) -> Option<usize> {
     (1..=1 << 30).contains(&size).then_some(size)
 }
 
-/// What a workload is, in words, for the head of its table.
+/// Returns a description of a workload for the heading of its table.
 pub(crate) fn describe(spec: Spec) -> String {
     match spec {
         Spec::Hot { size, align, usage } => {

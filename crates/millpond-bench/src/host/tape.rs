@@ -1,4 +1,4 @@
-//! A recorded program as one allocator of host memory sees it: blocks of so many bytes, taken and given back.
+//! A recorded program in the form for an allocator of host memory: blocks that are allocated and freed.
 
 use millpond_replay::{OpKind, Program};
 use std::io::Read;
@@ -6,32 +6,32 @@ use std::io::Read;
 /// One call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Allocate so many bytes into a place.
+    /// Allocates a block into a place.
     Alloc { place: u32, bytes: u64 },
-    /// Free what the place holds.
+    /// Frees the block in a place.
     Free { place: u32 },
 }
 
-/// A program, its sizes divided. Invariant: a place is filled while it is empty and emptied while it is full, all of
-/// them are below `places`, and `bytes` are never nought.
+/// A program with divided sizes. Invariant: a place is filled only while it is empty and emptied only while it is full, every
+/// place is below `places`, and `bytes` is never 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tape {
     pub(crate) steps: Vec<Step>,
-    /// As many as there are blocks at once.
+    /// The number of places, which is the most blocks at once.
     pub(crate) places: u32,
     pub(crate) allocations: u64,
-    /// Most bytes held at once.
+    /// The most bytes held at once.
     pub(crate) peak: u64,
     /// Blocks that no call frees.
     pub(crate) left: u64,
-    /// Frees of blocks that the program does not have; they are passed over.
+    /// Frees of blocks that the program does not have. They are ignored.
     pub(crate) unknown_frees: u64,
 }
 
 impl Tape {
-    /// The program with each size divided, rounded up.
+    /// Returns the program with each size divided and rounded up.
     ///
-    /// A host has no streams: a block is free when the program gives it back, whatever a stream still did with it then.
+    /// A host has no streams. A block is free when the program frees it, even if a stream still used it then.
     pub(crate) fn new(program: &Program, divisor: u64) -> Self {
         const EMPTY: u32 = u32::MAX;
         let mut tape = Self {
@@ -45,7 +45,7 @@ impl Tape {
         let mut place_of = vec![EMPTY; program.allocations as usize];
         let mut bytes_of = Vec::new();
         let mut vacant = Vec::new();
-        // Of a free in two halves the second finds nothing, and is no unknown one.
+        // The second half of a free in two halves finds no block, but it is not an unknown free.
         let mut given_back = vec![false; program.allocations as usize];
         let mut live = 0u64;
         for op in &program.ops {
@@ -85,7 +85,7 @@ impl Tape {
         tape
     }
 
-    /// Pages that are written if one byte of each is: of a block of any size at least one.
+    /// Returns the number of pages that are written if one byte of each page is. A block of any size has at least one page.
     pub(crate) fn pages(&self) -> u64 {
         let pages = |step: &Step| match step {
             Step::Alloc { bytes, .. } => bytes.div_ceil(4096),
@@ -94,7 +94,7 @@ impl Tape {
         self.steps.iter().map(pages).fold(0, u64::saturating_add)
     }
 
-    /// As a child reads it.
+    /// Encodes the program for a child.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(32 + 12 * self.steps.len());
         bytes.extend((self.steps.len() as u64).to_le_bytes());
@@ -102,7 +102,7 @@ impl Tape {
             bytes.extend(number.to_le_bytes());
         }
         for step in &self.steps {
-            // No block has no bytes, so that these are what a free has.
+            // No block has a size of 0, so 0 stands for a free.
             let (place, size) = match *step {
                 Step::Alloc { place, bytes } => (place, bytes),
                 Step::Free { place } => (place, 0),
@@ -113,10 +113,10 @@ impl Tape {
         bytes
     }
 
-    /// What a parent wrote, or nothing if it is anything else.
+    /// Decodes the program that a parent wrote. Returns `None` if the input is invalid.
     ///
-    /// Nothing is freed on the way: glibc learns from the first large block it gets back what to keep in its heap, and
-    /// the heap that is measured may be glibc's.
+    /// Nothing is freed in between. When glibc gets back its first large block, it adjusts how much its heap keeps, and the
+    /// measured heap may be glibc's.
     pub(crate) fn decode(from: &mut impl Read) -> Option<Self> {
         let mut head = [0; 32];
         from.read_exact(&mut head).ok()?;
@@ -218,7 +218,7 @@ mod tests {
         );
         let decode = |bytes: &[u8]| Tape::decode(&mut &*bytes);
         let bytes = tape.encode();
-        // Of no matter to the child.
+        // The child does not need this field.
         tape.left = 0;
         assert_eq!(decode(&bytes), Some(tape));
         for cut in 0..bytes.len() {

@@ -1,4 +1,4 @@
-//! What every allocator and every workload is held to.
+//! Tests the requirements on every allocator and every workload.
 
 use crate::host::allocator::{Allocator, Block, Shape};
 use crate::host::control::Control;
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard};
 
-/// Counts and looks at every call on its way to the system's heap.
+/// Counts and checks every call to the system's heap.
 struct Counting {
     heap: Global<System>,
     seen: Mutex<Seen>,
@@ -23,7 +23,7 @@ struct Counting {
 
 #[derive(Default)]
 struct Seen {
-    /// The shapes asked for, in order.
+    /// The requested shapes, in order.
     shapes: Vec<Shape>,
     zeroed: usize,
     live: HashMap<usize, Shape>,
@@ -55,7 +55,7 @@ impl Counting {
     }
 }
 
-// SAFETY: the heap below keeps it.
+// SAFETY: the heap below keeps the contract.
 unsafe impl Allocator for Counting {
     fn alloc(&self, shape: Shape) -> *mut u8 {
         self.note(shape, self.heap.alloc(shape))
@@ -70,9 +70,9 @@ unsafe impl Allocator for Counting {
         let mut seen = self.seen();
         assert_eq!(seen.live.remove(&address.addr().get()), Some(shape));
         seen.bytes -= shape.size();
-        // Before another thread can be given the place.
+        // Removes the block before another thread can get the same address.
         drop(seen);
-        // SAFETY: the caller's word is the one asked for.
+        // SAFETY: the caller guarantees what `free` requires.
         unsafe { self.heap.free(address, shape) };
     }
 }
@@ -86,7 +86,7 @@ fn counted(name: &str) -> Seen {
     seen
 }
 
-/// How many blocks, at most how many at once, and the least and greatest size and alignment.
+/// Returns the number of blocks, the most at once, and the minimum and maximum of size and alignment.
 fn outline(seen: &Seen) -> (usize, usize, [usize; 2], [usize; 2]) {
     let range = |of: fn(Shape) -> usize| {
         let all = || seen.shapes.iter().map(|&shape| of(shape));
@@ -121,7 +121,7 @@ fn the_batch_is_ten_thousand_mixed_blocks() {
         least < 70 && (60 << 10..=64 << 10).contains(&most),
         "{least} to {most}"
     );
-    // Alone, and then in two threads.
+    // First alone, and then in two threads.
     assert_eq!(counted("w2x2").shapes.len(), 30_000);
 }
 
@@ -238,7 +238,7 @@ fn the_control_serves_every_loop_it_runs() {
     assert_eq!(served, 48 + 2 + 8 + 18);
 }
 
-/// Writes a pattern to each block, replaces blocks at random, and looks whether each holds its own to the end.
+/// Writes a pattern to each block, replaces blocks at random, and checks that each block keeps its pattern.
 fn keeps_contents<A: Allocator>(from: &A, seed: u64) {
     let mut dice = Dice::new(seed);
     let mut held: Vec<(Block<'_, A>, u8)> = Vec::new();
@@ -257,7 +257,7 @@ fn keeps_contents<A: Allocator>(from: &A, seed: u64) {
         let shape = Shape::new(dice.size(1, most), align);
         let mut block = if step % 3 == 0 {
             let block = Block::zeroed(from, shape).unwrap();
-            // SAFETY: it was asked for as zero.
+            // SAFETY: the block was allocated as zeroed.
             let bytes = unsafe { block.bytes() };
             assert!(bytes.iter().all(|b| *b == 0), "{shape:?} is not zero");
             block
@@ -279,7 +279,7 @@ fn keeps_contents<A: Allocator>(from: &A, seed: u64) {
     held.iter().for_each(check);
 }
 
-/// The same from two threads at once.
+/// Does the same in two threads at once.
 fn keeps_contents_in_threads<A: Allocator + Sync>(from: &A) {
     std::thread::scope(|scope| {
         for seed in [1, 2] {
@@ -310,7 +310,7 @@ fn the_control_keeps_what_is_written_and_refuses_what_it_has_no_room_for() {
     assert!(Block::new(&control, Shape::new(1, 8192)).is_err());
     (1..).zip(&mut blocks).for_each(|(byte, block)| block.fill(byte));
     for (byte, block) in (1..).zip(&blocks) {
-        // SAFETY: filled just now.
+        // SAFETY: the block was just filled.
         assert!(unsafe { block.bytes() }.iter().all(|b| *b == byte));
     }
     drop(blocks);
@@ -319,10 +319,10 @@ fn the_control_keeps_what_is_written_and_refuses_what_it_has_no_room_for() {
 
 #[test]
 fn a_refused_block_is_an_error() {
-    /// Has nothing.
+    /// An allocator without memory.
     struct Empty;
 
-    // SAFETY: it gives no address.
+    // SAFETY: it returns no address.
     unsafe impl Allocator for Empty {
         fn alloc(&self, _: Shape) -> *mut u8 {
             std::ptr::null_mut()

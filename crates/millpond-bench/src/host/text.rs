@@ -1,6 +1,6 @@
-//! Figures as they are printed.
+//! Formats figures.
 
-/// A time, to three digits.
+/// Formats a time with three digits.
 pub(crate) fn time(nanoseconds: f64) -> String {
     let (value, unit) = match nanoseconds {
         n if n < 999.5 => (n, ""),
@@ -11,7 +11,7 @@ pub(crate) fn time(nanoseconds: f64) -> String {
     format!("{}{unit}", digits(value))
 }
 
-/// A number, to three digits.
+/// Formats a number with three digits.
 pub(crate) fn digits(value: f64) -> String {
     let places = match value {
         v if v < 9.995 => 2,
@@ -21,7 +21,7 @@ pub(crate) fn digits(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// Faults for each operation; none is a dot.
+/// Formats the faults for each operation. A dot means none.
 pub(crate) fn faults(each: f64) -> String {
     if each < 0.005 {
         ".".to_owned()
@@ -30,12 +30,12 @@ pub(crate) fn faults(each: f64) -> String {
     }
 }
 
-/// Bytes in MiB.
+/// Formats bytes in MiB.
 pub(crate) fn mib(bytes: u64) -> String {
     digits(bytes as f64 / f64::from(1 << 20))
 }
 
-/// A ratio, or a dash where there is nothing to compare with.
+/// Formats a ratio, or a dash if there is nothing to compare with.
 pub(crate) fn ratio(of: Option<f64>, to: Option<f64>) -> String {
     match (of, to) {
         (Some(of), Some(to)) if to > 0.0 && of / to < 0.0995 => format!("{:.4}", of / to),

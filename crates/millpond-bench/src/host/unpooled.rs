@@ -1,42 +1,42 @@
-//! No pool at all: every block a map of its own, fresh from the system and back to it at once.
+//! No pool: every block is a separate mapping, which is new from the system and returned to it at once.
 
 use crate::host::allocator::{Allocator, Shape};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ptr::{self, NonNull};
 
-/// What "without pooling" means on a host: a system call for each allocation and each free, and fresh pages.
+/// An allocator without pooling: a system call for each allocation and each free, and new pages.
 pub(crate) struct Unpooled;
 
 /// The alignment of every map.
 const PAGE: usize = 4096;
 
-/// The bytes of a block's map.
+/// Returns the bytes of a block's mapping.
 fn mapped(shape: Shape) -> Option<usize> {
     shape.size().checked_next_multiple_of(PAGE)
 }
 
-// SAFETY: each block is a private anonymous map that nobody else has, readable and writable over at least its size,
-// from its first page on. It is unmapped when it is freed, which any thread may do.
+// SAFETY: each block is a private anonymous mapping that nobody else has, readable and writable from its first page for at
+// least its size. It is unmapped when it is freed, which any thread may do.
 unsafe impl Allocator for Unpooled {
     fn alloc(&self, shape: Shape) -> *mut u8 {
         let Some(bytes) = mapped(shape).filter(|_| shape.align() <= PAGE) else {
             return ptr::null_mut();
         };
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new map where the system chooses touches nothing that is there.
+        // SAFETY: the system chooses the address of a new mapping, so it replaces no existing one.
         let map = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
         map.map_or(ptr::null_mut(), |address| address.cast())
     }
 
     fn alloc_zeroed(&self, shape: Shape) -> *mut u8 {
-        // Fresh maps read as zero.
+        // New mappings read as zero.
         self.alloc(shape)
     }
 
     unsafe fn free(&self, address: NonNull<u8>, shape: Shape) {
         let Some(bytes) = mapped(shape) else { return };
-        // SAFETY: by the caller's word the map of this shape begins here, and nobody uses it any more.
-        // A refusal leaves the map where it is, which is a leak and no harm.
+        // SAFETY: the caller guarantees that the mapping of this shape begins here, and that nobody uses it any more. If the system
+        // refuses, the mapping leaks, which is harmless.
         let _ = unsafe { munmap(address.as_ptr().cast(), bytes) };
     }
 }

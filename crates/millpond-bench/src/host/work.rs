@@ -1,4 +1,4 @@
-//! The workloads, as `Spec` names them, over any allocator.
+//! The workloads that `Spec` names, over any allocator.
 
 mod batch;
 mod handoff;
@@ -14,22 +14,22 @@ use crate::host::figures::{Figures, Memory, Time};
 use crate::host::gauge::{forget_most_resident, most_resident, resident};
 use crate::host::spec::Spec;
 
-/// What a run answers.
+/// The result of a run.
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// How often what is repeated is repeated.
+/// The number of repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// As documented: a first pass, and the median of those after it.
+    /// As documented: a first pass, and the median of the later ones.
     Full,
-    /// A first pass and one more: to see that everything runs.
+    /// A first pass and one more, to check that everything runs.
     Quick,
-    /// The first pass only, for a tool that counts instructions, and for tests.
+    /// Only the first pass, for tools that count instructions and for tests.
     Once,
 }
 
 impl Effort {
-    /// Its name between parent and child.
+    /// Returns its name between parent and child.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -38,7 +38,7 @@ impl Effort {
         }
     }
 
-    /// What a parent named.
+    /// Parses the name that a parent passed.
     pub(crate) fn named(name: &str) -> Result<Self, String> {
         let all = [Self::Full, Self::Quick, Self::Once];
         let found = all.into_iter().find(|effort| effort.name() == name);
@@ -49,7 +49,7 @@ impl Effort {
 /// Runs a workload.
 ///
 /// # Errors
-/// When the allocator refuses a block, or breaks a promise that the workload looks at.
+/// Returns an error if the allocator refuses a block, or breaks a promise that the workload checks.
 pub(crate) fn run<A: Allocator + Sync>(spec: Spec, effort: Effort, from: &A) -> Outcome<Figures> {
     match spec {
         Spec::Hot { size, align, usage } => hot::run(from, size, align, usage, effort),
@@ -64,10 +64,10 @@ pub(crate) fn run<A: Allocator + Sync>(spec: Spec, effort: Effort, from: &A) -> 
     }
 }
 
-/// Runs a workload over the control, or nothing if it is one that the control cannot serve.
+/// Runs a workload over the control. Returns `None` if the control cannot serve it.
 ///
 /// # Errors
-/// As [`run`].
+/// Returns the errors of [`run`].
 pub(crate) fn run_control(spec: Spec, effort: Effort) -> Outcome<Option<Figures>> {
     let control = Control::new();
     let figures = match spec {
@@ -81,7 +81,7 @@ pub(crate) fn run_control(spec: Spec, effort: Effort) -> Outcome<Option<Figures>
     Ok(Some(figures))
 }
 
-/// Repeats a pass: the first is shown as `cold`, the median of the others as `hot`.
+/// Repeats a pass. The first one is reported as `cold`, and the median of the others as `hot`.
 fn passes(
     hot: usize,
     effort: Effort,
@@ -99,7 +99,7 @@ fn passes(
     Ok(times)
 }
 
-/// For each part the pass whose time is the median, its faults with it, and the operations of them all.
+/// Returns for each part the pass with the median time, with its faults, and with the operations of all passes.
 fn median_times(passes: Vec<Vec<Time>>) -> Vec<Time> {
     let parts = passes.iter().map(Vec::len).min().unwrap_or(0);
     let part = |at: usize| {
@@ -113,19 +113,19 @@ fn median_times(passes: Vec<Vec<Time>>) -> Vec<Time> {
     (0..parts).map(part).collect()
 }
 
-/// Something of the program's own that lies above the blocks of a batch once they are all allocated, as it would in any
-/// real program. Without it glibc, whose heap is also the program's, trims its heap after each pass: that is one
-/// to see in W1 and W3, not five times the price of a call.
+/// Returns memory of the program itself that lies above the blocks of a batch once all are allocated, as in any real program.
+/// Without it, glibc would trim its heap after each pass, because its heap is also the program's. W1 and W3 show this effect,
+/// which would otherwise make a call five times as expensive here.
 fn anchor() -> Vec<u8> {
-    // More than any hole left below, less than what is mapped on its own.
+    // This is larger than any hole below, and smaller than an allocation with its own mapping.
     vec![1; 100 << 10]
 }
 
-/// Resident bytes while a workload goes on.
+/// Records resident bytes during a workload.
 struct Tide(Memory);
 
 impl Tide {
-    /// Everything of the workload's own is made by now.
+    /// Starts after all data of the workload itself exists.
     fn start() -> Self {
         forget_most_resident();
         Self(Memory {
@@ -134,7 +134,7 @@ impl Tide {
         })
     }
 
-    /// All that is to be freed is; `left` bytes are not. Looks, trims, and looks again.
+    /// Ends after the frees, when `left` bytes are still held. Measures, trims, and measures again.
     fn end<A: Allocator>(mut self, from: &A, live: u64, left: u64) -> Memory {
         self.0.peak = most_resident();
         self.0.live = live;

@@ -1,4 +1,4 @@
-//! W2: TensorCore's 10,000 blocks of mixed size, all allocated and then all freed; alone and in two threads.
+//! W2: TensorCore's 10,000 blocks of mixed sizes, all allocated and then all freed, alone and in two threads.
 
 use super::{Effort, Outcome, Tide, anchor, passes};
 use crate::host::allocator::{Allocator, Block, Shape};
@@ -10,7 +10,7 @@ use std::sync::Barrier;
 const BLOCKS: usize = 10_000;
 const PASSES: usize = 9;
 
-/// The blocks, held or not.
+/// The blocks of a batch, whether held or not.
 struct Batch<'a, A: Allocator> {
     from: &'a A,
     shapes: Vec<Shape>,
@@ -34,7 +34,7 @@ impl<'a, A: Allocator> Batch<'a, A> {
         self.shapes.iter().map(|shape| shape.size() as u64).sum()
     }
 
-    /// One pass: the whole pair, and its halves.
+    /// Runs one pass and returns the times of the whole pair and of its halves.
     fn pass(&mut self, clock: Clock, name: &str) -> Outcome<Vec<Time>> {
         let count = self.shapes.len() as u64;
         let half = Timed::start(clock);
@@ -46,7 +46,7 @@ impl<'a, A: Allocator> Batch<'a, A> {
         let allocated = half.stop(&format!("{name}-alloc"), count, 0);
         self.anchor.get_or_insert_with(anchor);
         let half = Timed::start(clock);
-        // In the order they came.
+        // Frees the blocks in the order of their allocation.
         self.held.clear();
         let freed = half.stop(&format!("{name}-free"), count, 0);
         let pair = Time {
@@ -71,7 +71,7 @@ pub(super) fn run<A: Allocator>(from: &A, effort: Effort) -> Outcome<Figures> {
     })
 }
 
-/// By the wall: the first alone, then both at once, each with blocks of its own.
+/// Measures wall-clock time: the first batch alone, then both at once, each with its own blocks.
 pub(super) fn run_twice<A: Allocator + Send>(from: [A; 2], effort: Effort) -> Outcome<Figures> {
     let alone = hot(&from[0], 1, effort)?;
     let start = Barrier::new(from.len());
@@ -95,7 +95,7 @@ pub(super) fn run_twice<A: Allocator + Send>(from: [A; 2], effort: Effort) -> Ou
     mean.part = "both".to_owned();
     mean.nanoseconds = both.iter().map(|time| time.nanoseconds).sum::<f64>() / both.len() as f64;
     mean.operations = both.iter().map(|time| time.operations).sum();
-    // Faults are the process's: each thread has counted the other's too.
+    // Faults belong to the process, so each thread has also counted those of the other.
     mean.faults = both.iter().map(|time| time.faults).sum::<f64>() / (both.len() * both.len()) as f64;
     Ok(Figures {
         times: vec![
@@ -109,7 +109,7 @@ pub(super) fn run_twice<A: Allocator + Send>(from: [A; 2], effort: Effort) -> Ou
     })
 }
 
-/// The pair, hot.
+/// Returns the hot time of the pair.
 fn hot<A: Allocator>(from: &A, seed: u64, effort: Effort) -> Outcome<Time> {
     let mut batch = Batch::new(from, seed);
     let mut times = passes(PASSES, effort, |name| batch.pass(Clock::Wall, name))?;

@@ -1,4 +1,4 @@
-//! W5: one thread allocates and touches, another frees; 64 blocks at most are on the way.
+//! W5: one thread allocates and touches blocks, and another one frees them. At most 64 blocks are in transit.
 
 use super::{Outcome, Tide};
 use crate::host::allocator::{Allocator, Block, Shape};
@@ -11,14 +11,15 @@ use std::sync::{Mutex, PoisonError};
 const ITEMS: usize = 100_000;
 const RING: usize = 64;
 
-/// Each place is one thread's at a time, so its lock is never waited for; the two counts say whose it is.
+/// A ring between two threads. Each place belongs to one thread at a time, so its lock never waits. The two counts say to
+/// which.
 struct Ring<T> {
     places: Vec<Mutex<Option<T>>>,
     put: AtomicUsize,
     taken: AtomicUsize,
 }
 
-/// Set as a count by a thread that gives up, so that the other does not wait for it.
+/// A thread that gives up stores this as its count, so that the other one does not wait for it.
 const BROKEN: usize = usize::MAX;
 
 impl<T> Ring<T> {
@@ -38,7 +39,7 @@ impl<T> Ring<T> {
         self.put.store(at + 1, Ordering::Release);
     }
 
-    /// The item, or nothing once the other thread has given up.
+    /// Takes the item, or returns `None` if the other thread has given up.
     fn take(&self, at: usize) -> Option<T> {
         wait(|| self.put.load(Ordering::Acquire) > at);
         if self.put.load(Ordering::Acquire) == BROKEN {
@@ -53,7 +54,7 @@ impl<T> Ring<T> {
     }
 }
 
-/// Spins, and after a while lets others run: there may be one processor for both.
+/// Spins, and after some time yields, because both threads may share one processor.
 fn wait(ready: impl Fn() -> bool) {
     let mut turns = 0u32;
     while !ready() {
@@ -72,7 +73,7 @@ pub(super) fn run<A: Allocator + Sync>(from: &A) -> Outcome<Figures> {
         .map(|_| Shape::new(dice.size(1 << 10, 1 << 20), 64))
         .collect();
     let sizes = |window: &[Shape]| window.iter().map(|shape| shape.size() as u64).sum();
-    // In the ring, and one in each hand.
+    // Blocks in the ring, and one in each thread.
     let live = shapes.windows(RING + 2).map(sizes).max().unwrap_or(0);
     let ring = Ring::new();
     let tide = Tide::start();

@@ -1,4 +1,4 @@
-//! W1: one size, allocated and freed, allocated and freed.
+//! W1: blocks of one size are allocated and freed repeatedly.
 
 use super::{Effort, Outcome, median_times};
 use crate::host::allocator::{Allocator, Block, Refused, Shape};
@@ -6,12 +6,12 @@ use crate::host::figures::Figures;
 use crate::host::gauge::{Clock, Timed};
 use crate::host::spec::Use;
 
-/// Batches; the median one counts.
+/// The number of batches, of which the median counts.
 const BATCHES: usize = 7;
-/// Pairs before the first batch.
+/// The number of pairs before the first batch.
 const WARM: usize = 8;
 
-/// Pairs in a batch: what is touched is 512 MiB in all, within bounds.
+/// Returns the number of pairs in a batch. Pairs that touch memory touch 512 MiB in total, within limits.
 fn pairs(size: usize, usage: Use) -> usize {
     match usage {
         Use::Nothing => 20_000,
@@ -43,7 +43,7 @@ pub(super) fn run<A: Allocator>(
 }
 
 fn batch<A: Allocator>(from: &A, shape: Shape, usage: Use, pairs: usize) -> Result<(), Refused> {
-    // One loop for each use: asking within the loop would cost as much as the fastest pair.
+    // Each use has its own loop, because a check within the loop would cost as much as the fastest pair.
     match usage {
         Use::Nothing => {
             for _ in 0..pairs {

@@ -1,4 +1,4 @@
-//! W3, W4 and the half: blocks that stay a while, replaced at random, and what memory they leave behind.
+//! W3, W4 and the half: blocks that live for some time and are replaced at random, and the memory that they leave behind.
 
 use super::{Outcome, Tide};
 use crate::host::allocator::{Allocator, Block, Shape};
@@ -7,12 +7,12 @@ use crate::host::figures::Figures;
 use crate::host::gauge::{Clock, Timed};
 use std::sync::Barrier;
 
-/// What is to be done, thought out before the clock runs.
+/// The steps of a workload, computed before the timer starts.
 struct Program {
-    /// Which place gets a new block, of which shape. Each place is filled once before any is replaced.
+    /// The place that gets a new block, and its shape. Each place is filled once before any is replaced.
     steps: Vec<(usize, Shape)>,
     places: usize,
-    /// Most bytes at once.
+    /// The most bytes at once.
     live: u64,
 }
 
@@ -33,14 +33,14 @@ impl Program {
         Self { steps, places, live }
     }
 
-    /// The steps in halves: in the first one memory comes in and the allocator gets to know the program, in the second
-    /// one it is warm.
+    /// Returns the steps in halves. In the first half memory is allocated from the system and the allocator adapts to the
+    /// program. In the second half it is warm.
     fn halves(&self) -> [&[(usize, Shape)]; 2] {
         let (one, two) = self.steps.split_at(self.steps.len() / 2);
         [one, two]
     }
 
-    /// The old block goes before the new one comes.
+    /// Frees the old block before it allocates the new one.
     fn run<'a, A: Allocator>(
         &self,
         steps: &[(usize, Shape)],
@@ -58,7 +58,7 @@ impl Program {
     }
 }
 
-/// W3.
+/// Runs W3.
 pub(super) fn run<A: Allocator>(from: &A, steps: usize) -> Outcome<Figures> {
     let program = Program::random(3, 200, steps, 32 << 20);
     let mut held = Vec::with_capacity(program.places);
@@ -76,7 +76,7 @@ pub(super) fn run<A: Allocator>(from: &A, steps: usize) -> Outcome<Figures> {
     })
 }
 
-/// W4: for each step of a thread, by the wall.
+/// Runs W4 and measures wall-clock time for each step of a thread.
 pub(super) fn run_threads<A: Allocator + Sync>(from: &A) -> Outcome<Figures> {
     let steps = 10_000;
     let programs = [4, 5].map(|seed| Program::random(seed, 100, steps, 4 << 20));
@@ -89,7 +89,7 @@ pub(super) fn run_threads<A: Allocator + Sync>(from: &A) -> Outcome<Figures> {
                 let start = &start;
                 scope.spawn(move || {
                     let mut held = Vec::with_capacity(program.places);
-                    // All wait for all, whatever became of them.
+                    // All threads wait for all others, even after an error.
                     let halves = program.halves().map(|steps| {
                         start.wait();
                         program.run(steps, from, &mut held)
@@ -118,7 +118,7 @@ pub(super) fn run_threads<A: Allocator + Sync>(from: &A) -> Outcome<Figures> {
     })
 }
 
-/// Blocks, of which a random half goes.
+/// Allocates blocks and frees a random half.
 pub(super) fn run_half<A: Allocator>(from: &A) -> Outcome<Figures> {
     let program = Program::random(6, 1_000, 1_000, 4 << 20);
     let mut held = Vec::with_capacity(program.places);

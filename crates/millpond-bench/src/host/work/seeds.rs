@@ -10,15 +10,15 @@ use crate::host::gauge::{Clock, Timed};
 pub(crate) enum Seed {
     /// TensorCore's monitoring loop: a temporary tensor, 1,000 times.
     TensorCore,
-    /// The same, with the tensor written.
+    /// The same loop, which also writes the tensor.
     TensorCoreFill,
-    /// TensorCore's "large tensor", made again and again.
+    /// TensorCore's "large tensor", created repeatedly.
     TensorCoreLarge,
     /// tendo's "bad" loop: a temporary and a result.
     Tendo,
-    /// tendo's "good" loop: the temporary is made once.
+    /// tendo's "good" loop: the temporary is created once.
     TendoReuse,
-    /// tendo's storage of 1,000 floats, which takes a driver call without its pool.
+    /// tendo's storage of 1,000 floats, which needs a driver call without its pool.
     TendoStorage,
     /// Genesis's pool: blocks of six sizes in equal shares of 64 MiB.
     GenesisPool,
@@ -26,17 +26,17 @@ pub(crate) enum Seed {
     GenesisSmall,
     /// GUDA's pool example.
     GudaBatch,
-    /// GUDA's loop of the best practices.
+    /// GUDA's loop from the best practices.
     GudaHot,
-    /// GUDA's loop to avoid: what is allocated in it is freed at the function's end.
+    /// GUDA's loop to avoid: blocks that are allocated in it are freed at the end of the function.
     GudaDefer,
-    /// GUDA's transfers: 64 MiB there and back.
+    /// GUDA's transfers: 64 MiB to the device and back.
     GudaCopy,
     /// DotCompute's 100 iterations.
     DotCompute { mib: usize, fill: bool },
-    /// DotCompute's latency of `malloc`: calls on their own.
+    /// DotCompute's latency of `malloc`: separate calls.
     CallsSmall,
-    /// DotCompute's latencies of a buffer: calls on their own.
+    /// DotCompute's latencies of a buffer: separate calls.
     CallsLarge,
 }
 
@@ -110,7 +110,7 @@ impl Seed {
         }
     }
 
-    /// Passes after the first: those of 64 MiB take seconds with some.
+    /// Returns the number of passes after the first. Passes of 64 MiB take seconds with some allocators.
     fn hot_passes(self) -> usize {
         match self {
             Self::DotCompute { mib: 64, .. } | Self::GudaCopy => 1,
@@ -119,7 +119,7 @@ impl Seed {
         }
     }
 
-    /// Bytes that a pair moves, where that is what it does.
+    /// Returns the bytes that a pair copies, or 0 if it does not copy.
     fn payload(self) -> u64 {
         match self {
             Self::GudaCopy => 2 * (64 << 20),
@@ -127,8 +127,8 @@ impl Seed {
         }
     }
 
-    /// What is allocated before any of it is freed, for loops whose two halves are timed on their own: how many
-    /// blocks, of how many bytes, and whether all pages are touched or the first only.
+    /// Returns the blocks that are allocated before any is freed, for loops whose two halves are timed separately: their
+    /// number, their size in bytes, and whether all pages or only the first one are touched.
     fn halves(self) -> Option<(usize, usize, bool)> {
         match self {
             Self::CallsSmall => Some((1_000, 1 << 10, false)),
@@ -154,7 +154,7 @@ pub(super) fn run<A: Allocator>(from: &A, seed: Seed, effort: Effort) -> Outcome
     Ok(Figures { times, memory: None })
 }
 
-/// Allocations and frees, each on their own.
+/// Runs allocations and frees separately.
 fn apart<'a, A: Allocator>(
     from: &'a A,
     (count, size, pages): (usize, usize, bool),
@@ -192,7 +192,7 @@ struct Held<'a, A: Allocator> {
 }
 
 impl<A: Allocator> Held<'_, A> {
-    /// Frees them all; answers how many there were.
+    /// Frees all blocks and returns their number.
     fn clear(&mut self) -> u64 {
         self.anchor.get_or_insert_with(anchor);
         let count = self.blocks.len() as u64;
@@ -201,7 +201,7 @@ impl<A: Allocator> Held<'_, A> {
     }
 }
 
-/// The loop as it stands; answers how many blocks were allocated.
+/// Runs the loop once and returns the number of allocated blocks.
 fn once<'a, A: Allocator>(from: &'a A, seed: Seed, effort: Effort, held: &mut Held<'a, A>) -> Outcome<u64> {
     let mut pairs = 0;
     match seed {
@@ -292,7 +292,7 @@ fn once<'a, A: Allocator>(from: &'a A, seed: Seed, effort: Effort, held: &mut He
             let (mut host, mut device) = (Block::new(from, shape)?, Block::new(from, shape)?);
             host.fill(1);
             for _ in 0..10 {
-                // SAFETY: the one was filled, and the other then is a copy of it.
+                // SAFETY: one block was filled, and the other one is then a copy of it.
                 unsafe { device.copy(&host) };
                 // SAFETY: as above.
                 unsafe { host.copy(&device) };
@@ -301,7 +301,7 @@ fn once<'a, A: Allocator>(from: &'a A, seed: Seed, effort: Effort, held: &mut He
         }
         Seed::CallsSmall | Seed::CallsLarge => return Err("its halves are timed on their own".into()),
         Seed::DotCompute { mib, fill } => {
-            // Some take seconds for all of them, and each is like the others.
+            // The turns are alike, and some take seconds in total.
             let times = if effort == Effort::Quick && mib > 1 {
                 10
             } else {

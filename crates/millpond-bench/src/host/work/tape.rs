@@ -1,4 +1,4 @@
-//! A recorded program, call by call.
+//! Runs a recorded program call by call.
 
 use super::{Outcome, Tide};
 use crate::host::allocator::{Allocator, Block, Shape};
@@ -8,16 +8,16 @@ use crate::host::recording::Touch;
 use crate::host::tape::{Step, Tape};
 use thiserror::Error;
 
-/// What tensor libraries ask for.
+/// The alignment that tensor libraries request.
 const ALIGN: usize = 64;
 
-/// A block did not hold what was written to it: somebody else was given the same bytes, or lost them.
+/// A block did not keep its contents. The same bytes were given to another block, or were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "block {number} of {size} bytes did not keep its contents: its {which} byte was written as {wrote} and read as {read}"
 )]
 pub(crate) struct Lost {
-    /// Which allocation it was, from one.
+    /// The number of the allocation, from 1.
     number: u64,
     size: usize,
     which: &'static str,
@@ -25,18 +25,18 @@ pub(crate) struct Lost {
     read: u8,
 }
 
-/// A block and which allocation it was.
+/// A block and the number of its allocation.
 struct Held<'a, A: Allocator> {
     block: Block<'a, A>,
     number: u64,
 }
 
 impl<A: Allocator> Held<'_, A> {
-    /// The bytes written to both ends, which differ from block to block and from each other.
+    /// Returns the bytes for both ends, which differ from block to block and from each other.
     fn marks(&self) -> [(usize, u8, &'static str); 2] {
         let mixed = self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
         let last = self.block.size() - 1;
-        // The last first: in a block of one byte the first is what stays.
+        // The last byte comes first. In a block of one byte, the first mark overwrites it.
         [(last, mixed[6], "last"), (0, mixed[7], "first")]
     }
 
@@ -49,7 +49,7 @@ impl<A: Allocator> Held<'_, A> {
     fn check(&self) -> Result<(), Lost> {
         let size = self.block.size();
         let read = |&(at, wrote, which): &(usize, u8, &'static str)| {
-            // SAFETY: `mark` wrote it when the block came.
+            // SAFETY: `mark` wrote this byte after the allocation.
             let read = unsafe { self.block.get(at) };
             (read != wrote).then_some(Lost {
                 number: self.number,
@@ -65,7 +65,7 @@ impl<A: Allocator> Held<'_, A> {
     }
 }
 
-/// What is left at the end is freed then, within the time.
+/// Runs the program. Blocks that are left at the end are freed within the measured time.
 pub(crate) fn run<A: Allocator>(from: &A, tape: &Tape, touch: Touch, check: bool) -> Outcome<Figures> {
     let mut held: Vec<Option<Held<'_, A>>> = Vec::new();
     held.resize_with(tape.places as usize, || None);
@@ -131,14 +131,14 @@ mod tests {
         }
     }
 
-    /// Gives the same bytes to everybody.
+    /// Returns the same bytes for every allocation.
     struct Shared {
         all: Control,
         first: Cell<*mut u8>,
     }
 
-    // SAFETY: it breaks the promise that nobody else is given the bytes, which is what the test is about: they are
-    // bytes, written and read one at a time in one thread, and stay allocated as long as this lives.
+    // SAFETY: it breaks the promise that nobody else gets the bytes, which is the purpose of the test. The bytes are written
+    // and read one at a time in one thread, and stay allocated as long as this lives.
     unsafe impl Allocator for Shared {
         fn alloc(&self, shape: Shape) -> *mut u8 {
             if self.first.get().is_null() {
@@ -169,7 +169,7 @@ mod tests {
                 "{error}"
             );
         }
-        // Never freed by the program, so found at its end.
+        // The program never frees this block, so the error is found at its end.
         let error = run(&shared(), &tape(&[(2, 80), (0, 80)]), Touch::None, true).unwrap_err();
         assert!(error.to_string().starts_with("block 1 of 80 bytes"), "{error}");
         assert!(run(&shared(), &tape(&[(2, 80), (0, 80)]), Touch::None, false).is_ok());

@@ -1,4 +1,4 @@
-//! W6: zeroed memory, read as a whole, dirtied and freed.
+//! W6: zeroed memory that is read completely, written and freed.
 
 use super::{Effort, Outcome, median_times};
 use crate::host::allocator::{Allocator, Block, Shape};
@@ -12,13 +12,13 @@ pub(super) fn run<A: Allocator>(from: &A, size: usize, align: usize, effort: Eff
     let rounds = ((256 << 20) / size).clamp(4, 20_000);
     let batches = if effort == Effort::Full { BATCHES } else { 1 };
     let mut times = Vec::with_capacity(batches);
-    // The first block dirties what the others are given.
+    // The first block dirties the memory that the others get.
     for batch in 0..=batches {
         let rounds = if batch == 0 { 1 } else { rounds };
         let timed = Timed::start(Clock::Thread);
         for _ in 0..rounds {
             let mut block = Block::zeroed(from, shape)?;
-            // SAFETY: it was asked for as zero.
+            // SAFETY: the block was allocated as zeroed.
             let bytes = unsafe { block.bytes() };
             if !is_zero(bytes) {
                 return Err("zeroed memory holds something".into());
@@ -35,7 +35,7 @@ pub(super) fn run<A: Allocator>(from: &A, size: usize, align: usize, effort: Eff
     })
 }
 
-/// Reads all of it whatever is in it, so that each allocator pays the same.
+/// Reads all bytes in any case, so that each allocator pays the same.
 fn is_zero(bytes: &[u8]) -> bool {
     let mut seen = [0u64; 8];
     let blocks = bytes.chunks_exact(64);
