@@ -32,7 +32,7 @@ pub enum Op {
 pub struct Program {
     /// Base name of the recording.
     pub name: String,
-    /// Its calls in order.
+    /// The calls in order.
     pub ops: Vec<Op>,
     /// The number of slots.
     pub slots: usize,

@@ -6,15 +6,15 @@
 //! The variable [`options::VARIABLE`] sets its options.
 //!
 //! ```text
-//!  abi/        the C functions, one macro for all; what comes in is checked here
-//!  calls       what every call goes through: counts, faults, a lost device, panics
-//!  driver/     the state, under one lock; contexts, streams, events and captures; who runs queued work, and how
+//!  abi/        the C functions, all defined by one macro, and the checks of their arguments
+//!  calls       the path of every call: counts, injected faults, a lost device, panics
+//!  driver/     the state, under one lock; contexts, streams, events and captures; the executors of queued work
 //!  blas        cuBLAS: handles, and the checks of a product
-//!  work/       queued work: what it does, and what it waits for
-//!  kernels/    those of millpond's tensors, in files named as their sources in CUDA C are
-//!  event_page  what processes know of an event that they share
+//!  work/       queued work: its actions and its dependencies
+//!  kernels/    the kernels of millpond's tensors, in files with the names of their CUDA C sources
+//!  event_page  the state of an event that several processes share
 //!  strict      finds use after free, unordered use and missing waits by vector clocks, and stale handles
-//!  memory/     devices' bytes in sparse files, address space, page table, pools, pinned and managed memory, what leaves the process
+//!  memory/     devices' bytes in sparse files, address space, page table, pools, pinned and managed memory, shared memory
 //!  access, clock, thread, options, error
 //! ```
 //!

@@ -7,7 +7,7 @@ use std::fmt;
 /// The environment variable that contains the options.
 pub const VARIABLE: &str = "MILLPOND_CUDA_EMU";
 
-/// When queued work runs.
+/// The time at which queued work runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streams {
     /// In the call that queues it.
@@ -37,7 +37,7 @@ pub struct Options {
     pub devices: u32,
     /// The memory of each device in bytes.
     pub memory: u64,
-    /// When work runs.
+    /// The time at which work runs.
     pub streams: Streams,
     /// The seed for the order of seeded streams.
     pub seed: u64,

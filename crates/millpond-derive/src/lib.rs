@@ -51,7 +51,7 @@ use syn::DeriveInput;
 ///     particles.try_push(Particle { position: [i as f32; 3], velocity: [1.0; 3], charge: 1 })?;
 /// }
 ///
-/// // One field is a slice; several at once are a structure of slices.
+/// // One field is a slice. Several fields at once are a structure of slices.
 /// let charge: i32 = particles.charge().iter().map(|charge| i32::from(*charge)).sum();
 /// let all = particles.slices_mut();
 /// for (position, velocity) in all.position.iter_mut().zip(all.velocity) {
@@ -59,7 +59,7 @@ use syn::DeriveInput;
 /// }
 /// assert_eq!((charge, particles.positions()[99]), (100, [100.0, 99.0, 99.0]));
 ///
-/// // Parts for threads: each has its elements to itself.
+/// // Parts for threads. Each thread has its own elements.
 /// std::thread::scope(|threads| {
 ///     for mut part in particles.chunks_mut(25) {
 ///         threads.spawn(move || part.iter_mut().for_each(|particle| *particle.charge = -1));
@@ -67,7 +67,7 @@ use syn::DeriveInput;
 /// });
 /// assert!(particles.iter().all(|particle| *particle.charge == -1));
 ///
-/// // What the same as an array of structures would lose.
+/// // The bytes that an array of structures would lose.
 /// assert_eq!((Particle::LAYOUT.bytes, Particle::LAYOUT.soa_bytes(), Particle::LAYOUT.padding()), (28, 25, 3));
 /// println!("{}", Particle::layout_report());
 /// # Ok::<(), Box<dyn std::error::Error>>(())

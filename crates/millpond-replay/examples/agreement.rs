@@ -1,4 +1,4 @@
-//! Prints how far a replay of each snapshot agrees with the addresses it recorded.
+//! Prints the share of recorded addresses that a replay of each snapshot reproduces.
 //!
 //! `cargo run --release -p millpond-replay --example agreement -- SNAPSHOT…`
 

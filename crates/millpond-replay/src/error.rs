@@ -16,7 +16,7 @@ pub enum ReplayError {
     NothingToReplay {
         /// The recording.
         trace: String,
-        /// Whether a time window was asked for.
+        /// Whether a time window was requested.
         window: bool,
     },
     /// The program holds more than any device has. Policies that map pages would keep a record of each page.

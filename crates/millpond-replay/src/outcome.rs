@@ -200,7 +200,7 @@ pub struct Failure {
     pub cached_bytes: u64,
     /// The groups that held the most, the largest first.
     pub holders: Vec<Holder>,
-    /// What would have made the request fit, in one sentence.
+    /// The remedy that would have made the request fit, in one sentence.
     pub remedy: String,
 }
 

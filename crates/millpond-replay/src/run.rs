@@ -7,7 +7,7 @@ use millpond_engine::{
 };
 use std::time::Instant;
 
-/// The device a program is replayed on.
+/// The device on which a program is replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Bytes for the program. `None` sets no limit.

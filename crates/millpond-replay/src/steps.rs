@@ -36,7 +36,7 @@ pub(crate) fn is_loop(peak: u128, program_peak: u128) -> bool {
 }
 
 impl Steps {
-    /// Looks for the repeating step of a program, as the policy `planned` does.
+    /// Searches for the repeating step of a program, as the policy `planned` does.
     #[must_use]
     pub fn find(program: &Program) -> Option<Self> {
         let mut detector = Detector::new();
@@ -292,7 +292,7 @@ pub struct Solved {
     pub allocations: u64,
     /// The most bytes of these allocations that live at once.
     pub lower_bound_bytes: u64,
-    /// Bytes the plan needs.
+    /// Bytes that the plan needs.
     pub plan_bytes: u64,
     /// Time to solve the plan on its own thread. It varies from run to run.
     pub solve_ms: f64,

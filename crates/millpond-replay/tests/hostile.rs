@@ -24,7 +24,7 @@ const MOST: usize = 500 << 20;
 /// The most output for one of these files. None of them has more than some hundred rows.
 const WRITTEN: u64 = 256 << 20;
 
-// SAFETY: every call is passed on to the system's allocator unchanged; counting does not allocate.
+// SAFETY: every call is passed unchanged to the system's allocator, and counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Relaxed) + layout.size();

@@ -41,7 +41,7 @@ impl Work for Recorded<'_> {
     }
 }
 
-/// How to get the missing allocators.
+/// The way to get the missing allocators.
 const PEERS: &str = "build with --features peers";
 
 /// Returns a line that lists the allocators that were not built in, if any.

@@ -44,7 +44,7 @@ const fn loop_of(
     }
 }
 
-/// 125 ms against 2,450 ms.
+/// 125 ms with the pool, and 2,450 ms without.
 const DOTCOMPUTE: f64 = 125.0 / 2450.0;
 
 /// All passages, by document.

@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 /// An allocator without pooling: a system call for each allocation and each free, and new pages.
 pub(crate) struct Unpooled;
 
-/// The alignment of every map.
+/// The alignment of every mapping.
 const PAGE: usize = 4096;
 
 /// Returns the bytes of a block's mapping.

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The most bytes that a child may have in main memory for a file of less than 5 MiB.
 pub(crate) const MOST_MEMORY: u64 = 600 << 20;
 
-/// How a child ended.
+/// The outcome of a child.
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) took: Duration,

@@ -19,7 +19,7 @@ impl<T: Copy> Out<T> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: not null, so by the invariant valid for a write; C does not promise alignment.
+        // SAFETY: the pointer is not null, so by the invariant it is valid for a write. C does not guarantee alignment.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
@@ -44,7 +44,7 @@ impl<T: Copy> Out<T> {
             return Err(Code::INVALID_VALUE);
         }
         let (from, to) = (values.as_ptr().cast::<u8>(), self.0.cast::<u8>());
-        // SAFETY: not null, so by the invariant valid for as many writes as the function makes.
+        // SAFETY: the pointer is not null, so by the invariant it is valid for as many writes as the function makes.
         unsafe { std::ptr::copy_nonoverlapping(from, to, size_of_val(values)) };
         Ok(())
     }
@@ -77,7 +77,7 @@ impl<T: Copy> In<T> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: not null, so by the invariant valid for a read; C does not promise alignment.
+        // SAFETY: the pointer is not null, so by the invariant it is valid for a read. C does not guarantee alignment.
         Ok(unsafe { self.0.read_unaligned() })
     }
 

@@ -8,7 +8,7 @@ use crate::error::{Answer, Code};
 use crate::work::action::{Action, Rows, Side};
 use std::sync::Arc;
 
-/// When the call returns.
+/// The time at which the call returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Return {
     /// The call returns when the work is complete.

@@ -96,7 +96,7 @@ unsafe extern "C" fn millpond_emu_write(to: u64, from: In<u8>, bytes: usize) -> 
         let _held = driver.shared.hold();
         let spans = resolve(driver, to, bytes, true)?;
         let source = all.as_ptr().expose_provenance();
-        // SAFETY: the vector lives until the copy is done, and is only read.
+        // SAFETY: the vector lives until the copy is complete, and is only read.
         os::copy(&spans, &[unsafe { os::Span::host(source, bytes) }]);
         Ok(())
     };

@@ -138,7 +138,7 @@ pub(crate) struct KernelNode {
     pub(crate) context: usize,
 }
 
-/// `CUipcMemHandle` and `CUipcEventHandle`, which are handed over by value.
+/// `CUipcMemHandle` and `CUipcEventHandle`, which are passed by value.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct IpcHandle {

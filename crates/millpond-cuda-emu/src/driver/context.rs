@@ -158,7 +158,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Returns when all work of a context is done.
+    /// Returns when all work of a context is complete.
     pub(crate) fn synchronise_context(&self, handle: u64) -> Answer {
         let mut state = self.state();
         state.healthy(handle)?;

@@ -5,7 +5,7 @@
 //! The pieces are whole granules and include neighbouring data, as on a device.
 //!
 //! ```text
-//!  here     handle -> told: store, pieces -> store of the device
+//!  here     handle -> description: store, pieces -> store of the device
 //!  there    its address space -> page table -> the same store, adopted once for all its blocks
 //! ```
 #![forbid(unsafe_code)]

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  store of a device (memfd)    0 ........................................ its memory
-//!      alias: read and write    |xxxx|        |xxxxxxxx|                   where work goes
-//!  arena: device addresses          |xxxx|       |xxxx|xxxx|               what the client sees
+//!      alias: read and write    |xxxx|        |xxxxxxxx|                   used by work
+//!  arena: device addresses          |xxxx|       |xxxx|xxxx|               used by the client
 //! ```
 //!
 //! A device's bytes are the pages of one sparse file, so unused memory has no backing. The client's addresses map pieces of it,
@@ -412,7 +412,7 @@ mod tests {
         }
         store.span(PAGE + 5, 3).unwrap().write(b"abc");
         for at in [one, two] {
-            // SAFETY: mapped and opened above, one page long.
+            // SAFETY: the page was mapped and opened above.
             let span = unsafe { Span::host(at as usize + 5, 3) };
             assert_eq!(span.read(), b"abc");
         }

@@ -2,10 +2,10 @@
 //! reader that collects them, such as the page of `view`, can answer any question about any window from them.
 //!
 //! ```text
-//!   events    births and ends, in order      who, time; in the place of a birth the next block is meant
-//!   blocks    in the order of their births   bytes, slack, address, origin
-//!   origins   what many blocks share         pool, stream, thread, tag, stack, and the group of each way to group
-//!   samples   reserved, unexplained, parked  where they change
+//!   events    births and ends, in order      block and time; a birth refers to the next block
+//!   blocks    in order of birth               bytes, slack, address, origin
+//!   origins   properties of many blocks      pool, stream, thread, tag, stack, and the group of each property
+//!   samples   reserved, unexplained, parked  the values after each change
 //! ```
 //!
 //! A part consists of sections, each a column of varints. The first section is text, as JSON. The memory

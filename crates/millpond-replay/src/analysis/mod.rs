@@ -1,16 +1,16 @@
 //! Analyses recordings and returns figures. Nothing here prints.
 //!
 //! ```text
-//!   History ──▶ ledger.rs   rows become blocks that open and close, keyframes and losses put right
-//!                 │         groups.rs says what each block belongs to
-//!                 ├─▶ summary.rs   peak, end, sums; who held what; what is still held (held.rs, tally.rs)
+//!   History ──▶ ledger.rs   turns rows into blocks that open and close, and applies keyframes and losses
+//!                 │         groups.rs determines the groups of each block
+//!                 ├─▶ summary.rs   peak, end and sums; memory by group; blocks that are still held (held.rs, tally.rs)
 //!                 ├─▶ timeline.rs  bytes by group over time, in a few columns that lose no peak
-//!                 ├─▶ blocks.rs    the table of all blocks, in parts, for whoever asks about any window
-//!                 ├─▶ steps.rs     the steps of the program, and what each holds
-//!                 └─▶ findings/    what is worth changing, one file for each kind, in the walk of a summary
-//!   History ──▶ overview.rs    a glance straight from its rows
-//!               report.rs      all of it of a window, side by side
-//!               diff.rs, gate.rs   two of them side by side, and conditions that they must not meet
+//!                 ├─▶ blocks.rs    the table of all blocks, in parts, for queries about any window
+//!                 ├─▶ steps.rs     the steps of the program, and the memory of each
+//!                 └─▶ findings/    recommended changes, one file for each kind, in the walk of a summary
+//!   History ──▶ overview.rs    a coarse overview directly from its rows
+//!               report.rs      all analyses of a window, in parallel
+//!               diff.rs, gate.rs   the comparison of two recordings, and conditions that fail it
 //! ```
 //!
 //! Every analysis walks the recording a few times and remembers only the live blocks and the groups, so a

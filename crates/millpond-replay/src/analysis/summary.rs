@@ -47,7 +47,7 @@ pub struct Hits {
     pub allocations: u64,
 }
 
-/// What is missing from a recording.
+/// The missing parts of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Loss {
     /// The number of events that the whole recording reports as lost.

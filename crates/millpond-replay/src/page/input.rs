@@ -47,13 +47,13 @@ pub struct Page<'a> {
     pub best: Option<usize>,
     /// Heads of the result table; the first column holds the policy's name.
     pub columns: Vec<String>,
-    /// The result table, formatted; a row belongs to the run whose name its first cell is.
+    /// The formatted result table. The first cell of a row is the name of its run.
     pub rows: Vec<Vec<String>>,
-    /// Sentences that say what to do.
+    /// Advice, one sentence each.
     pub advice: Vec<String>,
-    /// Sentences that say what limits the conclusions.
+    /// The limits of the conclusions, one sentence each.
     pub cautions: Vec<String>,
-    /// Memory of the device, where known.
+    /// Memory of the device, if known.
     pub device_bytes: Option<u64>,
     /// Peak of the requested bytes.
     pub peak_requested: u64,

@@ -1,9 +1,9 @@
-//! The report as one HTML file that people can send each other.
+//! The report as one HTML file that can be sent to others.
 //!
 //! ```text
 //!   Page ──▶ story.rs   the recording's columns ─┐
-//!            places.rs  each policy's columns  ──┼─▶ blobs.rs  what there is room for
-//!            overview.rs  a glance to paint first │
+//!            places.rs  each policy's columns  ──┼─▶ blobs.rs  the parts that fit
+//!            overview.rs  an overview to paint │
 //!            html.rs  text, script, style  ◀──────┘
 //! ```
 //!

@@ -13,7 +13,7 @@ use super::encode::{Blob, Column, difference, zigzag};
 /// The facts about each allocation that the rest of the page needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Life {
-    /// Bytes the program asked for.
+    /// Bytes that the program requested.
     pub(crate) requested: u64,
     /// Event that allocated it. 0 for blocks older than the recording.
     pub(crate) birth: u32,

@@ -1,13 +1,13 @@
-//! The timeline viewer: a page that shows a recording of any size, and answers questions about any part of it.
+//! The timeline viewer: a page that shows a recording of any size and answers queries about any part of it.
 //!
 //! ```text
-//!   History ──▶ analysis::overview   a glance, taken while the file is opened, painted first
-//!               analysis::blocks     the table of blocks, in parts, while the recording is walked
-//!               told.rs, stacks.rs   findings, steps, what is missing; names of functions, when asked for
-//!               replayed.rs          what other policies would have taken, when asked for
+//!   History ──▶ analysis::overview   a coarse overview, made while the file is opened and painted first
+//!               analysis::blocks     the table of blocks, in parts that are made while the recording is walked
+//!               told.rs, stacks.rs   findings, steps, missing parts; names of functions, on request
+//!               replayed.rs          the memory that other policies would have taken, on request
 //!                     │
 //!                     ▼
-//!               page.rs, assets/     one page for both: it asks a server for these, or carries them (`embed.rs`)
+//!               page.rs, assets/     one page for both: it requests these from a server, or contains them (`embed.rs`)
 //! ```
 //!
 //! The queries run in the page itself (`assets/table.js`, `assets/lens.js`, `assets/window.js`). A server
