@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   events    births and ends, in order      block and time; a birth refers to the next block
-//!   blocks    in order of birth               bytes, slack, address, origin
+//!   blocks    in order of birth              bytes, slack, address, origin
 //!   origins   properties of many blocks      pool, stream, thread, tag, stack, and the group of each property
 //!   samples   reserved, unexplained, parked  the values after each change
 //! ```

@@ -3,7 +3,7 @@
 //! ```text
 //!   Page ──▶ story.rs   the recording's columns ─┐
 //!            places.rs  each policy's columns  ──┼─▶ blobs.rs  the parts that fit
-//!            overview.rs  an overview to paint │
+//!            overview.rs  an overview to paint    │
 //!            html.rs  text, script, style  ◀──────┘
 //! ```
 //!
