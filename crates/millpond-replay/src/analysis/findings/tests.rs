@@ -37,7 +37,7 @@ fn none(made: Made) {
     assert!(all.is_empty(), "{all:#?}");
 }
 
-/// Returns steps of ten blocks each. Each step keeps the given number of bytes of its first block.
+/// Returns steps of ten blocks each. Each step also allocates the given number of bytes and does not free them.
 fn steps(kept: impl Fn(u64) -> u64) -> Made {
     let mut made = Made::new(3);
     for step in 0..20 {
