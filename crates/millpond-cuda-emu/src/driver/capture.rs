@@ -1,7 +1,7 @@
 //! Graphs: work that is assembled by hand or captured from streams, and launched as a whole.
 //!
-//! The memory of graphs comes from a separate pool on each device. Its addresses stay allocated until the graph and everything
-//! instantiated from it are destroyed, so a launch finds its memory where the capture saw it.
+//! The memory of graphs comes from a separate pool on each device. An address stays allocated until its graph and everything
+//! instantiated from it are destroyed. So a launch finds its memory where the capture saw it.
 #![forbid(unsafe_code)]
 
 use super::stream::{After, Stream, StreamKind};
