@@ -228,8 +228,7 @@ fn seconds(nanoseconds: f64) -> String {
     }
 }
 
-/// Escapes a name from a file as the text of an SVG element. [`one_line`] describes which characters are left
-/// out.
+/// Escapes a name from a file as the text of an SVG element. [`one_line`] describes which characters are replaced.
 pub(crate) fn svg_text(text: &str, most: usize) -> String {
     svg::escaped(&one_line(text, most))
 }
