@@ -10,7 +10,7 @@
 //!   cuda_emu          a command with the emulated CUDA driver
 //!   report diff       the contents of a recording; plot draws them
 //!   view              the same as a timeline in the browser
-//!   side_by_side ranks failure table     text output, with text and terminal
+//!   side_by_side ranks failure table     text output, also text and terminal
 //!   files, output, progress, exit  input and output
 //! ```
 //!

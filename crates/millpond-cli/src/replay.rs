@@ -91,7 +91,7 @@ fn file(
         })?;
         drop(bar);
         if options.selection.window_us.is_some() && replayed.report.events == 0 {
-            // The replay would contain only blocks that lived then, and its figures would look like those of a part of the run.
+            // Otherwise the replay would contain only blocks that lived in the window, and its figures would look like those of a run.
             return Err(ReplayError::NothingToReplay {
                 trace: label,
                 window: true,

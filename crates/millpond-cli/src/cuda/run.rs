@@ -97,7 +97,7 @@ impl Card {
         let device = CudaDevice::get(number).map_err(refused)?;
         let wanted = match args.device.paged {
             Paged::On => CudaMemory::Best,
-            // A device without page mapping is replaced by plain allocations from the driver.
+            // Plain allocations from the driver stand for a device without page mapping.
             Paged::Off => CudaMemory::Plain,
         };
         let memory = CudaSource::new(&device, wanted).map_err(refused)?.memory();
@@ -160,7 +160,7 @@ fn measure(
     let mut options = options.clone();
     let prepared = Prepared::new(trace, &options)?;
     if options.selection.window_us.is_some() && prepared.program().events == 0 {
-        // The replay would contain only blocks that lived then, and its figures would look like those of a part of the run.
+        // Otherwise the replay would contain only blocks that lived in the window, and its figures would look like those of a run.
         return Err(ReplayError::NothingToReplay {
             trace: label,
             window: true,

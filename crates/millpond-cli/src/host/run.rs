@@ -108,7 +108,7 @@ fn measure(trace: &Trace, several: bool, args: &ReplayArgs, rules: &Rules) -> Re
     };
     let program = Program::as_recorded(trace, Selection::from(&args.selection))?;
     if args.selection.time_window.is_some() && program.events == 0 {
-        // The replay would contain only blocks that lived then, and its figures would look like those of a part of the run.
+        // Otherwise the replay would contain only blocks that lived in the window, and its figures would look like those of a run.
         return Err(ReplayError::NothingToReplay {
             trace: label,
             window: true,

@@ -123,7 +123,7 @@ impl Code {
     }
 }
 
-/// Cuts a name to a readable length.
+/// Cuts a name to at most [`MOST_NAME`] bytes.
 fn short(name: &str) -> String {
     let mut end = name.len().min(MOST_NAME);
     while !name.is_char_boundary(end) {

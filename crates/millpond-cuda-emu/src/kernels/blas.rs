@@ -56,7 +56,7 @@ pub(super) fn register(kernels: &mut Kernels) {
     register_type::<Tf32>(kernels);
 }
 
-/// The byte that fills a workspace after its use.
+/// The byte with which a workspace is overwritten.
 const RUINED: u8 = 0xA5;
 
 impl Kernels {

@@ -27,7 +27,7 @@ pub(super) struct View {
 }
 
 impl Walk {
-    /// Reads a walk from a parameter. An invalid walk returns an illegal address.
+    /// Reads a walk from a parameter. Fails with an illegal address if the walk is invalid.
     pub(super) fn read(params: &Params, index: usize) -> Answer<Self> {
         let numbers = params.numbers(index);
         let walk = Self::of(&numbers).ok_or(Code::ILLEGAL_ADDRESS)?;

@@ -12,13 +12,13 @@ use std::fs::{File, OpenOptions, read_link, read_to_string};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// The name of the memory of a device.
+/// The name of the file with a device's memory.
 pub(crate) const DEVICE: &str = "cuda-emu";
-/// The name of the description of an exported block.
+/// The name of a file that describes an exported block.
 pub(crate) const BLOCK: &str = "cuda-emu-block";
-/// The name of the state of an event between processes.
+/// The name of the file with the state of an event between processes.
 pub(crate) const EVENT: &str = "cuda-emu-event";
-/// The name of physical memory that can be exported as a file. The number of the device follows.
+/// The name of a file with shareable physical memory. The number of the device follows.
 pub(crate) const PHYSICAL: &str = "cuda-emu-physical-";
 
 /// The bytes of `CUipcMemHandle` or `CUipcEventHandle`.
