@@ -1,4 +1,5 @@
-//! The layers of the code: a crate depends only on crates below it, and the modules of a crate do not import each other in a circle.
+//! The layers of the code: a crate depends only on crates below it, a module imports only modules of its layer and of layers below it, and
+//! the modules of a crate do not import each other in a circle.
 
 use crate::shell::root;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
@@ -39,6 +40,66 @@ const CRATES: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
+/// A group of modules: its name, and the modules.
+type Group = (&'static str, &'static [&'static str]);
+
+/// The groups of modules of a crate, from the bottom up. A module may import modules of its own group and of the groups before it.
+const LAYERS: &[(&str, &[Group])] = &[(
+    "millpond",
+    &[
+        (
+            "system",
+            &[
+                "device",
+                "fork",
+                "metadata",
+                "os",
+                "pressure",
+                "ranked",
+                "reentrancy",
+                "thread",
+                "threads",
+                "time",
+            ],
+        ),
+        (
+            "accounts",
+            &[
+                "budget",
+                "dtype",
+                "error",
+                "event",
+                "ledger",
+                "memory",
+                "post_mortem",
+                "registry",
+                "scope",
+                "session",
+                "stats",
+                "tag",
+                "tally",
+                "watchers",
+            ],
+        ),
+        ("recording and monitoring", &["monitor", "recorder"]),
+        (
+            "pools of the host",
+            &[
+                "block", "buffer", "global", "host", "pinned", "pool", "rental", "storage", "tenant",
+                "unpooled",
+            ],
+        ),
+        ("pools of devices", &["gpu"]),
+        (
+            "sets of pools and measurements",
+            &["limits", "pools", "profile", "profiler"],
+        ),
+        ("tensors", &["soa", "tensor", "workspace"]),
+        ("data", &["data"]),
+        ("public modules", &["__soa", "cuda"]),
+    ],
+)];
+
 /// The imports between the top-level modules of a crate: importing module, imported module, and a file with the import.
 type Imports = BTreeMap<String, BTreeMap<String, PathBuf>>;
 
@@ -59,7 +120,11 @@ pub(crate) fn run() -> Result<(), String> {
                 .filter_map(Value::as_str)
                 .any(|kind| !["test", "bench", "example", "custom-build"].contains(&kind));
             if let Some(file) = target["src_path"].as_str().filter(|_| linked) {
-                faults.extend(circles_of(name, Path::new(file))?);
+                let (modules, imports) = imports(Path::new(file))?;
+                if let Some((_, groups)) = LAYERS.iter().find(|(of, _)| *of == name) {
+                    faults.extend(imports_that_go_up(name, groups, &modules, &imports));
+                }
+                faults.extend(circles_of(name, &imports));
             }
         }
     }
@@ -98,9 +163,42 @@ fn forbidden_dependencies(name: &str, package: &Value) -> Vec<String> {
         .collect()
 }
 
+/// Returns a fault for each module that is in no group, and for each import from a later group.
+fn imports_that_go_up(
+    name: &str,
+    groups: &[Group],
+    modules: &BTreeSet<String>,
+    imports: &Imports,
+) -> Vec<String> {
+    let group_of = |module: &str| groups.iter().position(|(_, group)| group.contains(&module));
+    let mut faults = Vec::new();
+    for module in modules {
+        if group_of(module).is_none() {
+            faults.push(format!(
+                "{name}: the module {module} has no layer: add it to LAYERS in xtask/src/layers.rs"
+            ));
+        }
+    }
+    for (from, to, file) in imports
+        .iter()
+        .flat_map(|(from, to)| to.iter().map(move |(to, file)| (from, to, file)))
+    {
+        if let (Some(below), Some(above)) = (group_of(from), group_of(to))
+            && above > below
+        {
+            faults.push(format!(
+                "{name}: {from} ({}) imports {to} ({}), which is above it, in {}",
+                groups[below].0,
+                groups[above].0,
+                file.display()
+            ));
+        }
+    }
+    faults
+}
+
 /// Returns a fault for each circle among the modules of a crate.
-fn circles_of(name: &str, file: &Path) -> Result<Vec<String>, String> {
-    let imports = imports(file)?;
+fn circles_of(name: &str, imports: &Imports) -> Vec<String> {
     let fault = |circle: &BTreeSet<String>| {
         let modules: Vec<_> = circle.iter().map(String::as_str).collect();
         let mut fault = format!(
@@ -114,7 +212,7 @@ fn circles_of(name: &str, file: &Path) -> Result<Vec<String>, String> {
         }
         fault
     };
-    Ok(circles(&imports).iter().map(fault).collect())
+    circles(imports).iter().map(fault).collect()
 }
 
 /// The modules of a crate as its root declares them.
@@ -124,8 +222,8 @@ struct Root {
     exports: BTreeMap<String, String>,
 }
 
-/// Returns the imports between the top-level modules of the crate whose root is `file`. Code for tests is left out.
-fn imports(file: &Path) -> Result<Imports, String> {
+/// Returns the top-level modules of the crate whose root is `file`, and the imports between them. Code for tests is left out.
+fn imports(file: &Path) -> Result<(BTreeSet<String>, Imports), String> {
     let items = parse(file)?;
     let folder = file.parent().unwrap_or(Path::new(""));
     let mut root = Root {
@@ -163,7 +261,7 @@ fn imports(file: &Path) -> Result<Imports, String> {
             walk(&Item::Mod(module), file, folder, 0, &mut visit)?;
         }
     }
-    Ok(imports)
+    Ok((root.modules, imports))
 }
 
 fn parse(file: &Path) -> Result<Vec<Item>, String> {
@@ -401,6 +499,21 @@ mod tests {
             .map(|circle| circle.iter().map(String::as_str).collect())
             .collect();
         assert_eq!(found, [["b", "c"], ["d", "e"]]);
+    }
+
+    #[test]
+    fn an_import_from_a_later_group_and_a_module_without_a_group_are_faults() {
+        let groups: &[Group] = &[("low", &["a", "b"]), ("high", &["c"])];
+        let modules = ["a", "b", "c", "d"].map(str::to_owned).into();
+        let faults = imports_that_go_up(
+            "x",
+            groups,
+            &modules,
+            &graph(&[("a", "b"), ("c", "a"), ("b", "c")]),
+        );
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        assert!(faults[0].contains("the module d has no layer"));
+        assert!(faults[1].contains("b (low) imports c (high), which is above it"));
     }
 
     #[test]
