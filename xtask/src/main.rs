@@ -48,7 +48,7 @@ cargo xtask COMMAND
                     --quick runs few rounds, --dev builds the dev profile, --nvrtc adds NVRTC
   dialects          what `millpond convert` writes, read by the programs it is written for;
                     fetches those that can be had
-  pictures          the pictures in the README, taken anew: of real pages in chromium
+  pictures          the pictures of the README and of the book, taken anew: of real pages in chromium
   view-speed [ROWS] how soon `millpond view` shows a recording of ten million events, or so many,
                     and how smoothly it pans, in chromium
   ptx [--check]     the PTX of the kernels, of their sources, with NVRTC from its Python

@@ -1,4 +1,4 @@
-//! The pictures in the README, taken of real pages in a real browser and of a terminal; and how fast such a page is.
+//! The pictures of the README and of the book, taken of real pages in a real browser and of a terminal; and how fast such a page is.
 //!
 //! Pages take `chromium`, `chromedriver` and `node`, which most machines that build this have not: without them they say so and end.
 
@@ -60,7 +60,7 @@ const LOOK_AFTER: u64 = 20;
 /// How often it is looked at.
 const LOOKS: u32 = 80;
 
-/// Puts what `millpond top` shows of the example `live` into the README.
+/// Puts what `millpond top` shows of the example `live` into the book.
 fn top(program: &str) -> Result<(), String> {
     let example = "build --release --quiet -p millpond --example live";
     step("cargo", &example.split(' ').collect::<Vec<_>>())?;
@@ -94,20 +94,24 @@ fn top(program: &str) -> Result<(), String> {
     if !looked.status.success() {
         return Err(String::from_utf8_lossy(&looked.stderr).into_owned());
     }
-    renew("top", &String::from_utf8_lossy(&looked.stdout))
+    renew(
+        "docs/recording.md",
+        "top",
+        &String::from_utf8_lossy(&looked.stdout),
+    )
 }
 
-/// Replaces the text that a picture in the README has.
-fn renew(name: &str, text: &str) -> Result<(), String> {
-    let path = root().join("README.md");
+/// Replaces the text of a picture on a page.
+fn renew(page: &str, name: &str, text: &str) -> Result<(), String> {
+    let path = root().join(page);
     let told = |e| format!("{}: {e}", path.display());
-    let readme = std::fs::read_to_string(&path).map_err(told)?;
+    let before = std::fs::read_to_string(&path).map_err(told)?;
     let begin = format!("<!-- taken: {name} -->\n```text\n");
-    let parts = readme.split_once(&begin).and_then(|(before, rest)| {
+    let parts = before.split_once(&begin).and_then(|(before, rest)| {
         let (_, after) = rest.split_once("```\n<!-- end -->")?;
         Some((before, after))
     });
-    let (before, after) = parts.ok_or_else(|| format!("README.md has no picture called {name}"))?;
+    let (before, after) = parts.ok_or_else(|| format!("{page} has no picture called {name}"))?;
     std::fs::write(&path, format!("{before}{begin}{text}```\n<!-- end -->{after}")).map_err(told)
 }
 

@@ -1,4 +1,4 @@
-//! Runs every command of the README on a terminal with colours, at three widths. The terminal shows the same text as a pipe gets.
+//! Runs every command of the README and of the book on a terminal with colours, at three widths. The terminal shows the same text as a pipe gets.
 #![cfg(unix)]
 
 mod support;
@@ -18,8 +18,8 @@ use support::folder;
 /// Enough rows for the output of every command, so nothing scrolls away.
 const ROWS: u16 = 2000;
 
-/// Commands of the README that belong to other programs.
-const OTHERS: [&str; 2] = ["cargo xtask", "cargo build"];
+/// Commands of the pages that belong to other programs.
+const OTHERS: [&str; 3] = ["cargo xtask", "cargo build", "cargo install"];
 
 /// Recordings that take seconds to replay without optimisation, and the shorter one that replaces them.
 const SMALLER: [(&str, &str); 3] = [
@@ -66,28 +66,31 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Returns the README's commands of this program, without duplicates: lines of its code blocks, and its inline code.
+/// Returns the commands of this program on all pages, without duplicates: lines of code blocks, and inline code.
 fn commands() -> Vec<Vec<String>> {
-    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    let read = |page: PathBuf| std::fs::read_to_string(&page).unwrap_or_else(|e| panic!("{page:?}: {e}"));
+    let pages: String = support::pages().into_iter().map(read).collect();
     let mut found = Vec::new();
-    let mut is_code = false;
-    for line in readme.lines() {
-        if line.starts_with("```") {
-            is_code = !is_code;
+    // The language of the code block that a line is in.
+    let mut language: Option<&str> = None;
+    // Code blocks in lists are indented.
+    for line in pages.lines().map(str::trim_start) {
+        if let Some(of) = line.strip_prefix("```") {
+            language = language.is_none().then_some(of);
             continue;
         }
-        if is_code {
-            found.extend(line.strip_prefix("$ ").map(str::to_owned));
-            if line.starts_with("millpond ") && !line.contains("  pid ") {
-                found.push(line.to_owned());
+        match language {
+            Some("console") => found.extend(line.strip_prefix("$ ").map(str::to_owned)),
+            Some("sh") if line.starts_with("millpond ") => found.push(line.to_owned()),
+            Some(_) => {}
+            None => {
+                let spans = line.split('`').skip(1).step_by(2);
+                found.extend(
+                    spans
+                        .filter(|span| span.starts_with("millpond "))
+                        .map(str::to_owned),
+                );
             }
-        } else {
-            let spans = line.split('`').skip(1).step_by(2);
-            found.extend(
-                spans
-                    .filter(|span| span.starts_with("millpond "))
-                    .map(str::to_owned),
-            );
         }
     }
     let mut all: Vec<Vec<String>> = Vec::new();
@@ -105,7 +108,7 @@ fn commands() -> Vec<Vec<String>> {
                 .iter()
                 .position(|word| word == "--")
                 .map_or(words.len(), |at| at + 1),
-            other => panic!("the README has a command that this test does not know: {other:?} in {line}"),
+            other => panic!("a page has a command that this test does not know: {other:?} in {line}"),
         };
         words.drain(..begin);
         for word in &mut words {
@@ -168,7 +171,7 @@ fn recording(layers: u64) -> String {
     csv
 }
 
-/// Creates a folder with all files that the README's commands name.
+/// Creates a folder with all files that the commands of the pages name.
 fn place(name: &str) -> PathBuf {
     let place = folder(name);
     std::fs::write(place.join("run.csv"), recording(20)).expect("room");
@@ -351,7 +354,7 @@ fn all_commands_at(columns: u16) {
     let place = place(&format!("terminal-{columns}"));
     let mut painted = 0;
     let all = commands();
-    assert!(all.len() > 30, "the README has more commands: {all:?}");
+    assert!(all.len() > 60, "the pages have more commands: {all:?}");
     for arguments in &all {
         if is_endless(arguments) {
             continue;
@@ -411,17 +414,17 @@ fn is_endless(arguments: &[String]) -> bool {
 }
 
 #[test]
-fn every_command_of_the_readme_is_the_same_on_a_terminal_of_60_columns() {
+fn every_command_of_the_pages_is_the_same_on_a_terminal_of_60_columns() {
     all_commands_at(60);
 }
 
 #[test]
-fn every_command_of_the_readme_is_the_same_on_a_terminal_of_80_columns() {
+fn every_command_of_the_pages_is_the_same_on_a_terminal_of_80_columns() {
     all_commands_at(80);
 }
 
 #[test]
-fn every_command_of_the_readme_is_the_same_on_a_terminal_of_120_columns() {
+fn every_command_of_the_pages_is_the_same_on_a_terminal_of_120_columns() {
     all_commands_at(120);
 }
 

@@ -123,6 +123,9 @@
 
 pub use millpond_engine as engine;
 
+#[cfg(all(doctest, target_os = "linux"))]
+mod book;
+
 #[cfg(target_os = "linux")]
 mod block;
 #[forbid(unsafe_code)]

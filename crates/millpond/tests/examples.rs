@@ -270,3 +270,46 @@ fn the_page_of_practice_shows_what_is_printed() {
         "run with MILLPOND_UPDATE=1"
     );
 }
+
+/// Returns the names in a piece of code.
+fn names(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !(c.is_alphanumeric() || c == '_'))
+        .filter(|name| name.starts_with(|c: char| c.is_alphabetic() || c == '_'))
+}
+
+/// The documentation tests compile the calls that `src/book.rs` lists, so that every name on the page exists.
+#[test]
+fn every_call_on_the_page_for_newcomers_is_compiled() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: PathBuf| std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+    let page = read(root.join("../../docs/coming-from.md"));
+    let compiled = read(root.join("src/book.rs"));
+    let compiled: std::collections::HashSet<&str> = names(&compiled).collect();
+    // Names that the page uses for the reader's own values, and words of the command and its settings.
+    let own = [
+        "bytes", "count", "f", "graph", "i", "max", "n", "ptr", "queue", "set", "shape", "size", "template",
+        "work", "x", "y",
+    ];
+    let mut calls = 0;
+    for row in page.lines().filter(|line| line.starts_with("| ")) {
+        let ours = row.trim_end_matches('|').rsplit(" | ").next().unwrap_or_default();
+        for code in ours.split('`').skip(1).step_by(2) {
+            // A command, a variable of the environment, or a setting.
+            if code.starts_with("millpond ")
+                || code.starts_with("MILLPOND_")
+                || code.contains('-') && !code.contains('(')
+            {
+                continue;
+            }
+            calls += 1;
+            let text = code.split('"').step_by(2).collect::<String>();
+            for name in names(&text) {
+                assert!(
+                    compiled.contains(name) || own.contains(&name),
+                    "{name} in `{code}` is not in src/book.rs, which compiles the calls of the page"
+                );
+            }
+        }
+    }
+    assert!(calls > 120, "the page has more calls: {calls}");
+}

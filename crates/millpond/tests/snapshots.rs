@@ -352,7 +352,7 @@ fn pinned_pools_are_told_of() {
 /// A training step that wants more than there is.
 #[test]
 #[ignore = "a child of another test"]
-fn is_shown_in_the_readme() {
+fn is_shown_in_the_book() {
     let pool = Pool::builder().name("training").limit(256 << 20);
     let pool = pool.track(Some(Tracking::All)).host().expect("addresses");
     let hold = |name: &str, blocks: usize, bytes: usize| -> Vec<_> {
@@ -367,27 +367,27 @@ fn is_shown_in_the_readme() {
     println!("\n>\n{error}\n<");
 }
 
-/// What the README shows is what a program prints. With `MILLPOND_UPDATE=1` in the environment it is written anew.
+/// The book shows the error that a program prints. With `MILLPOND_UPDATE=1` in the environment the block is written anew.
 #[test]
-fn the_readme_shows_what_is_printed() {
-    let folder = Folder::new("readme");
-    let printed = child("is_shown_in_the_readme", &folder, |command| {
+fn the_book_shows_the_error_that_is_printed() {
+    let folder = Folder::new("book");
+    let printed = child("is_shown_in_the_book", &folder, |command| {
         command.env("MILLPOND_OOM_SNAPSHOT", "oom-%n.mpr");
     });
     let (_, printed) = printed.split_once(">\n").expect("it prints");
     let (printed, _) = printed.split_once("<\n").expect("to its end");
     let (bytes, refused, _) = read(&folder.open("oom-1.mpr"), "weights");
     assert_eq!((bytes, refused.len()), (12 * (4 << 20), 1));
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let readme = std::fs::read_to_string(&path).expect("README.md");
-    let (before, rest) = readme
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/out-of-memory.md");
+    let page = std::fs::read_to_string(&path).expect("docs/out-of-memory.md");
+    let (before, rest) = page
         .split_once("<!-- printed: out of memory -->\n```text\n")
-        .expect("the README has the block");
+        .expect("the page has the block");
     let (shown, after) = rest.split_once("```\n<!-- end -->").expect("it ends");
     if std::env::var_os("MILLPOND_UPDATE").is_some() {
         let begin = "<!-- printed: out of memory -->\n```text\n";
         let made = format!("{before}{begin}{printed}```\n<!-- end -->{after}");
-        std::fs::write(&path, made).expect("README.md");
+        std::fs::write(&path, made).expect("docs/out-of-memory.md");
         return;
     }
     assert_eq!(shown, printed);

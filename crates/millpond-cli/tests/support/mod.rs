@@ -10,6 +10,20 @@ pub(crate) fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces")
 }
 
+/// Returns the README and the chapters of the book, in the order of the table of contents.
+pub(crate) fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let docs = root.join("docs");
+    let contents = std::fs::read_to_string(docs.join("SUMMARY.md")).expect("docs/SUMMARY.md");
+    let chapters = contents.lines().filter_map(|line| {
+        let (_, link) = line.split_once("](")?;
+        Some(docs.join(link.strip_suffix(')')?))
+    });
+    let pages: Vec<PathBuf> = std::iter::once(root.join("README.md")).chain(chapters).collect();
+    assert!(pages.len() > 10, "the book has more chapters: {pages:?}");
+    pages
+}
+
 /// Returns the path of one of these recordings.
 pub(crate) fn trace(name: &str) -> String {
     traces().join(format!("{name}.csv.zst")).display().to_string()
