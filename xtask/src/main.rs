@@ -1,6 +1,7 @@
 //! The project's task runner: `cargo xtask` lists what there is.
 #![forbid(unsafe_code)]
 
+mod book;
 mod card;
 mod cuda_seeds;
 mod cuda_suite;
@@ -26,6 +27,8 @@ cargo xtask COMMAND
   test              formatting, lints, all tests, documentation: what CI runs
   layers            fails where a crate depends on a crate that is not below it, or where modules of a
                     crate import each other in a circle
+  book              builds the book in target/book with mdBook, which it installs in target/tools, and
+                    checks the links of all pages
   fuzz [SECONDS]    every reader under its fuzzer, 120 seconds each; needs nightly
   miri              the tests of unsafe code that Miri can run; the tests of memory that
                     threads share run under 20 seeds; needs nightly
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Some("soak") => soak::run(&args.collect::<Vec<_>>()),
         Some("figures") => figures::run(args.next().as_deref()),
         Some("layers") => layers::run(),
+        Some("book") => book::run(),
         Some("global") => global::run(),
         Some("card") => card::run(&args.collect::<Vec<_>>()),
         Some("cuda-seeds") => cuda_seeds::run(&args.collect::<Vec<_>>()),

@@ -11,6 +11,7 @@ pub(crate) fn run() -> Result<(), String> {
     }
     step("cargo", &["fmt", "--all", "--check"])?;
     crate::layers::run()?;
+    crate::book::test()?;
     for features in [
         &["--workspace"][..],
         &["--package=millpond", "--no-default-features"],
