@@ -162,7 +162,7 @@ fn the_pages_name_the_command_of_each_block() {
             .lines()
             .rfind(|line| line.starts_with("$ "))
             .expect("a command");
-        let has = |argument: &str| command.split(' ').any(|word| word == *argument);
+        let has = |argument: &str| command.split(' ').any(|word| word == argument);
         let missing: Vec<_> = args
             .iter()
             .filter(|arg| **arg != "--quiet" && !has(arg))
