@@ -40,7 +40,10 @@ fn mdbook() -> Result<PathBuf, String> {
     if !is_there {
         let place = place.to_string_lossy();
         let install = ["install", "--locked", "--no-default-features", "--root", &*place];
-        step("cargo", &[&install[..], &["--version", MDBOOK, "mdbook"]].concat())?;
+        step(
+            "cargo",
+            &[&install[..], &["--version", MDBOOK, "mdbook"]].concat(),
+        )?;
     }
     Ok(program)
 }
@@ -66,15 +69,19 @@ fn check() -> Result<(), String> {
 fn pages() -> Result<BTreeMap<PathBuf, Page>, String> {
     let mut folders = vec![PathBuf::new(), CHAPTERS.into(), "traces".into()];
     let crates = fs::read_dir(root().join("crates")).map_err(|e| format!("crates: {e}"))?;
-    folders.extend(crates.flatten().map(|entry| Path::new("crates").join(entry.file_name())));
+    folders.extend(
+        crates
+            .flatten()
+            .map(|entry| Path::new("crates").join(entry.file_name())),
+    );
     let mut pages = BTreeMap::new();
     for folder in folders {
         let told = |e| format!("{}: {e}", folder.display());
         for entry in fs::read_dir(root().join(&folder)).map_err(told)? {
             let path = folder.join(entry.map_err(told)?.file_name());
             if path.extension().is_some_and(|ending| ending == "md") {
-                let text = fs::read_to_string(root().join(&path))
-                    .map_err(|e| format!("{}: {e}", path.display()))?;
+                let text =
+                    fs::read_to_string(root().join(&path)).map_err(|e| format!("{}: {e}", path.display()))?;
                 pages.insert(path, Page::read(&text));
             }
         }
@@ -167,7 +174,9 @@ fn faults(pages: &BTreeMap<PathBuf, Page>, exists: &dyn Fn(&Path) -> bool) -> Ve
                 faults.push(fault("leads out of the book, which does not contain the file"));
             }
             if let Some(anchor) = anchor {
-                let has = pages.get(&place).is_some_and(|page| page.anchors.contains(anchor));
+                let has = pages
+                    .get(&place)
+                    .is_some_and(|page| page.anchors.contains(anchor));
                 if !has {
                     faults.push(fault("the page has no such heading"));
                 }
@@ -223,7 +232,8 @@ mod tests {
     fn links_and_anchors_that_lead_somewhere_pass() {
         let one = "# One\n\n## `top`: a view, & more\n\n## Twice\n\n## Twice\n\n![a picture](picture.png)\n\n\
             [here](#twice-1), [there](#top-a-view--more), [away](https://example.org/#none)\n";
-        let readme = "| a | b |\n|---|---|\n| [one](docs/one.md#twice) | [itself](#none-yet) |\n\n# None yet\n";
+        let readme =
+            "| a | b |\n|---|---|\n| [one](docs/one.md#twice) | [itself](#none-yet) |\n\n# None yet\n";
         let texts = [SUMMARY, ("README.md", readme), ("docs/one.md", one)];
         assert_eq!(found(&texts), Vec::<String>::new());
     }

@@ -166,7 +166,7 @@ struct Recording;
 ///     device.advise(&managed, Advice::ReadMostly)?;
 ///     let moved = stream.prefetch(managed, Device::Cuda(0)).map_err(|failed| failed.to_string())?;
 ///     let back = |buffer| stream.prefetch::<f32>(buffer, Device::Host);
-///     let arrays = DeviceSoa::from_arrays(pool, arrays, stream)?;
+///     let arrays = DeviceSoa::<Particle>::from_arrays(pool, arrays, stream)?;
 ///     let kernel = CudaModule::load(device, "")?.kernel("scale")?;
 ///     // SAFETY: the argument is the kernel's only parameter.
 ///     unsafe { kernel.launch(stream).block(256).arg(&buffer).launch() }?;
