@@ -13,7 +13,7 @@ const TESTS: &str =
 const OWNERS: &str = "block:: tensor::dlpack:: buffer::tests::whoever tensor::tests::of_many";
 const SEEDS: &str = "-Zmiri-many-seeds=0..20";
 /// Safe code whose order of memory only Miri finds wrong: the processors at hand keep more order than they promise.
-const ORDERS: &str = "recorder::ring";
+const ORDERS: &str = "session::ring";
 
 pub(crate) fn run() -> Result<(), String> {
     if !works("cargo", &["+nightly", "--version"]) {
