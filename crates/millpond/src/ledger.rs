@@ -144,7 +144,11 @@ impl LedgerBuilder {
     }
 }
 
-/// The account of live blocks. See the module's words in `ARCHITECTURE.md`.
+/// The account of live blocks of a pool: one entry for each block, or for a sample of them.
+///
+/// A pool that [tracks](crate::PoolBuilder::track) its blocks has one. It may be asked from any thread and at any time. A free of an
+/// address that it does not know is a [wrong free](WrongFree) only if the account is [complete](LedgerBuilder::complete): otherwise the
+/// block may be older than the account.
 ///
 /// ```
 /// use millpond::{Facts, Ledger, MemoryKind, Tag, Tracking};

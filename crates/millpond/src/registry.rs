@@ -1,7 +1,10 @@
 //! The live pools of the process.
 //!
-//! Recordings, the monitor and the profiler go through all pools. They are in modules below the pools, so they see a pool as a
-//! [`LivePool`]. Each kind of pool [provides](provide) a function that returns the pools of its kind.
+//! Recordings, the monitor and the profiler go through all pools, and see a pool as a [`LivePool`]. Each kind of pool
+//! [provides](provide) a function that returns the pools of its kind.
+//!
+//! The recorder and the monitor are below the pools, so that a pool can call them directly when it is created. They could not register a
+//! hook for new pools: nothing of a library runs before `main`, so a program that does not name the recorder would not be recorded.
 
 mod accounts;
 

@@ -1,4 +1,9 @@
 //! Blocks that a source hands out without a pool.
+//!
+//! From 256 KiB on, a block that grows to another place moves its pages instead of copying them. This pays only if the target is fresh
+//! memory, as it always is here. A copy to fresh memory takes a page fault for each page, 1,300 to 3,700 ns; a move takes 300 to 600 ns.
+//! A pool copies instead, because its memory mostly has pages. Then a copy takes 30 to 480 ns for each page, and the origin keeps its
+//! pages. The example `growth` measures all of these.
 
 use crate::error::AllocError;
 use crate::memory::{MemoryKind, MemorySource};

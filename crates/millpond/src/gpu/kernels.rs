@@ -2,6 +2,10 @@
 //!
 //! Loaded on a device when the first of them is launched there, and unloaded with the device's last handle. They take their views
 //! as sizes, strides and the address of the first element; whoever launches one vouches for these.
+//!
+//! There are few entries. Copies differ only by the size of an element, and the operation and the two types of a cast are arguments, which
+//! every thread of a launch reads alike. An entry for each combination would be several hundred. The emulated driver has the same entries
+//! (`millpond-cuda-emu/src/kernels`), and tests compare their parameters with the PTX.
 
 use super::abi::FunctionHandle;
 use super::device::CudaDevice;

@@ -1,4 +1,7 @@
 //! Who may lock memory while pages that are locked move.
+//!
+//! Linux miscounts a locked part that is moved out of a map, and forgets that the rest of the map is locked. So a part is unlocked,
+//! moved and locked again.
 
 use crate::fork::{Participant, Resting};
 use crate::ranked::{InTurn, Rank, Shared};

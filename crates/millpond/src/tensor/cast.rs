@@ -1,4 +1,7 @@
 //! Elements as another type. The way leads through the few types that elements are counted in, some at a time.
+//!
+//! So there is a loop that loads for each type, and one that stores for each type and wide type, instead of one for each pair of types.
+//! The wide type holds every element, so nothing is rounded twice except large integers that become half precision.
 
 use super::Tensor;
 use super::arithmetic::Output;

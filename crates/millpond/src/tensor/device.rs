@@ -12,7 +12,16 @@
 //! ```
 //!
 //! Shapes, views and errors are those of the host's tensors, by the same [`Layout`]. What is done with elements is done by kernels
-//! (`cuda/kernels/*.cu`), on a stream.
+//! (`gpu/kernels/*.cu`), on a stream.
+//!
+//! An operation runs on the stream of its output, or of its first operand if it makes a new tensor. That stream first waits on the device
+//! for the streams of the other operands, and these then wait for it. So later work on an operand, and the next owner of its memory, come
+//! after the operation. Operands of one stream need no event. Recording the use on the block instead would order only the next use of the
+//! memory, and not the next change of the operand itself.
+//!
+//! Results are equal to the host's to the bit, except for sums: products and sums are not fused, half precision is computed in single
+//! precision and rounded after each step, and casts cut off as Rust's `as` does. Sums are added up in parts whose number depends only on
+//! the number of elements, so they are the same at every run.
 
 #[forbid(unsafe_code)]
 mod arithmetic;

@@ -1,4 +1,8 @@
 //! A pass whose chunks come to a device: reading, copying and computing go on at once.
+//!
+//! The host waits for two things only: for a chunk that is not read yet and, on the thread that reads, for the copy from the memory that it
+//! reads into next. The work on a chunk and the copy into its buffer wait for each other on the device. The oldest slot is taken first,
+//! because the device may still use the latest.
 
 use super::super::error::DataError;
 use super::super::sieve::{Draw, Sieve};

@@ -1,4 +1,15 @@
-//! Waiting for whoever uses memory before it goes back, and what goes back later because that could not be.
+//! Waits for the streams that use memory before it goes back, and keeps what has to go back later.
+//!
+//! Other libraries in the process may capture a stream at any time, and do not tell a pool. The driver then allows no wait for such a
+//! stream, and a refused call invalidates the capture. Therefore:
+//!
+//! - Calls that a capture would forbid are made in the thread's relaxed mode ([`enter_beside`](crate::gpu::CudaDevice)).
+//! - A source never waits for the whole device. It waits for each stream that it knows, and first asks the driver whether the stream is
+//!   captured. While one is, [`can_wait`](millpond_engine::Source::can_wait) is false. So the engine gives nothing back that takes a
+//!   wait, and a request that needs such room is refused with [`SourceError::Held`](millpond_engine::SourceError::Held).
+//! - What is given back nevertheless stays held. It goes at a later call, or is kept in `gpu/later.rs` after the source is dropped.
+//! - If the engine has taken work for ordered that nobody could wait for, the source is disordered: the pool hands out no block until a
+//!   wait has succeeded. A capture never makes a device lost.
 
 use super::{CudaSource, Way};
 use crate::gpu::error::{CudaError, insist};
