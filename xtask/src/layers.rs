@@ -43,60 +43,51 @@ const CRATES: &[(&str, &[&str])] = &[
 /// A group of modules: its name, and the modules.
 type Group = (&'static str, &'static [&'static str]);
 
-/// The groups of modules of a crate, from the bottom up. A module may import modules of its own group and of the groups before it.
+/// The groups of modules of a crate, from the bottom up, as `ARCHITECTURE.md` lists them. A module may import modules of its own group and of the groups before it.
 const LAYERS: &[(&str, &[Group])] = &[(
     "millpond",
     &[
         (
-            "system",
+            "system and values",
             &[
-                "device",
-                "fork",
-                "metadata",
                 "os",
-                "pressure",
                 "ranked",
-                "reentrancy",
                 "thread",
-                "threads",
+                "reentrancy",
+                "metadata",
+                "fork",
                 "time",
+                "memory",
+                "dtype",
+                "threads",
             ],
         ),
         (
             "accounts",
             &[
-                "budget",
-                "dtype",
-                "error",
-                "event",
-                "ledger",
-                "memory",
-                "post_mortem",
-                "registry",
                 "scope",
-                "session",
-                "stats",
                 "tag",
+                "event",
+                "post_mortem",
+                "budget",
+                "error",
+                "device",
+                "stats",
+                "ledger",
+                "session",
                 "tally",
                 "watchers",
+                "registry",
             ],
         ),
-        ("recording and monitoring", &["monitor", "recorder"]),
-        (
-            "pools of the host",
-            &[
-                "block", "buffer", "global", "host", "pinned", "pool", "rental", "storage", "tenant",
-                "unpooled",
-            ],
-        ),
-        ("pools of devices", &["gpu"]),
-        (
-            "sets of pools and measurements",
-            &["limits", "pools", "profile", "profiler"],
-        ),
-        ("tensors", &["soa", "tensor", "workspace"]),
-        ("data", &["data"]),
-        ("public modules", &["__soa", "cuda"]),
+        ("sources", &["host", "pinned", "pressure"]),
+        ("observers", &["recorder", "monitor"]),
+        ("pools", &["pool", "block", "global", "tenant", "unpooled"]),
+        ("elements", &["buffer", "storage", "rental"]),
+        ("GPUs", &["gpu"]),
+        ("sets and scopes", &["pools", "limits", "profile", "profiler"]),
+        ("tensors", &["tensor", "workspace", "soa", "data"]),
+        ("public modules", &["cuda", "__soa"]),
     ],
 )];
 
@@ -365,7 +356,7 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
 fn needs_test(condition: &Meta) -> bool {
     let conditions = syn::punctuated::Punctuated::<Meta, syn::Token![,]>::parse_terminated;
     match condition {
-        Meta::Path(path) => path.is_ident("test"),
+        Meta::Path(path) => path.is_ident("test") || path.is_ident("doctest"),
         Meta::List(list) if list.path.is_ident("all") => list
             .parse_args_with(conditions)
             .is_ok_and(|all| all.iter().any(needs_test)),
@@ -523,6 +514,7 @@ mod tests {
             is_for_tests(&module.attrs)
         };
         assert!(is("#[cfg(test)] mod tests {}") && is("#[cfg(all(test, not(miri)))] mod tests {}"));
+        assert!(is("#[cfg(doctest)] mod book {}"));
         assert!(!is("#[cfg(not(test))] mod a {}") && !is("#[cfg(any(test, loom))] mod a {}"));
     }
 
