@@ -22,7 +22,7 @@ pub(crate) use facts::{
 #[cfg(feature = "record")]
 pub(crate) use facts::{resident_bytes, task, task_name};
 pub(crate) use fork::around_fork;
-#[cfg(all(test, not(any(loom, miri))))]
+#[cfg(all(test, not(miri)))]
 pub(crate) use fork::end_of_child;
 pub(crate) use map::{Errno, Map, Part};
 pub(crate) use say::say;

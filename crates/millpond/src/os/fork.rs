@@ -14,7 +14,7 @@ pub(crate) fn around_fork(prepare: extern "C" fn(), resume: extern "C" fn()) {
 }
 
 /// Runs `work` in a child process and returns the child's exit status. A child that hangs is killed.
-#[cfg(all(test, not(any(loom, miri))))]
+#[cfg(all(test, not(miri)))]
 pub(crate) fn end_of_child(work: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child leaves by `_exit`.
     let child = unsafe { libc::fork() };
