@@ -199,6 +199,7 @@ mod pool;
 #[forbid(unsafe_code)]
 mod pools;
 #[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
 pub mod pressure;
 #[cfg(target_os = "linux")]
 #[forbid(unsafe_code)]
@@ -219,6 +220,7 @@ mod soa;
 #[forbid(unsafe_code)]
 mod storage;
 #[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
 mod tenant;
 #[cfg(target_os = "linux")]
 mod tensor;

@@ -1,7 +1,7 @@
 //! How much of devices' memory is in use.
 
 use super::{Level, Share, Thresholds};
-use crate::device::{Device, OpenDevice, open_devices};
+use crate::device::{Device, open_devices};
 
 /// How scarce the memory of a device is: what all processes, the driver and this one use of it. What pools keep and nobody uses is
 /// in use for the device.
@@ -45,9 +45,10 @@ impl DevicePressure {
 
 /// Reads the devices that this process has opened, as far as they answer.
 pub(super) fn read(thresholds: &Thresholds) -> Vec<DevicePressure> {
-    let read = |device: &Box<dyn OpenDevice>| {
+    let devices = open_devices();
+    let read = devices.iter().filter_map(|device| {
         let (free, total) = device.memory()?;
         Some(DevicePressure::of(device.device(), free, total, thresholds))
-    };
-    open_devices().iter().filter_map(read).collect()
+    });
+    read.collect()
 }

@@ -86,8 +86,10 @@ impl State {
             .map(|pool| count(&**pool))
             .fold(0, u64::saturating_add);
         let mut room = Room::new(blocks, most)?;
-        let look = |(at, pool): (usize, &Box<dyn LivePool>)| look_at(&**pool, at as u32, &mut room);
-        let seen = pools.iter().enumerate().map(look).collect();
+        let pools = pools.iter().enumerate();
+        let seen = pools
+            .map(|(at, pool)| look_at(&**pool, at as u32, &mut room))
+            .collect();
         room.finish();
         Some(Self { pools: seen, room })
     }
