@@ -1,18 +1,18 @@
 //! Pools of a device's memory.
 //!
 //! ```text
-//!   builder   how one is made
-//!   shared    what all handles have in common, a request's way
-//!   state     what is under the lock: the engine, the account, what came back
-//!   charges   what blocks are charged to
-//!   tenant    asking on somebody's account, and with patience
-//!   observe   what is told of blocks
-//!   live      a pool as recordings and the monitor see it
-//!   kept      a source that keeps what it was given back
+//!   builder   the builder of pools
+//!   shared    the state that all handles share, and the path of a request
+//!   state     the state under the lock: the engine, the account, the returned blocks
+//!   charges   the charges of blocks to budgets
+//!   tenant    a pool handle with a budget and a timeout
+//!   observe   subscribers and accounts
+//!   live      a pool as seen by recordings and the monitor
+//!   kept      a source that retains returned memory
 //!   for_graph the memory of a graph
-//!   upkeep    the account; what is kept, and what goes back
-//!   ward      what goes back in the background
-//!   leaks     what was not given back
+//!   upkeep    statistics, and how much memory is kept
+//!   ward      giving memory back in the background
+//!   leaks     reports of leaked blocks
 //!   unpooled  a device's memory without a pool
 //! ```
 
@@ -53,27 +53,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What every address is a multiple of: as the driver's own.
+/// The alignment of every address, which is the driver's own.
 const ALIGN: u64 = 256;
 
-/// A block in a caller's hands, and what it is charged to meanwhile.
+/// A block that a caller holds, and its charges.
 pub(super) struct Held {
     pub(super) block: Block,
     _charges: Vec<Charge>,
 }
 
-/// How somebody asks.
+/// The budget and the timeout of a request.
 #[derive(Clone, Debug, Default)]
 struct Terms {
     budget: Option<Budget>,
     wait: Option<Duration>,
 }
 
-/// A pool of a CUDA device's memory: the same engine and policies as a replay's, over the driver.
+/// A pool of a CUDA device's memory. It uses the engine and the policies of a replay over the driver.
 ///
-/// A block is asked for on a stream. Given back it is free at once for that stream, and for others when its last use is past;
-/// [`DeviceBuffer::record_use`] says who else uses it. Cloning makes another handle; the memory goes back with the last handle
-/// and buffer.
+/// A block is allocated on a stream. A freed block is available at once to that stream, and to other streams after its last use has passed.
+/// [`DeviceBuffer::record_use`] declares uses by other streams. Cloning makes another handle. The memory is freed with the last handle and
+/// buffer.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
@@ -94,57 +94,57 @@ struct Terms {
 pub struct DevicePool(Arc<Shared>);
 
 impl DevicePool {
-    /// A pool with the settings that suit most programs.
+    /// Creates a pool with the default settings.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn new(device: &CudaDevice) -> Result<Self, DevicePoolError> {
         Self::builder().build(device)
     }
 
-    /// Describes a pool.
+    /// Returns a builder of a pool.
     pub fn builder() -> DevicePoolBuilder {
         DevicePoolBuilder::default()
     }
 
-    /// The device.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> &CudaDevice {
         &self.0.parts.device
     }
 
-    /// How memory is asked of the device; never [`CudaMemory::Best`].
+    /// Returns how memory is requested from the device. This is never [`CudaMemory::Best`].
     #[must_use]
     pub fn memory(&self) -> CudaMemory {
         self.0.parts.memory
     }
 
-    /// Its number, which no other pool of this process has, of the host neither.
+    /// Returns the pool's number, which is unique among the device and host pools of this process.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.0.parts.number
     }
 
-    /// Its name.
+    /// Returns the pool's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.parts.name
     }
 
-    /// The pool's own budget of allocated bytes, if it has one: what tenants' budgets are to be made below, so that each
-    /// block is charged to it once.
+    /// Returns the pool's own budget of allocated bytes, if it has one. Tenants' budgets should be its children, so that each block is
+    /// charged to it once.
     #[must_use]
     pub fn budget(&self) -> Option<&Budget> {
         self.0.parts.budget.as_ref()
     }
 
-    /// Bytes that it may reserve.
+    /// Returns the number of bytes that the pool may reserve.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.0.parts.limit.bytes()
     }
 
-    /// Changes that. Below what is reserved nothing more is taken until enough has gone back, for which this trims.
+    /// Changes the limit. If more is reserved, this trims the pool, and no memory is taken until enough has been given back.
     pub fn set_limit(&self, bytes: u64) {
         self.0.parts.limit.set(bytes);
         if self.stats().reserved.current > bytes {
@@ -152,19 +152,19 @@ impl DevicePool {
         }
     }
 
-    /// Elements on the device, to be used on a stream; what they hold is not said.
+    /// Allocates uninitialised elements on the device for use on a stream.
     ///
     /// # Errors
-    /// When there is no memory for them: the error says what is free and, where the pool keeps an [account](Self::track), who
-    /// holds the rest. The pool stays usable.
+    /// Returns an error if there is not enough memory. The error says how much is free and, if the pool keeps an [account](Self::track),
+    /// which blocks hold the rest. The pool stays usable.
     pub fn alloc<T: Element>(&self, len: usize, stream: &CudaStream) -> Result<DeviceBuffer<T>, AllocError> {
         self.alloc_by(&Terms::default(), len, stream)
     }
 
-    /// Elements that are zero once the stream has come that far.
+    /// Allocates elements and queues their zeroing on the stream.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and what the driver says.
+    /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
     pub fn alloc_zeroed<T: Element>(
         &self,
         len: usize,
@@ -173,10 +173,10 @@ impl DevicePool {
         self.alloc_zeroed_by(&Terms::default(), len, stream)
     }
 
-    /// Elements copied from the host; they are there when this returns.
+    /// Allocates elements and copies them from the host. The copy is complete when this returns.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and what the driver says.
+    /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
     pub fn alloc_from<T: Element>(
         &self,
         elements: &[T],
@@ -213,7 +213,7 @@ impl DevicePool {
             true => graph::pool_of(stream).map_err(refused)?,
             false => None,
         };
-        // What is free of a graph's memory its launches still write.
+        // Launches of the graph still write to its free memory.
         if self.0.parts.of_graph && captured.as_ref() != Some(self) {
             return Err(refused(CudaError::OfGraph));
         }
@@ -239,13 +239,13 @@ impl DevicePool {
         elements: &[T],
         stream: &CudaStream,
     ) -> Result<DeviceBuffer<T>, AllocError> {
-        // Whoever reads it sees these elements only: there is nothing to clear.
+        // The caller sees only these elements, so there is nothing to clear.
         let mut buffer = self.alloc_as_it_is(terms, elements.len(), stream)?;
         buffer.copy_from_host(elements).map_err(refused)?;
         Ok(buffer)
     }
 
-    /// Why the device is of no use any more, where it is not.
+    /// Returns the error that made the device unusable, if there is one.
     #[must_use]
     pub fn lost(&self) -> Option<CudaError> {
         let lost = self
@@ -254,12 +254,12 @@ impl DevicePool {
         lost.unwrap_or_else(Some)
     }
 
-    /// Has it know a stream that uses its memory.
+    /// Registers a stream that uses the pool's memory.
     pub(super) fn note_stream(&self, stream: &CudaStream) -> Result<(), CudaError> {
         self.0.with_core(|core| core.note_stream(stream))
     }
 
-    /// Whether it is not a pool at all, but stands for the device itself.
+    /// Returns whether this is an unpooled device instead of a pool.
     pub(super) fn is_direct(&self) -> bool {
         self.0.parts.direct
     }

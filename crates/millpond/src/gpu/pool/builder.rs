@@ -1,4 +1,4 @@
-//! How a pool of a device is made.
+//! The builder of device pools.
 
 use super::kept::Kept;
 use super::leaks::watch_exit;
@@ -20,42 +20,42 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The share of the device's memory that a pool may reserve, where nothing is said.
+/// The default share of the device's memory that a pool may reserve.
 const FRACTION: f64 = 0.8;
 
-/// Why a pool of a device could not be made.
+/// The reason why a device pool could not be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DevicePoolError {
-    /// The driver refused.
+    /// The driver returned an error.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// There is no policy of this name.
+    /// There is no policy with this name.
     #[error("there is no policy {name:?}: choose one of {known}")]
     UnknownPolicy {
-        /// The name.
+        /// The name that was given.
         name: String,
-        /// All there are.
+        /// The names of all policies.
         known: String,
     },
-    /// A setting is none, or its value cannot be.
+    /// A setting does not exist, or its value is invalid.
     #[error(transparent)]
     Conf(#[from] ConfError),
-    /// The same, of the variable `MILLPOND_CONF`.
+    /// The same error in the environment variable `MILLPOND_CONF`.
     #[error("MILLPOND_CONF: {0}")]
     Environment(#[source] ConfError),
-    /// The share of the device is none.
+    /// The share of the device's memory is out of range.
     #[error("a pool can have more than 0 and at most 1 of a device's memory, not {0}")]
     Fraction(f64),
-    /// The budget cannot have it below.
+    /// The budget cannot have a child for the pool.
     #[error(transparent)]
     Budget(#[from] BudgetError),
-    /// What it was to hold from the start it cannot get.
+    /// The memory that the pool must hold from the start cannot be allocated.
     #[error("what the pool is to hold from the start cannot be had: {0}")]
     Start(#[source] AllocError),
 }
 
-/// Describes a pool of a device.
+/// Builds a pool of a device.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaMemory, DevicePool};
@@ -89,7 +89,7 @@ pub struct DevicePoolBuilder {
     settings: Option<String>,
     budget: Option<Budget>,
     direct: bool,
-    /// What was said by methods; it goes before what texts say.
+    /// The settings that were made by methods. They override those in text.
     conf: PoolConf,
 }
 
@@ -109,13 +109,13 @@ impl Default for DevicePoolBuilder {
 }
 
 impl DevicePoolBuilder {
-    /// Its name, in events and reports.
+    /// Sets the name that events and reports show.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// How memory is asked of the device; the best way there is unless said otherwise.
+    /// Sets how memory is requested from the device. The default is the best way that the device supports.
     pub fn memory(mut self, memory: CudaMemory) -> Self {
         self.memory = memory;
         self
@@ -128,96 +128,97 @@ impl DevicePoolBuilder {
         self
     }
 
-    /// The policy that places blocks; `millpond` unless said otherwise. The same as in a replay: what was simulated runs.
+    /// Sets the policy that places blocks. The default is `millpond`. The policies are those of a replay, so a simulated policy can be used
+    /// here.
     pub fn policy(mut self, name: &str) -> Self {
         name.clone_into(&mut self.policy);
         self
     }
 
-    /// Settings as `key:value,key:value`, in place of those in the environment (`MILLPOND_CONF`): those of the policy, and of
-    /// the pool `limit`, `memory-fraction`, `capacity`, `prewarm`, `trim-every`, `trim-at-pressure`, `zero-on-reuse`, `track`,
-    /// `stacks` and `leak-report`. What only pools of host memory have is refused here, and passed over in the environment, which is
-    /// for all pools.
+    /// Sets settings as `key:value,key:value`, in place of those in the environment variable `MILLPOND_CONF`. The keys are those of the
+    /// policy, and `limit`, `memory-fraction`, `capacity`, `prewarm`, `trim-every`, `trim-at-pressure`, `zero-on-reuse`, `track`, `stacks`
+    /// and `leak-report` for the pool. Keys that only pools of host memory have are refused here. They are ignored in the environment
+    /// variable, which applies to all pools.
     pub fn settings(mut self, settings: &str) -> Self {
         self.settings = Some(settings.to_owned());
         self
     }
 
-    /// The share of the device's memory that it may reserve, of all there is; 0.8 unless said otherwise.
+    /// Sets the share of the device's total memory that the pool may reserve. The default is 0.8.
     pub fn memory_fraction(mut self, fraction: f64) -> Self {
         self.conf.memory_fraction = Some(fraction);
         self
     }
 
-    /// Bytes that it may reserve, if that is less than its share.
+    /// Sets the number of bytes that the pool may reserve, if that is less than its share.
     pub fn limit(mut self, bytes: u64) -> Self {
         self.conf.limit = Some(Some(bytes));
         self
     }
 
-    /// Bytes to be reserved from the start.
+    /// Sets the number of bytes that the pool reserves from the start.
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.conf.capacity = Some(bytes);
         self
     }
 
-    /// Blocks to be ready from the start.
+    /// Sets the blocks that the pool prepares from the start.
     pub fn prewarm(mut self, prewarm: Prewarm) -> Self {
         self.conf.prewarm = Some(prewarm);
         self
     }
 
-    /// Has each block cleared, on the stream it is asked for on, before it is handed out: for tenants that must not see each
-    /// other's data.
+    /// Sets whether each block is cleared before it is handed out, on the stream of the request. Use this for tenants that must not see
+    /// each other's data.
     pub fn zero_on_reuse(mut self, on: bool) -> Self {
         self.conf.zero_on_reuse = Some(on);
         self
     }
 
-    /// Keeps an account of live blocks, of all or of some; none without one. In debug builds there is one of all unless this
-    /// says otherwise.
+    /// Sets whether the pool keeps an account of all live blocks, of some of them, or of none. The default is an account of all blocks in
+    /// debug builds and none in other builds.
     pub fn track(mut self, tracking: Option<Tracking>) -> Self {
         self.conf.track = Some(tracking);
         self
     }
 
-    /// Whether that account has the stacks of allocations; yes unless said otherwise.
+    /// Sets whether that account contains the stacks of allocations. The default is yes.
     pub fn stacks(mut self, on: bool) -> Self {
         self.conf.stacks = Some(on);
         self
     }
 
-    /// How often memory that has not been used for a while goes back to the device in the background: each second unless said
-    /// otherwise, never with `None`. Each time is one tick for the policy, which gives back what no block has touched for `decay`
-    /// ticks, 64 unless set.
+    /// Sets how often idle memory is given back to the device in the background. The default is each second; `None` means never. Each time
+    /// is one tick for the policy, which gives back memory that no block has used for `decay` ticks. The default of `decay` is 64.
     ///
-    /// Nothing is to wait for that: a tick counts when no stream that this process's pools of the device know has work, and
-    /// nothing is captured by [`DevicePool::capture`]. Of captures that other libraries begin on streams which no pool was asked on
-    /// nobody tells; beside such, say `None`. As text it is `trim-every:500ms`, or `off`.
+    /// No work is made to wait for this. A tick counts only if no stream that this process's pools of the device know has work, and no
+    /// capture by [`DevicePool::capture`] is in progress. Captures that other libraries begin on streams which no pool was used on cannot
+    /// be detected; use `None` if there are such captures. The textual form is `trim-every:500ms`, or `off`.
     pub fn trim_every(mut self, time: Option<Duration>) -> Self {
         self.conf.trim_every = Some(time);
         self
     }
 
-    /// Gives back what no block uses when so much of the device's memory is in use, by whomever: never with `None`, which is the
-    /// default. It is looked at as often as [`trim_every`](Self::trim_every) says, each second where that is never, while the pool has a
-    /// mebibyte or more to give and nobody has to wait, and not for five seconds after it has given. As text it is
-    /// `trim-at-pressure:80%`, or `off`.
+    /// Sets the share of the device's memory in use, by this or any other process, at which the pool gives back its unused memory. The
+    /// default is `None`, which means never. The share is checked as often as [`trim_every`](Self::trim_every) says, or each second if that
+    /// is never. It is checked only while the pool has at least a mebibyte to give back and no work has to wait for that, and not for five
+    /// seconds after memory was given back. The textual form is `trim-at-pressure:80%`, or `off`.
     pub fn trim_at_pressure(mut self, used: Option<Share>) -> Self {
         self.conf.trim_at_pressure = Some(used);
         self
     }
 
-    /// Whether standard error is told, when the process ends, which blocks are still held, as
-    /// [`PoolBuilder::leak_report`](crate::PoolBuilder::leak_report). It takes an [account](Self::track), which is begun where nothing
-    /// is said of one. On in debug builds, off in others unless asked for.
+    /// Sets whether the blocks that are still held when the process ends are reported on standard error, like
+    /// [`PoolBuilder::leak_report`](crate::PoolBuilder::leak_report). The report needs an [account](Self::track), which is kept if no other
+    /// choice was made. The default is yes in debug builds and no in other builds.
     pub fn leak_report(mut self, on: bool) -> Self {
         self.conf.leak_report = Some(on);
         self
     }
 
-    /// A budget that the pool is charged to, by a child of its name: of reserved bytes what it takes from the device, of
-    /// allocated bytes what it hands out, and that to the nearest budget of reserved bytes above.
+    /// Charges the pool to children of a budget, which have the pool's name. A child of the nearest budget of reserved bytes, which is
+    /// this one or one above it, is charged with the memory that the pool takes from the device. If this budget counts allocated
+    /// bytes, its own child is charged with the blocks that the pool hands out.
     pub fn budget(mut self, budget: &Budget) -> Self {
         self.budget = Some(budget.clone());
         self
@@ -227,13 +228,13 @@ impl DevicePoolBuilder {
         self.name.is_some()
     }
 
-    /// Every block a call of the driver, and nothing kept.
+    /// Makes each allocation and each free a call of the driver, and keeps nothing.
     pub(super) fn direct(mut self) -> Self {
         self.direct = true;
         self.policy("none")
     }
 
-    /// What texts and methods say together.
+    /// Returns the settings of the texts and of the methods together.
     fn read(&self) -> Result<(PoolConf, MillpondConf), DevicePoolError> {
         let (conf, policy) = match &self.settings {
             Some(text) => {
@@ -256,19 +257,20 @@ impl DevicePoolBuilder {
         Ok((conf.overridden(self.conf.clone()), policy))
     }
 
-    /// Refuses settings that the policy does nothing with.
+    /// Returns an error for settings that the policy does not use.
     fn expect_used(&self, text: &str) -> Result<(), ConfError> {
         match unused_key(text, &self.policy) {
-            // A name that is none is told as that.
+            // An unknown policy is reported as unknown by the caller.
             Some(key) if policies::names().any(|name| name == self.policy) => Err(unused(&key, &self.policy)),
             _ => Ok(()),
         }
     }
 
-    /// Makes it.
+    /// Builds the pool.
     ///
     /// # Errors
-    /// Where a setting is none, the driver cannot do what is asked for, or what it is to hold from the start cannot be had.
+    /// Returns an error if a setting is invalid, if the driver does not support what is asked for, or if the memory that the pool must hold
+    /// from the start cannot be allocated.
     pub fn build(self, device: &CudaDevice) -> Result<DevicePool, DevicePoolError> {
         let (mut conf, millpond) = self.read()?;
         if self.direct {

@@ -1,4 +1,4 @@
-//! What blocks are charged to.
+//! The charges of a block to budgets.
 
 use super::Terms;
 use super::shared::Shared;
@@ -6,7 +6,7 @@ use crate::budget::{Budget, Charge};
 use crate::error::AllocError;
 use std::time::Instant;
 
-/// What a block is charged to: before it is placed by what was asked for, and then by what it has.
+/// The charges of a block. They cover the requested bytes before it is placed, and the bytes of the block afterwards.
 pub(super) struct Charges<'a> {
     budgets: [Option<&'a Budget>; 2],
     pub(super) taken: Vec<Charge>,
@@ -17,7 +17,7 @@ impl<'a> Charges<'a> {
     pub(super) fn of(pool: &'a Shared, terms: &'a Terms) -> Self {
         let own = pool.parts.budget.as_ref();
         let theirs = terms.budget.as_ref();
-        // What reaches the pool's own budget by another is charged to it once.
+        // If the caller's budget is below the pool's own budget, its charge already includes the pool's.
         let reached = own.filter(|own| !theirs.is_some_and(|theirs| theirs.reaches(own)));
         Self {
             budgets: [theirs, reached],
@@ -26,7 +26,7 @@ impl<'a> Charges<'a> {
         }
     }
 
-    /// Charges what is missing to so many bytes.
+    /// Charges the difference between `bytes` and the bytes charged so far.
     pub(super) fn raise(&mut self, bytes: u64, until: Option<Instant>) -> Result<(), AllocError> {
         let more = bytes.saturating_sub(self.bytes);
         if more == 0 {

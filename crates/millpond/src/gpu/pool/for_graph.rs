@@ -1,4 +1,4 @@
-//! The memory of a graph: a pool beside the one it was begun with.
+//! The memory of a graph, which is a separate pool.
 
 use super::kept::Kept;
 use super::{DevicePool, Parts, Shared};
@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl DevicePool {
-    /// A pool that takes no more than this one may, is charged to the same and watched by the same, and gives nothing back before
-    /// it ends.
+    /// Returns a pool with the same limit, budgets and watchers as this one, which gives no memory back before it ends.
     pub(in crate::gpu) fn for_graph(&self) -> Result<Self, CudaError> {
         let of = &self.0.parts;
         let policy = Box::new(Millpond::new(&MillpondConf::default()));

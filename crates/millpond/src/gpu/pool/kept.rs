@@ -1,18 +1,18 @@
-//! A source that keeps what it was given back, for memory whose addresses a graph has written down.
+//! A source that retains returned memory, for memory whose addresses a graph has recorded.
 
 use millpond_engine::{
     Event, Range, Segment, Source, SourceError, forward_bytes, forward_defaults, forward_streams,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A source, passed through; or one of segments only that never go back to it, but serve again.
+/// A wrapper of a source. It either forwards all calls, or it takes only whole segments and retains them for later requests.
 pub(crate) struct Kept<S> {
     inner: S,
-    /// Segments that came back, joined where they meet: address to bytes. None where all is passed through.
+    /// The retained free memory, from address to bytes, with adjacent parts joined. `None` if all calls are forwarded.
     ///
-    /// The source below holds all of it, and gives it back when it ends itself.
+    /// The inner source owns all of it, and gives it back when it is dropped.
     kept: Option<BTreeMap<u64, u64>>,
-    /// Where segments of the source begin: nothing lies across that, though addresses may follow each other.
+    /// The addresses at which segments of the source begin. Parts are not joined across them, even if the addresses are adjacent.
     begins: BTreeSet<u64>,
 }
 
@@ -38,7 +38,7 @@ impl<S: Source> Kept<S> {
     }
 }
 
-/// Takes so many bytes from what is kept: the smallest part that has them.
+/// Takes `bytes` bytes from the smallest retained part that is large enough.
 fn carve(kept: &mut BTreeMap<u64, u64>, bytes: u64) -> Option<u64> {
     let fitting = kept.iter().filter(|(_, room)| **room >= bytes);
     let (&address, &room) = fitting.min_by_key(|(_, room)| **room)?;
@@ -49,7 +49,7 @@ fn carve(kept: &mut BTreeMap<u64, u64>, bytes: u64) -> Option<u64> {
     Some(address)
 }
 
-/// Puts a part back, joined with its neighbours.
+/// Inserts a part and joins it with its neighbours.
 fn join(kept: &mut BTreeMap<u64, u64>, begins: &BTreeSet<u64>, mut address: u64, mut bytes: u64) {
     if !begins.contains(&address)
         && let Some((&before, &room)) = kept.range(..address).next_back()
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!((whole.address(), used(&source)), (at, 8192));
         source.give(whole);
         source.give(second);
-        // Two segments are no one, though they may lie side by side.
+        // Two segments are not joined, even if they are adjacent.
         let large = source.take(8192).expect("more");
         assert_eq!(used(&source), 16384);
         assert!(large.address() != at && large.address() != next);

@@ -1,4 +1,4 @@
-//! Blocks that were not given back: told at the end of a piece of work, and of the process.
+//! Reports of leaked blocks at the end of a scope and at the end of the process.
 
 use super::DevicePool;
 use super::shared::all_pools;
@@ -8,19 +8,19 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 impl DevicePool {
-    /// Looks from here on for what this thread allocates and does not give back, as [`Pool::leak_check`](crate::Pool::leak_check). A
-    /// pool that keeps no account begins one of all blocks, and keeps it until [`track`](Self::track) ends it.
+    /// Begins a check for blocks that this thread allocates and does not free, like [`Pool::leak_check`](crate::Pool::leak_check). If the
+    /// pool keeps no account, this begins one of all blocks. That account is kept until [`track`](Self::track) ends it.
     pub fn leak_check(&self) -> LeakCheck {
         LeakCheck::of(self.name(), || self.ledger(), |account| self.track(Some(account)))
     }
 }
 
-/// Has the leaks of the pools that were built to report them reported when the process ends.
+/// Registers an exit handler that reports the leaks of the pools with a leak report.
 pub(super) fn watch_exit() {
-    // No `Once`: the child of a fork would wait forever for a thread that was in it.
+    // This is no `Once`, because the child of a fork would wait forever for a thread that was in it.
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if !REGISTERED.swap(true, Ordering::Relaxed) {
-        // If there is no memory for it, nothing is reported.
+        // If there is no memory for the registration, nothing is reported.
         os::at_exit(report);
     }
 }

@@ -1,4 +1,4 @@
-//! A pool of a device as recordings, the monitor and the profiler see it.
+//! A device pool as seen by recordings, the monitor and the profiler.
 
 use super::DevicePool;
 use super::shared::all_pools;
@@ -14,7 +14,7 @@ use crate::watchers::Watchers;
 use millpond_engine::PieceState;
 use std::sync::Arc;
 
-/// Has the pools of devices listed among the live pools.
+/// Registers the device pools among the live pools.
 pub(super) fn provide() {
     registry::provide(Kind::Device, || {
         let live = |pool| -> Box<dyn LivePool> { Box::new(DevicePool(pool)) };

@@ -1,4 +1,4 @@
-//! What all handles of a pool share, and a request's way.
+//! The state that all handles of a pool share, and the path of a request.
 
 use super::charges::Charges;
 use super::state::{Cell, Core, Locked, Memory, Returned, request};
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// What a pool is made of.
+/// The parts from which a pool is made.
 pub(super) struct Parts {
     pub(super) device: CudaDevice,
     pub(super) memory: CudaMemory,
@@ -35,7 +35,7 @@ pub(super) struct Parts {
     pub(super) flow: Arc<Flow>,
     pub(super) budget: Option<Budget>,
     pub(super) reserved: Option<Budget>,
-    /// How much is kept, and for how long.
+    /// The settings that limit how much memory the pool keeps, and for how long.
     pub(super) retain: RetainConf,
     pub(super) zero_on_reuse: bool,
     pub(super) leak_report: bool,
@@ -46,14 +46,14 @@ pub(super) struct Parts {
 pub(super) struct Shared {
     pub(super) parts: Fixed,
     core: Cell,
-    /// Blocks that came back while another thread had the core, or somebody waited for one; and whether there are any.
+    /// Blocks that were returned while another thread held the core or a request waited for a block, and whether there are any.
     aside: Mutex<Vec<Returned>>,
     any_aside: AtomicBool,
-    /// Requests that wait for one of those, and what wakes them.
+    /// The number of requests that wait for a returned block, and the condition variable that wakes them.
     waiting: AtomicUsize,
     came_back: Condvar,
     watchers: Mutex<Arc<Watchers>>,
-    /// Whether anybody watches: nothing else is looked at while nobody does.
+    /// Whether the pool has watchers. Nothing else is checked while it has none.
     watched: AtomicBool,
     changes: AtomicU64,
     flow: Arc<Flow>,
@@ -61,21 +61,21 @@ pub(super) struct Shared {
     pub(super) zero_on_reuse: AtomicBool,
 }
 
-/// What never changes of a pool.
+/// The properties of a pool that never change.
 pub(super) struct Fixed {
     pub(super) device: CudaDevice,
     pub(super) memory: CudaMemory,
     pub(super) number: u64,
     pub(super) name: String,
     pub(super) limit: Limit,
-    /// Of allocated bytes.
+    /// The budget of allocated bytes.
     pub(super) budget: Option<Budget>,
-    /// Of reserved bytes.
+    /// The budget of reserved bytes.
     pub(super) reserved: Option<Budget>,
-    /// Whether the end of the process tells what is held.
+    /// Whether live blocks are reported when the process ends.
     pub(super) leak_report: bool,
     pub(super) direct: bool,
-    /// Whether a graph has written down where its blocks are: then nothing of it goes back before its end.
+    /// Whether a graph has recorded the addresses of the blocks. If so, no memory is given back before the pool ends.
     pub(super) of_graph: bool,
 }
 
@@ -85,7 +85,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 pub(super) static POOLS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
-/// Returns every pool of this process that lives. In the child of a process that uses CUDA there are none.
+/// Returns every live pool of this process. The child of a process that uses CUDA has none.
 pub(super) fn all_pools() -> Vec<Arc<Shared>> {
     if !fork::is_in_use() {
         return Vec::new();
@@ -95,14 +95,14 @@ pub(super) fn all_pools() -> Vec<Arc<Shared>> {
     pools.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Those of one device.
+/// Returns the live pools of one device.
 pub(super) fn pools_of(device: u32) -> Vec<Arc<Shared>> {
     let mut pools = all_pools();
     pools.retain(|pool| pool.parts.device.number() == device);
     pools
 }
 
-/// Says what a pool holds, to whoever was refused.
+/// Lists the memory that a pool holds, for the error of a refused request.
 struct PoolLister(Weak<Shared>);
 
 impl Lister for PoolLister {
@@ -113,7 +113,7 @@ impl Lister for PoolLister {
     }
 }
 
-/// What the driver said, to somebody who asked for memory.
+/// Converts an error of the driver to an allocation error.
 pub(super) fn refused(error: CudaError) -> AllocError {
     AllocError::Cuda(Box::new(error))
 }
@@ -159,7 +159,7 @@ impl Shared {
         });
         let of = &shared.parts;
         let told = of.budget.as_ref().or(of.reserved.as_ref());
-        // A graph's is charged to the budget of another pool, which tells.
+        // A graph's pool is charged to the budget of another pool, and that pool is its lister.
         if let Some(budget) = told.filter(|_| !of.of_graph) {
             budget.set_lister(Some(Arc::new(PoolLister(Arc::downgrade(&shared)))));
         }
@@ -175,21 +175,20 @@ impl Shared {
         shared
     }
 
-    /// What tells the recording of the pool, if there is one.
+    /// Returns the recording's sink for this pool, if there is a recording.
     #[cfg(feature = "record")]
     fn sink(&self) -> Option<Sink> {
         crate::recorder::sink_for(self.watchers().pool())
     }
 
-    /// Locks the core and tells its engine about returned blocks. Fails in a forked process, and if a panic has broken the
-    /// pool.
+    /// Locks the core and frees returned blocks in the engine. Fails in a forked process, and if a panic has broken the pool.
     pub(super) fn core(&self) -> Result<Locked<'_>, CudaError> {
         let mut core = self.lock_core()?;
         self.settle(&mut core);
         Ok(core)
     }
 
-    /// The core, with what lay aside.
+    /// Locks the core and fetches the blocks that were set aside.
     fn lock_core(&self) -> Result<Locked<'_>, CudaError> {
         fork::check()?;
         let mut core = Locked::wait(&self.core)?;
@@ -201,7 +200,7 @@ impl Shared {
         Locked::for_figures(&self.core)
     }
 
-    /// Puts what lay aside to what has come back.
+    /// Moves the blocks that were set aside to the core's list of returned blocks.
     fn fetch(&self, core: &mut Core) {
         if self.any_aside.load(Ordering::Acquire) {
             let mut aside = lock(&self.aside);
@@ -210,7 +209,7 @@ impl Shared {
         }
     }
 
-    /// Tells the engine of what has come back.
+    /// Frees returned blocks in the engine. During a capture, the blocks that captured streams use stay in the list.
     fn settle(&self, core: &mut Core) {
         if graph::are_captured() {
             let waiting = core.take_captured(self.parts.of_graph);
@@ -221,9 +220,9 @@ impl Shared {
         }
     }
 
-    /// Leaves a block for whoever has the core next, at once if that is nobody.
+    /// Puts a returned block in the core's list if the core is not locked. Otherwise sets it aside for the next holder of the core.
     fn leave(&self, returned: Returned) {
-        // Somebody who waits looks at what lies aside.
+        // A request that waits checks only the blocks that were set aside.
         if self.waiting.load(Ordering::SeqCst) == 0
             && let Some(mut core) = Locked::now(&self.core)
         {
@@ -237,14 +236,14 @@ impl Shared {
         self.came_back.notify_all();
     }
 
-    /// Does something with the engine as it is, unless another thread is at it, which may be waiting for the device: about what has
-    /// come back the driver is not asked.
+    /// Runs `work` on the core unless another thread holds it, because that thread may be waiting for the device. Does not process returned
+    /// blocks, so the driver is not called for them.
     pub(super) fn try_peek<R>(&self, work: impl FnOnce(&mut Core) -> R) -> Option<R> {
         fork::check().ok()?;
         Some(work(&mut *Locked::now(&self.core)?))
     }
 
-    /// As [`with_core`](Self::with_core), unless another thread is at it.
+    /// Like [`with_core`](Self::with_core), but does nothing if another thread holds the core.
     pub(super) fn try_with_core<R>(&self, work: impl FnOnce(&mut Core) -> R) -> Option<R> {
         let answer = self.try_peek(|core| {
             self.fetch(core);
@@ -255,14 +254,14 @@ impl Shared {
         answer
     }
 
-    /// Does something with the engine, and tells what went to the device and came from it meanwhile.
+    /// Runs `work` on the core, and reports the bytes that were taken from the device and given back meanwhile.
     pub(super) fn with_core<R>(&self, work: impl FnOnce(&mut Core) -> R) -> Result<R, CudaError> {
         let answer = work(&mut *self.core()?);
         self.tell_flow();
         Ok(answer)
     }
 
-    /// Hands a block out, and tells whoever watches.
+    /// Allocates a block and notifies the watchers.
     pub(super) fn allocate(
         &self,
         bytes: u64,
@@ -290,7 +289,7 @@ impl Shared {
         self.tell_flow();
         #[cfg(feature = "record")]
         let outcome = outcome.map_err(|error| {
-            // The source of another pool asks under the lock of that pool, whose own refusal follows.
+            // A source of another pool allocates under the lock of that pool. The refusal of that pool follows and is recorded.
             if by_a_source() {
                 return error;
             }
@@ -327,8 +326,8 @@ impl Shared {
         }
     }
 
-    /// Asks the engine and, where memory is short, again: with what other pools of the device keep, and, as long as the request
-    /// may wait, with what comes back.
+    /// Requests a block from the engine. If memory is short, trims other pools of the device and tries again, and then waits for returned
+    /// blocks until the deadline, if there is one.
     fn place(&self, bytes: u64, stream: &CudaStream, until: Option<Instant>) -> Result<Block, AllocError> {
         let error = match self.ask(bytes, stream) {
             Err(error) if error.is_out_of_memory() => error,
@@ -340,7 +339,7 @@ impl Shared {
             Err(error)
         };
         let Some(until) = until else { return outcome };
-        // Others are to say at once that something came back.
+        // From here on, other threads set returned blocks aside and wake this one.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut trimmed = Instant::now();
         while outcome.as_ref().is_err_and(AllocError::is_out_of_memory) && Instant::now() < until {
@@ -380,7 +379,7 @@ impl Shared {
             account.hits += hit;
             return match core.usable() {
                 Ok(()) => Ok(block),
-                // The engine could not wait just now: the block may be in use.
+                // The engine could not wait for a stream just now, so the block may still be in use.
                 Err(error) => {
                     core.free(block, &[]);
                     drop(core);
@@ -393,8 +392,8 @@ impl Shared {
         outcome.map_err(|why| self.refusal(why, refusal, bytes))
     }
 
-    /// Why nothing is handed out. A capture ends, so what it keeps from a request is short for a while, which may be waited out; a
-    /// device that is lost is of no use any more.
+    /// Returns the reason why no block can be handed out. A capture ends, so the memory that it holds back is only short for a while, and a
+    /// request may wait for it. A lost device stays unusable.
     fn unusable(&self, error: CudaError, bytes: u64) -> AllocError {
         match error {
             CudaError::Captured => {
@@ -405,7 +404,7 @@ impl Shared {
         }
     }
 
-    /// What is said to somebody whom the engine refused.
+    /// Converts a refusal by the engine or by a budget to an allocation error.
     fn refusal(&self, why: engine::AllocError, by_budget: Option<Refusal>, bytes: u64) -> AllocError {
         match by_budget {
             Some(refusal) if why.is_out_of_memory() => AllocError::Budget(Box::new(refusal.into_error(None))),
@@ -413,7 +412,7 @@ impl Shared {
         }
     }
 
-    /// A block for the pool itself, which no account of callers has.
+    /// Allocates a block for the pool itself, which is not counted in the account of callers.
     pub(super) fn take_own(&self, bytes: u64) -> Result<Block, AllocError> {
         let taken = self.with_core(|core| {
             let taken = core.memory.allocate(request(bytes, Stream::DEFAULT));
@@ -423,7 +422,7 @@ impl Shared {
         taken.map_err(|why| self.refusal(why, refusal, bytes))
     }
 
-    /// Waits until a block has come back, or for a while: what the device does nobody tells.
+    /// Waits until a block has been set aside or a short time has passed, because nothing notifies the pool of the device's progress.
     fn wait_for_block(&self, until: Instant) {
         const LOOK: Duration = Duration::from_millis(2);
         let aside = lock(&self.aside);
@@ -434,8 +433,7 @@ impl Shared {
         }
     }
 
-    /// Has other pools of the device, and those that are charged to the same budget, give back what no block uses; answers whether
-    /// that was anything.
+    /// Trims the other pools of the device and those that share a budget with this one. Returns whether memory may have become free.
     fn trim_others(&self) -> bool {
         let mut any = false;
         for other in all_pools() {
@@ -463,7 +461,7 @@ impl Shared {
             return;
         }
         if self.watched.load(Ordering::Acquire) {
-            // The block is its owner's until here, so nothing can be wrong with it.
+            // The block belongs to its owner until here, so the check cannot fail.
             let _ = self.watchers().freed(&facts(&held.block));
         }
         self.leave(Returned {
@@ -471,13 +469,13 @@ impl Shared {
             uses,
         });
         if self.parts.direct {
-            // Nothing is kept: the driver has it now.
+            // The pool keeps nothing: this gives the block back to the driver at once.
             drop(self.core());
             self.tell_flow();
         }
     }
 
-    /// Who holds what, for a request that was refused.
+    /// Returns a report of the blocks that hold the memory, for a request that was refused.
     pub(super) fn post_mortem(&self, requested: u64) -> PostMortem {
         let mut survey = Survey::new(requested);
         survey.limit(self.parts.limit.bytes(), self.parts.limit.remaining());
@@ -499,8 +497,8 @@ impl Shared {
         }
     }
 
-    /// Bytes of the device that are in use and that no pool of this process has: other processes', other libraries', and the
-    /// driver's own.
+    /// Returns the bytes of the device that are in use outside of this process's pools: by other processes, by other libraries and by the
+    /// driver itself.
     pub(super) fn elsewhere(&self) -> u64 {
         let Ok(memory) = self.parts.device.memory() else {
             return 0;
@@ -515,7 +513,7 @@ impl Shared {
         Arc::clone(&lock(&self.watchers))
     }
 
-    /// Has others watch.
+    /// Replaces the watchers.
     pub(super) fn change_watchers<R>(&self, change: impl FnOnce(&Watchers) -> (Watchers, R)) -> R {
         let (before, answer) = {
             let mut now = lock(&self.watchers);
@@ -525,14 +523,14 @@ impl Shared {
             self.watched.store(!now.is_empty(), Ordering::Release);
             (before, answer)
         };
-        // A subscriber's own code may run: outside every lock.
+        // This may run a subscriber's own code, so no lock is held.
         drop(before);
         answer
     }
 
-    /// Tells what came from the device and went back to it since this was last told.
+    /// Reports the bytes that were taken from the device and given back since the last report.
     pub(super) fn tell_flow(&self) {
-        // No lock is held here, which what ends may want.
+        // No lock is held here. The drops of deferred items may need one.
         later::retry();
         if !self.watched.load(Ordering::Acquire) {
             return;
@@ -552,11 +550,11 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.core.is_poisoned() {
-            // It is not known which memory of the pool the device still uses, so all of it stays until the process ends.
+            // It is not known which memory of the pool the device still uses, so all of it stays allocated until the process ends.
             std::mem::forget(lock(&self.core).take());
             return;
         }
-        // What came back last is told of, with the streams that use it: whoever gives memory back waits for these.
+        // The source learns of the streams that use the last returned blocks, because it waits for its streams before it gives memory back.
         let Ok(mut core) = self.core() else { return };
         for Returned { uses, .. } in std::mem::take(&mut core.returned) {
             for used in &uses {
@@ -566,9 +564,9 @@ impl Drop for Shared {
     }
 }
 
-/// How often a request that waits has other pools give back what they do not use.
+/// The interval at which a waiting request trims other pools.
 const ASK_OTHERS: Duration = Duration::from_millis(50);
-/// Where time ends, waiting does not.
+/// The longest wait, which keeps the sum with the current time in range.
 const AGES: Duration = Duration::from_secs(1 << 30);
 
 fn facts(block: &Block) -> Facts {

@@ -1,4 +1,4 @@
-//! What is under a pool's lock: the engine, the account of callers, and what came back.
+//! The state under a pool's lock: the engine, the account of callers and the returned blocks.
 
 use super::ALIGN;
 use super::kept::Kept;
@@ -15,14 +15,14 @@ use std::sync::{Mutex, MutexGuard};
 
 pub(super) type Memory = Engine<Kept<Charged<CudaSource>>>;
 
-/// What is under a pool's lock.
+/// The state under a pool's lock.
 pub(super) struct Core {
     pub(super) memory: Memory,
-    /// What callers have asked for and hold: the engine's own account has blocks of the pool's own too.
+    /// The blocks that callers have requested and hold. The engine's own account also counts blocks of the pool itself.
     pub(super) account: Stats,
-    /// Blocks that came back and the driver was not asked about yet: a drop may happen where it must not be called.
+    /// Returned blocks that the engine has not freed yet. The driver must not be called in every place where a buffer may be dropped.
     pub(super) returned: Vec<Returned>,
-    /// How often time has passed.
+    /// The number of ticks so far.
     pub(super) ticks: u64,
 }
 
@@ -31,7 +31,7 @@ impl Core {
         self.memory.source_mut().inner_mut().source_mut()
     }
 
-    /// Bytes held from the device. What a graph keeps the engine has given back.
+    /// Returns the bytes held from the device. This includes memory that the engine has given back and a graph still keeps.
     pub(super) fn reserved(&self) -> Gauge {
         let mut reserved = self.memory.stats().reserved;
         reserved.set(self.memory.source().inner().source().used_bytes());
@@ -42,12 +42,12 @@ impl Core {
         self.source().number_of(stream);
     }
 
-    /// Whether blocks may be handed out.
+    /// Checks that blocks may be handed out.
     pub(super) fn usable(&mut self) -> Result<(), CudaError> {
         self.source().usable()
     }
 
-    /// The block that has come back, if the engine would give it again: so a pair of an allocation and its free goes in a loop.
+    /// Returns the only returned block if the engine would hand it out again. This is the fast path of a loop that allocates and frees.
     pub(super) fn repeat(&mut self, bytes: u64, stream: &CudaStream) -> Option<Block> {
         let [Returned { block, uses }] = self.returned.as_slice() else {
             return None;
@@ -68,7 +68,7 @@ impl Core {
         Some(block)
     }
 
-    /// Tells the engine of what has come back. The list is kept, so that a pair of calls makes none.
+    /// Frees the returned blocks in the engine. The list's allocation is reused, so that an allocation and a free allocate nothing.
     pub(super) fn free_returned(&mut self) {
         if self.returned.is_empty() {
             return;
@@ -89,8 +89,9 @@ impl Core {
         self.returned = returned;
     }
 
-    /// Of streams that are captured nobody can say how far they have come: blocks that they use wait, and are answered. The
-    /// graph's own memory serves the stream it is captured from at once, as the work will be done in this order.
+    /// Takes the blocks that captured streams use out of the list of returned blocks and returns them, because the progress of a captured
+    /// stream cannot be queried. A graph's memory is available at once to the stream that is captured, because the work will run in this
+    /// order.
     pub(super) fn take_captured(&mut self, of_graph: bool) -> Vec<Returned> {
         let streams = self.memory.source().inner().source();
         let waits = |returned: &Returned| {
@@ -113,31 +114,31 @@ impl Core {
     }
 }
 
-/// A block that came back, with the streams other than its own that used it. They live until the driver was asked.
+/// A returned block, and the streams other than its own that used it. These streams live until the driver has been asked about them.
 ///
-/// Of its own stream the number is enough: that is given on once all the stream had to do is done, which is when whoever has the
-/// number next may have the block.
+/// The number is enough for the block's own stream. The number is reused only after all work of the stream is complete, and then its next
+/// owner may use the block.
 pub(super) struct Returned {
     pub(super) block: Block,
     pub(super) uses: Vec<CudaStream>,
 }
 
-/// The core in its lock. A panic while the core is locked poisons the lock: the engine's tables may then be half changed, and
-/// the engine is not used again. The value is `None` only while the pool is dropped.
+/// The core in its lock. A panic while the core is locked poisons the lock. The engine's tables may then be half changed, and the engine is
+/// not used again. The value is `None` only while the pool is dropped.
 pub(super) type Cell = Mutex<Option<Core>>;
 
-/// The core under its lock. Whoever its work concerns, such as those told of a budget, is called when that is let go.
+/// The locked core. Callbacks that the work causes, such as observers of a budget, run after the lock has been released.
 pub(super) struct Locked<'a> {
     core: MutexGuard<'a, Option<Core>>,
-    /// Ends after that.
+    /// Declared after the guard, so that it is dropped after the lock has been released.
     _inside: Inside,
 }
 
 impl<'a> Locked<'a> {
-    /// Waits for whoever has it.
+    /// Waits until the lock is free.
     ///
     /// # Errors
-    /// [`CudaError::BrokenPool`] if a panic has broken the pool.
+    /// Returns [`CudaError::BrokenPool`] if a panic has broken the pool.
     pub(super) fn wait(core: &'a Cell) -> Result<Self, CudaError> {
         let inside = inside();
         Ok(Self {
@@ -146,8 +147,8 @@ impl<'a> Locked<'a> {
         })
     }
 
-    /// Like [`wait`](Self::wait), but also locks the core of a broken pool. This is only for reading its figures, which a panic
-    /// in the engine leaves intact.
+    /// Like [`wait`](Self::wait), but also locks the core of a broken pool. This is only for reading its statistics, which a panic in the
+    /// engine leaves intact.
     pub(super) fn for_figures(core: &'a Cell) -> Self {
         let inside = inside();
         Self {
@@ -187,7 +188,7 @@ impl DerefMut for Locked<'_> {
     }
 }
 
-/// A request as pools of devices make it.
+/// Returns a request with the alignment of device pools.
 pub(super) fn request(bytes: u64, stream: Stream) -> Request {
     Request {
         align: ALIGN,

@@ -1,4 +1,4 @@
-//! Asking a pool on somebody's account, and with patience.
+//! A pool handle with a budget and a timeout.
 
 use super::{DevicePool, Terms};
 use crate::budget::{Budget, BudgetError, Measure};
@@ -8,11 +8,11 @@ use crate::gpu::buffer::DeviceBuffer;
 use crate::gpu::stream::CudaStream;
 use std::time::Duration;
 
-/// One who uses a pool of a device: what is allocated by it is charged to a budget of its own, and may be waited for. The same
-/// for a device as a [`Tenant`](crate::Tenant) for the host.
+/// A pool handle whose allocations are charged to a budget of its own and may wait for memory. It is the device's counterpart of
+/// [`Tenant`](crate::Tenant).
 ///
-/// Where the device's memory is short, a request that may wait does so until a buffer is dropped, or the device has come past
-/// the last use of one. Whoever holds memory while waiting for more can wait for itself; the time limit ends that.
+/// If the device's memory is short, a request with a timeout waits until a buffer is dropped or the device has passed the last use of one.
+/// A thread that holds memory while it waits for more may wait for itself; the timeout ends that.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
@@ -42,10 +42,11 @@ pub struct DeviceTenant {
 }
 
 impl DevicePool {
-    /// One who uses the pool at the expense of a budget of allocated bytes, [below](Self::budget) the pool's own or beside it.
+    /// Returns a handle that charges a budget of allocated bytes. The budget may be a child of the [pool's own budget](Self::budget) or
+    /// independent of it.
     ///
     /// # Errors
-    /// [`BudgetError::OtherMeasure`] if the budget counts other bytes.
+    /// Returns [`BudgetError::OtherMeasure`] if the budget counts other bytes.
     pub fn tenant(&self, budget: &Budget) -> Result<DeviceTenant, BudgetError> {
         let budget = Some(budget.measured(Measure::Allocated)?.clone());
         Ok(DeviceTenant {
@@ -54,7 +55,7 @@ impl DevicePool {
         })
     }
 
-    /// One who waits at most so long where there is no memory now.
+    /// Returns a handle whose requests wait for memory for at most `limit`.
     #[must_use]
     pub fn waiting(&self, limit: Duration) -> DeviceTenant {
         let terms = Terms {
@@ -69,7 +70,7 @@ impl DevicePool {
 }
 
 impl DeviceTenant {
-    /// The same, who waits at most so long where there is no memory now.
+    /// Returns a copy of this handle whose requests wait for memory for at most `limit`.
     #[must_use]
     pub fn wait(&self, limit: Duration) -> Self {
         let mut patient = self.clone();
@@ -77,30 +78,30 @@ impl DeviceTenant {
         patient
     }
 
-    /// The pool.
+    /// Returns the pool.
     #[must_use]
     pub fn pool(&self) -> &DevicePool {
         &self.pool
     }
 
-    /// What its blocks are charged to.
+    /// Returns the budget that is charged with the blocks, if there is one.
     #[must_use]
     pub fn budget(&self) -> Option<&Budget> {
         self.terms.budget.as_ref()
     }
 
-    /// As [`DevicePool::alloc`].
+    /// Like [`DevicePool::alloc`].
     ///
     /// # Errors
-    /// As there, and when the budget refuses or the time is over.
+    /// Returns the errors of [`DevicePool::alloc`], and an error if the budget refuses or the timeout has passed.
     pub fn alloc<T: Element>(&self, len: usize, stream: &CudaStream) -> Result<DeviceBuffer<T>, AllocError> {
         self.pool.alloc_by(&self.terms, len, stream)
     }
 
-    /// As [`DevicePool::alloc_zeroed`].
+    /// Like [`DevicePool::alloc_zeroed`].
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and what the driver says.
+    /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
     pub fn alloc_zeroed<T: Element>(
         &self,
         len: usize,
@@ -109,10 +110,10 @@ impl DeviceTenant {
         self.pool.alloc_zeroed_by(&self.terms, len, stream)
     }
 
-    /// As [`DevicePool::alloc_from`].
+    /// Like [`DevicePool::alloc_from`].
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and what the driver says.
+    /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
     pub fn alloc_from<T: Element>(
         &self,
         elements: &[T],

@@ -9,10 +9,10 @@ use crate::gpu::queue::CudaQueue;
 use crate::gpu::source::CudaMemory;
 use crate::gpu::stream::CudaStream;
 
-/// A device's memory used as it is: each buffer is a call of the driver's when it is made, and one when it is freed.
+/// A device's memory without a pool: each allocation and each free of a buffer is a call of the driver.
 ///
-/// No pool stands between, so nothing is kept back, and each free waits for the device, as the driver's own does. That suits
-/// few, large and long-lived buffers, and shows what a pool saves. Cloning makes another handle.
+/// No memory is cached, and each free waits for the device, as the driver's own function does. This suits few, large and long-lived
+/// buffers, and serves as a comparison for pools. Cloning makes another handle.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, UnpooledDevice};
@@ -34,49 +34,49 @@ use crate::gpu::stream::CudaStream;
 pub struct UnpooledDevice(DevicePool);
 
 impl UnpooledDevice {
-    /// The memory of a device.
+    /// Returns a handle to the memory of a device.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn new(device: &CudaDevice) -> Result<Self, DevicePoolError> {
         let builder = DevicePool::builder().direct().memory(CudaMemory::Plain);
         let whole = builder.settings("").memory_fraction(1.0).track(None);
         whole.build(device).map(Self)
     }
 
-    /// The device.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> &CudaDevice {
         self.0.device()
     }
 
-    /// The device's memory with a stream for work: what [tensors](crate::cuda::DeviceTensor) and
-    /// [workspaces](crate::cuda::DeviceWorkspace) are made on.
+    /// Returns the device's memory together with a stream for its work. [Tensors](crate::cuda::DeviceTensor) and
+    /// [workspaces](crate::cuda::DeviceWorkspace) are made on it.
     ///
     /// # Errors
-    /// As [`DevicePool::on`].
+    /// Returns the errors of [`DevicePool::on`].
     pub fn on(&self, stream: &CudaStream) -> Result<CudaQueue, AllocError> {
         self.0.on(stream)
     }
 
-    /// Bytes held from the device.
+    /// Returns the bytes held from the device.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.0.stats().reserved.current
     }
 
-    /// As [`DevicePool::alloc`].
+    /// Like [`DevicePool::alloc`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`DevicePool::alloc`].
     pub fn alloc<T: Element>(&self, len: usize, stream: &CudaStream) -> Result<DeviceBuffer<T>, AllocError> {
         self.0.alloc(len, stream)
     }
 
-    /// As [`DevicePool::alloc_zeroed`].
+    /// Like [`DevicePool::alloc_zeroed`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`DevicePool::alloc_zeroed`].
     pub fn alloc_zeroed<T: Element>(
         &self,
         len: usize,
@@ -85,10 +85,10 @@ impl UnpooledDevice {
         self.0.alloc_zeroed(len, stream)
     }
 
-    /// As [`DevicePool::alloc_from`].
+    /// Like [`DevicePool::alloc_from`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`DevicePool::alloc_from`].
     pub fn alloc_from<T: Element>(
         &self,
         elements: &[T],

@@ -1,4 +1,4 @@
-//! What a pool keeps, and what it gives back.
+//! Statistics of a pool, and the settings and methods that control how much memory it keeps.
 
 use super::DevicePool;
 use super::shared::lock;
@@ -28,7 +28,7 @@ pub(super) fn stats_of(core: &Core) -> PoolStats {
 }
 
 impl DevicePool {
-    /// The account, with all that has come back; all zero in a process that was forked.
+    /// Returns the statistics after all returned blocks have been processed. In a forked process all values are zero.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         match self.0.with_core(|core| stats_of(core)) {
@@ -37,7 +37,7 @@ impl DevicePool {
         }
     }
 
-    /// Begins the peaks anew.
+    /// Resets the peaks to the current values.
     pub fn reset_peak(&self) {
         let _ = self.0.with_core(|core| {
             core.account.reset_peaks();
@@ -45,18 +45,18 @@ impl DevicePool {
         });
     }
 
-    /// Waits for the streams that have used its memory, and gives back whatever no block uses; live blocks stay where they are. Of a
-    /// graph's own memory nothing goes back before the graph's end, and nothing at all while others capture one of those streams.
+    /// Waits for the streams that have used the pool's memory, and gives back all memory that no block uses. Live blocks are not moved. A
+    /// graph's memory is not given back before the graph ends. Nothing is given back while another library captures one of those streams.
     pub fn compact(&self) -> Compaction {
         self.0.with_core(|core| core.memory.compact()).unwrap_or_default()
     }
 
-    /// What [`compact`](Self::compact) does, without the account of it.
+    /// Like [`compact`](Self::compact), but without the report of the result.
     pub fn trim(&self) {
         let _ = self.0.with_core(|core| core.memory.release_cached());
     }
 
-    /// Gives everything back that no block uses, and begins the account of calls and peaks anew.
+    /// Gives back all memory that no block uses, and resets the counts of calls and the peaks.
     pub fn clear(&self) {
         self.trim();
         let _ = self.0.with_core(|core| {
@@ -67,8 +67,7 @@ impl DevicePool {
         self.reset_peak();
     }
 
-    /// Makes free what waited for streams that have passed since, and lets what has been idle for a while go back by the
-    /// policy's rules.
+    /// Frees the blocks whose streams have since passed their last use, and gives back idle memory by the policy's rules.
     pub fn collect_garbage(&self) {
         let _ = self.0.with_core(|core| {
             core.memory.collect();
@@ -76,10 +75,10 @@ impl DevicePool {
         });
     }
 
-    /// Has at least so many bytes reserved, so that requests up to there ask the driver for nothing.
+    /// Makes sure that at least `total` bytes are reserved, so that requests up to that sum do not call the driver.
     ///
     /// # Errors
-    /// When there are not as many; what was got stays.
+    /// Returns an error if there is not enough memory. The memory that was reserved until then stays reserved.
     pub fn reserve(&self, total: u64) -> Result<(), AllocError> {
         let mut held = Vec::new();
         let outcome = loop {
@@ -87,7 +86,7 @@ impl DevicePool {
             if short == 0 {
                 break Ok(());
             }
-            // It may be served from what is free; then the next is not.
+            // A free block may serve this request. It is held, so the next request reserves more memory.
             match self.0.take_own(short) {
                 Ok(block) => held.push(block),
                 Err(error) => break Err(error),
@@ -97,10 +96,10 @@ impl DevicePool {
         outcome
     }
 
-    /// Has these blocks ready, side by side.
+    /// Prepares these blocks side by side.
     ///
     /// # Errors
-    /// When there is no memory for them; what was got stays.
+    /// Returns an error if there is not enough memory. The memory that was reserved until then stays reserved.
     pub fn prewarm(&self, prewarm: &Prewarm) -> Result<(), AllocError> {
         let mut held = Vec::new();
         let outcome = prewarm
@@ -123,30 +122,31 @@ impl DevicePool {
         });
     }
 
-    /// Changes settings of a live pool, as `key:value,key:value`: `limit`, `memory-fraction`, `trim-every`, `trim-at-pressure`,
-    /// `zero-on-reuse`, and how much the policy keeps, for how long (`cache-size`, `decay`, `low-water`, `high-water`, `compact-at`).
+    /// Changes settings of a live pool, as `key:value,key:value`. The keys are `limit`, `memory-fraction`, `trim-every`,
+    /// `trim-at-pressure`, `zero-on-reuse`, and those that control how much memory the policy keeps and for how long (`cache-size`,
+    /// `decay`, `low-water`, `high-water`, `compact-at`).
     ///
     /// # Errors
-    /// On a key that is not known, a value that cannot be, what a pool keeps for life, and what only pools of host memory or other
-    /// policies have; then nothing is changed.
+    /// Returns an error if a key is unknown, if a value is invalid, if the setting cannot be changed in a live pool, or if only pools of
+    /// host memory or other policies have it. In that case nothing is changed.
     pub fn configure(&self, settings: &str) -> Result<(), ConfError> {
         let change = self.change(settings)?;
         change.conf.expect_for_devices()?;
         self.apply(change)
     }
 
-    /// The same of settings for a set of pools, of which those that only pools of host memory have are passed over.
+    /// Like [`configure`](Self::configure), for settings of several pools. Settings that only pools of host memory have are ignored.
     ///
     /// # Errors
-    /// As there, but for those.
+    /// Returns the errors of [`configure`](Self::configure), except for settings of host memory.
     pub(crate) fn configure_with_others(&self, settings: &str) -> Result<(), ConfError> {
         self.apply(self.change(settings)?)
     }
 
-    /// Reads what is to be changed.
+    /// Checks a change of settings without making it.
     ///
     /// # Errors
-    /// As [`configure_with_others`](Self::configure_with_others).
+    /// Returns the errors of [`configure_with_others`](Self::configure_with_others).
     pub(crate) fn check_change(&self, settings: &str) -> Result<(), ConfError> {
         self.change(settings).map(|_| ())
     }
@@ -177,23 +177,23 @@ impl DevicePool {
         Ok(())
     }
 
-    /// Changes how often memory [goes back in the background](super::DevicePoolBuilder::trim_every); never with `None`.
+    /// Changes how often memory [is given back in the background](super::DevicePoolBuilder::trim_every). `None` means never.
     ///
     /// # Errors
-    /// On no time at all; then nothing is changed.
+    /// Returns an error if the time is zero. In that case nothing is changed.
     pub fn set_trim_every(&self, time: Option<Duration>) -> Result<(), ConfError> {
         expect_time(time)?;
         change_keeping(DeviceWard::of(&self.0), Some(time), None);
         Ok(())
     }
 
-    /// Has each block cleared before it is handed out, or no more.
+    /// Sets whether each block is cleared before it is handed out.
     pub fn set_zero_on_reuse(&self, on: bool) {
         self.0.zero_on_reuse.store(on, Ordering::Relaxed);
     }
 
-    /// Bytes of the device that are in use and that no pool of this process has: other processes', other libraries', and what
-    /// the driver itself takes.
+    /// Returns the bytes of the device that are in use outside of this process's pools: by other processes, by other libraries and by the
+    /// driver itself.
     #[must_use]
     pub fn used_elsewhere(&self) -> u64 {
         self.0.elsewhere()

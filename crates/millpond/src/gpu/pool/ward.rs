@@ -1,8 +1,9 @@
-//! A pool as the thread knows it that gives memory back in the background.
+//! The pool as seen by the background thread that gives memory back.
 //!
-//! Whoever takes memory from a device's addresses waits for the device first, under the pool's lock. In the background nobody is to
-//! pay for that: memory goes back at a tick at which no stream that pools of the device know has work, and no capture goes on.
-//! A tick at any other time does not count, nor one at which another thread is at the pool: it may be waiting for the device. As long as nothing can have been idle for long enough, the driver is not asked anything.
+//! Memory is given back to the device only after the device has been waited for, under the pool's lock. Background work must not make
+//! others pay for that wait. Memory is therefore given back only at a tick at which no stream that pools of the device know has work, and
+//! no capture is in progress. Other ticks do not count. Ticks at which another thread holds the pool do not count either, because that
+//! thread may be waiting for the device. The driver is not called while no memory can have been idle for long enough.
 
 use super::shared::{Shared, lock, pools_of};
 use super::state::Core;
@@ -12,7 +13,7 @@ use crate::pressure::Pressure;
 use millpond_engine::Mark;
 use std::sync::{Arc, Weak};
 
-/// Keeps no pool open.
+/// A weak reference, which does not keep the pool alive.
 pub(super) struct DeviceWard(Weak<Shared>);
 
 impl DeviceWard {
@@ -20,7 +21,7 @@ impl DeviceWard {
         Self(Arc::downgrade(pool))
     }
 
-    /// The pool, unless it has ended or is that of the process which this one was forked from.
+    /// Returns the pool. Returns `None` if it has ended or belongs to the parent of this forked process.
     fn pool(&self) -> Option<Arc<Shared>> {
         let here = !fork::is_forked();
         here.then(|| self.0.upgrade()).flatten()
@@ -38,10 +39,10 @@ impl Ward for DeviceWard {
 
     fn pass_time(&self) {
         let Some(pool) = self.pool() else { return };
-        // Under the lock, as the rules may be changed meanwhile.
+        // The check runs under the lock, because the settings may change at the same time.
         let may_give_back = pool.try_peek(|core| {
             let may = pool.may_give_back(core);
-            // With blocks that wait for streams, the engine would ask how far these are.
+            // If blocks wait for streams, the engine would ask the driver for their progress.
             if !may && core.awaits_nothing() {
                 core.pass_tick();
             }
@@ -71,7 +72,7 @@ impl Ward for DeviceWard {
 }
 
 impl Core {
-    /// Time passes for the policy, which may give back what was idle for long.
+    /// Counts a tick for the policy, which may give back memory that was idle for long.
     pub(super) fn pass_tick(&mut self) {
         self.ticks += 1;
         self.memory.mark(Mark::Ticks(1));
@@ -82,7 +83,7 @@ impl Core {
         stats.active.current == stats.allocated.current
     }
 
-    /// Bytes held from the device that no block has, nor work that is still to be done.
+    /// Returns the bytes held from the device that neither blocks nor pending work use.
     fn idle_bytes(&self) -> u64 {
         let active = self.memory.stats().active.current;
         self.reserved().current.saturating_sub(active)
@@ -94,13 +95,13 @@ impl Core {
 }
 
 impl Shared {
-    /// Whether anything can be given back at the next tick, by the policy's rules.
+    /// Returns whether the policy's rules allow anything to be given back at the next tick.
     fn may_give_back(&self, core: &Core) -> bool {
         let retain = lock(&self.retain);
         retain.high_water.is_some() || core.ticks >= retain.decay
     }
 
-    /// Does something for which the device has to be waited for, if there is nothing to wait for; answers whether it was done.
+    /// Runs `work`, which has to wait for the device, if there is nothing to wait for. Returns whether it ran.
     fn at_rest(&self, work: impl FnOnce(&mut Core)) -> bool {
         let others = pools_of(self.parts.device.number());
         let mut others = others
