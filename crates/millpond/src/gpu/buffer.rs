@@ -1,4 +1,4 @@
-//! Elements on a device.
+//! Buffers of elements on a device.
 
 use super::device::CudaDevice;
 use super::error::CudaError;
@@ -14,10 +14,10 @@ use crate::dtype::{DType, Element};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Elements in a device's memory, which go back to their pool when dropped, from any thread.
+/// A buffer of elements in a device's memory. It is returned to its pool when it is dropped, on any thread.
 ///
-/// They are not the host's to read: they are copied to and fro. All work on them is put on the buffer's own stream, unless
-/// another one is [recorded](Self::record_use).
+/// The host cannot access the elements directly, but copies them. All work on them is queued on the buffer's own stream, unless the use on
+/// another stream is [recorded](Self::record_use).
 pub struct DeviceBuffer<T: Element> {
     owner: Owner,
     len: usize,
@@ -34,11 +34,11 @@ pub struct DeviceBuffer<T: Element> {
 #[cfg(feature = "cudarc")]
 pub(super) trait Loan: std::any::Any + Send + Sync {}
 
-/// Whose the elements are.
+/// The owner of the elements.
 enum Owner {
-    /// A pool's, to which the block goes back; there is none where there are no elements.
+    /// A pool, to which the block is returned. There is no block if there are no elements.
     Pool(DevicePool, Option<Held>),
-    /// Others', who have them back when this is dropped.
+    /// Another library, which gets the elements back when this is dropped.
     #[cfg(feature = "cudarc")]
     Others {
         address: u64,
@@ -48,7 +48,7 @@ enum Owner {
 }
 
 impl Owner {
-    /// The same; what it leaves owns nothing.
+    /// Takes the owner and leaves one that owns nothing.
     fn take(&mut self) -> Self {
         match self {
             Self::Pool(pool, held) => Self::Pool(pool.clone(), held.take()),
@@ -79,11 +79,11 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
-    /// Elements of others.
+    /// Makes a buffer of elements that belong to another library.
     ///
     /// # Safety
-    /// The elements are there, on the stream's device, and may be read and written in that stream's order until the keeper is dropped,
-    /// which frees them in the same order.
+    /// The elements must be on the stream's device. They may be read and written in that stream's order until the keeper is dropped, which
+    /// frees them in the same order.
     #[cfg(feature = "cudarc")]
     pub(super) unsafe fn foreign(
         address: u64,
@@ -106,8 +106,8 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
-    /// Its address on the device; 0 where there are no elements. To read or write there by other means takes what every use of
-    /// a raw pointer takes, and that the stream is the buffer's or [recorded](Self::record_use).
+    /// Returns the buffer's address on the device, or 0 if there are no elements. Access to it by other means has the requirements of every
+    /// use of a raw pointer, and the stream of that access must be the buffer's or [recorded](Self::record_use).
     #[must_use]
     pub fn address(&self) -> u64 {
         match &self.owner {
@@ -117,37 +117,38 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of the elements.
+    /// Returns the size of the elements in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
 
-    /// Their type.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn dtype(&self) -> DType {
         T::DTYPE
     }
 
-    /// Where they are.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> Device {
         Device::Cuda(self.on().number())
     }
 
-    /// The pool they are of; none where they came from the [device itself](super::UnpooledDevice), or are memory of others.
+    /// Returns the pool. Returns `None` if the elements were allocated on the [device itself](super::UnpooledDevice), or belong to another
+    /// library.
     #[must_use]
     pub fn pool(&self) -> Option<&DevicePool> {
         match &self.owner {
@@ -157,17 +158,17 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
-    /// The stream they were asked for on.
+    /// Returns the stream that the elements were allocated on.
     #[must_use]
     pub fn stream(&self) -> &CudaStream {
         &self.stream
     }
 
-    /// Says that work on another stream uses the elements: after the buffer is given back the memory is nobody's until what
-    /// that stream has to do by then is done.
+    /// Declares that work on another stream uses the elements. After the buffer is freed, its memory is reused only when the work that is
+    /// queued on that stream by then is complete.
     ///
     /// # Errors
-    /// Where the stream is another device's.
+    /// Returns an error if the stream is another device's.
     pub fn record_use(&mut self, stream: &CudaStream) -> Result<(), CudaError> {
         stream.expect_on(self.on())?;
         if *stream != self.stream && !self.uses.contains(stream) {
@@ -176,62 +177,62 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(())
     }
 
-    /// Makes all elements zero, on the buffer's stream; does not wait for it.
+    /// Queues the zeroing of all elements on the buffer's stream, and does not wait for it.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn fill_zero(&mut self) -> Result<(), CudaError> {
         self.span().fill_zero()
     }
 
-    /// Copies the elements of another buffer of the same device here, on this buffer's stream, and does not wait for it. It
-    /// comes after what the other's stream has to do by now, and before what is put there later.
+    /// Copies the elements of another buffer of the same device to this one, on this buffer's stream, and does not wait for it. The copy
+    /// comes after the work that is queued on the other buffer's stream now, and before work that is queued there later.
     ///
     /// # Errors
-    /// Where there are not as many, or on another device, and what the driver says.
+    /// Returns an error if the lengths or the devices differ, and the errors of the driver.
     pub fn copy_from(&mut self, other: &Self) -> Result<(), CudaError> {
         self.expect(other.len())?;
         self.span().copy_from(other.span())
     }
 
-    /// Copies elements from the host, as many as there are here, and waits until they are there.
+    /// Copies elements from the host, and waits until the copy is complete.
     ///
     /// # Errors
-    /// Where there are not as many, and what the driver says.
+    /// Returns an error if the lengths differ, and the errors of the driver.
     pub fn copy_from_host(&mut self, elements: &[T]) -> Result<(), CudaError> {
         self.expect(elements.len())?;
         self.span().write(bytemuck::cast_slice(elements))
     }
 
-    /// Copies the elements to the host, as many as there is room for there, and waits for them.
+    /// Copies the elements to the host, and waits until the copy is complete.
     ///
     /// # Errors
-    /// Where there is not as much room, and what the driver says.
+    /// Returns an error if the lengths differ, and the errors of the driver.
     pub fn copy_to_host(&self, elements: &mut [T]) -> Result<(), CudaError> {
         self.expect(elements.len())?;
         self.span().read(bytemuck::cast_slice_mut(elements))
     }
 
-    /// The elements, copied to the host.
+    /// Returns a copy of the elements on the host.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn to_vec(&self) -> Result<Vec<T>, CudaError> {
         let mut elements = vec![T::zeroed(); self.len];
         self.copy_to_host(&mut elements)?;
         Ok(elements)
     }
 
-    /// Gives the memory back now.
+    /// Frees the buffer now.
     pub fn free(self) {}
 
-    /// The elements' bytes.
+    /// Returns the elements' bytes.
     pub(crate) fn span(&self) -> Span<'_> {
         // SAFETY: the block has these bytes and is ours in the order of this stream until the drop.
         unsafe { Span::new(self.address(), self.bytes(), &self.stream) }
     }
 
-    /// The buffer, its bytes as elements of another type, as many as there are; what it leaves has none.
+    /// Takes the buffer, with its bytes as elements of another type, and leaves one without elements.
     pub(super) fn take<U: Element>(&mut self) -> DeviceBuffer<U> {
         let bytes = self.bytes();
         self.len = 0;
@@ -246,7 +247,7 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
-    /// Has the buffer's stream wait, on the device, for the others that use the elements, which are forgotten then.
+    /// Makes the buffer's stream wait, on the device, for the other streams that use the elements, and then forgets those.
     pub(super) fn wait_for_uses(&mut self) -> Result<(), CudaError> {
         let mut uses = self.uses.iter();
         uses.try_for_each(|used| self.stream.wait_for(used))?;
@@ -254,13 +255,13 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(())
     }
 
-    /// Whether to wait for others that use the elements is the business of a capture, of this stream or one of them.
+    /// Returns whether waiting for the other streams that use the elements would involve a capture of this stream or one of them.
     pub(super) fn would_join(&self) -> bool {
         let mut streams = std::iter::once(&self.stream).chain(&self.uses);
         !self.uses.is_empty() && streams.any(|stream| stream.is_capturing().unwrap_or(true))
     }
 
-    /// Whether cudarc may have the elements.
+    /// Returns whether the elements are lent to cudarc.
     pub(super) fn is_lent(&self) -> bool {
         #[cfg(feature = "cudarc")]
         let lent = self.loan.is_some();
@@ -269,7 +270,7 @@ impl<T: Element> DeviceBuffer<T> {
         lent
     }
 
-    /// Has a stream wait, on the device, for whatever uses the elements by now.
+    /// Makes a stream wait, on the device, for all present uses of the elements.
     pub(crate) fn order_before(&self, stream: &CudaStream) -> Result<(), CudaError> {
         let mut users = std::iter::once(&self.stream).chain(&self.uses);
         users.try_for_each(|user| stream.wait_for(user))
@@ -287,7 +288,7 @@ impl<T: Element> DeviceBuffer<T> {
         self.loan.as_deref()
     }
 
-    /// The device.
+    /// Returns the device.
     pub(super) fn on(&self) -> &CudaDevice {
         match &self.owner {
             Owner::Pool(pool, _) => pool.device(),
@@ -328,7 +329,7 @@ impl<T: Element> Drop for DeviceBuffer<T> {
             }
             #[cfg(feature = "cudarc")]
             Owner::Others { keeper, .. } => {
-                // They go by the stream that the elements came with: it comes after all that has used them.
+                // The elements are freed in the order of the stream that they came with, so that stream must come after all uses.
                 let ordered = uses.iter().all(|used| {
                     let waits = self.stream.wait_for(used);
                     waits.or_else(|_| insist(|| used.synchronize())).is_ok()
@@ -336,7 +337,7 @@ impl<T: Element> Drop for DeviceBuffer<T> {
                 if ordered {
                     drop(keeper.take());
                 } else {
-                    // Of a device that is lost: nobody is to have it again.
+                    // The device is lost, so the elements must not be used again.
                     std::mem::forget(keeper.take());
                 }
             }

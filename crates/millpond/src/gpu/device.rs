@@ -1,4 +1,4 @@
-//! A CUDA device: its primary context, and what it says of itself.
+//! A CUDA device: its primary context and its properties.
 
 use super::abi::{
     CAPTURE_NONE, CAPTURE_RELAXED, ContextHandle, DeviceNumber, EVENT_WITHOUT_TIME, EventHandle,
@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// A CUDA device.
 ///
-/// Holds the device's primary context, which all of a process share: memory and streams made by other libraries on the same
-/// device are of the same context. Cloning makes another handle.
+/// A handle holds the device's primary context, which all users in a process share. Memory and streams that other libraries make on the
+/// same device belong to the same context. Cloning makes another handle.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError};
@@ -36,13 +36,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 #[derive(Clone)]
 pub struct CudaDevice(Arc<Context>);
 
-/// Bytes of a device, as the driver counts them.
+/// The device's memory in bytes, as counted by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceMemory {
     /// Not in use by any process.
     pub free: u64,
-    /// In all.
+    /// The total memory.
     pub total: u64,
 }
 
@@ -55,8 +55,8 @@ fn open() -> MutexGuard<'static, Vec<Weak<Context>>> {
     open
 }
 
-/// Returns a handle of each device that this process has opened and not closed, by their numbers. In the child of a process that uses
-/// CUDA there are none.
+/// Returns a handle of each device that this process has opened and not closed, ordered by number. The child of a process that uses CUDA
+/// has none.
 pub(super) fn open_devices() -> Vec<CudaDevice> {
     if !fork::is_in_use() {
         return Vec::new();
@@ -76,11 +76,11 @@ pub(super) struct Context {
     compute: (u32, u32),
     virtual_memory: bool,
     pools: bool,
-    /// The kernels of tensors, from the first that was launched on.
+    /// The kernels of tensors, after the first launch.
     kernels: Mutex<Option<Loaded>>,
-    /// From the first product of matrices on.
+    /// The cuBLAS handle, after the first product of matrices.
     cublas: Mutex<OfDevice>,
-    /// Bytes a second from pinned memory, once it was measured.
+    /// The measured bytes per second of copies from pinned memory.
     link_speed: OnceLock<f64>,
     waits: Waits,
     /// The last points of streams that no longer have a handle.
@@ -212,31 +212,31 @@ impl Drop for Context {
                 }
             }
         }
-        // At the end of the process the driver may be gone already, and says so.
-        // SAFETY: retained once when this was made.
+        // At the end of the process the driver may be unloaded already, and returns an error.
+        // SAFETY: the context was retained once when this value was made.
         let _ = insist(|| unsafe { self.driver.primary_context_release(self.device) });
     }
 }
 
-/// The context is this thread's until it is dropped; then the one before is again.
+/// Makes the context current on this thread until it is dropped. Then the previous context is current again.
 pub(super) struct Current<'a>(&'a Driver);
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
         let mut popped = ContextHandle::NULL;
-        // A driver that refuses this has no context left to be in.
+        // If the driver refuses, it has no current context left.
         // SAFETY: the pointer is to a local.
         let _ = insist(|| unsafe { self.0.context_pop(&raw mut popped) });
     }
 }
 
-/// The context is this thread's, and what it calls is no part of any capture: until it is dropped.
+/// Makes the context current on this thread and keeps the thread's calls out of any capture, until it is dropped.
 pub(super) struct Beside {
     _mode: Relaxed,
     _current: Current<'static>,
 }
 
-/// This thread minds no captures; then it minds again those that it did before.
+/// Sets this thread's capture mode to relaxed until it is dropped. Then the previous mode is restored.
 struct Relaxed {
     driver: &'static Driver,
     before: Option<c_uint>,
@@ -245,7 +245,7 @@ struct Relaxed {
 impl Relaxed {
     fn new(driver: &'static Driver) -> Self {
         let mut mode = CAPTURE_RELAXED;
-        // Where the driver has no such modes, or refuses, a capture may forbid what follows.
+        // If the driver has no such modes or refuses, a capture may forbid the calls that follow.
         // SAFETY: the pointer is to a local.
         let before = unsafe { driver.exchange_capture_mode(&raw mut mode) };
         let before = before.is_ok().then_some(mode);
@@ -263,10 +263,10 @@ impl Drop for Relaxed {
 }
 
 impl CudaDevice {
-    /// The device of a number, from 0, as `CUDA_VISIBLE_DEVICES` leaves and orders them.
+    /// Returns the device with a number, from 0. The environment variable `CUDA_VISIBLE_DEVICES` selects and orders the devices.
     ///
     /// # Errors
-    /// Where there is no driver or no such device, or the driver cannot make its context.
+    /// Returns an error if there is no driver or no such device, or if the driver cannot make its context.
     pub fn get(number: u32) -> Result<Self, CudaError> {
         let driver = Driver::get()?;
         fork::check()?;
@@ -281,11 +281,11 @@ impl CudaDevice {
             ask(attribute::COMPUTE_MAJOR)?.unsigned_abs(),
             ask(attribute::COMPUTE_MINOR)?.unsigned_abs(),
         );
-        // A driver that does not know the question does not have the thing.
+        // A driver that does not know the attribute does not support the feature.
         let has = |what| ask(what).is_ok_and(|answer| answer != 0);
         let (virtual_memory, pools) = (has(attribute::VIRTUAL_MEMORY), has(attribute::MEMORY_POOLS));
         let name = name_of(driver, device)?;
-        // Last: from here on it is to be released.
+        // This comes last, because the context must be released from here on.
         // SAFETY: the pointer is to a local.
         unsafe { driver.primary_context_retain(&raw mut handle, device) }?;
         let context = Arc::new(Context {
@@ -309,10 +309,10 @@ impl CudaDevice {
         Ok(Self(context))
     }
 
-    /// How many devices the driver has.
+    /// Returns the number of devices.
     ///
     /// # Errors
-    /// Where there is no driver, or it cannot say.
+    /// Returns an error if there is no driver, or if it cannot return the number.
     pub fn count() -> Result<u32, CudaError> {
         let driver = Driver::get()?;
         fork::check()?;
@@ -322,57 +322,57 @@ impl CudaDevice {
         Ok(count.unsigned_abs())
     }
 
-    /// The newest version of CUDA that the driver serves; 12080 is 12.8.
+    /// Returns the newest version of CUDA that the driver supports. 12080 is 12.8.
     ///
     /// # Errors
-    /// Where there is no driver, or it cannot say.
+    /// Returns an error if there is no driver, or if it cannot return the version.
     pub fn driver_version() -> Result<u32, CudaError> {
         Driver::get()?.version()
     }
 
-    /// Its number, from 0.
+    /// Returns the number of the device, from 0.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.0.number
     }
 
-    /// What its maker calls it.
+    /// Returns the product name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Where it is on the machine's bus, as `0000:01:00.0`: under this name the system knows it in `/sys/bus/pci/devices`.
+    /// Returns the device's address on the PCI bus, such as `0000:01:00.0`. This is its name in `/sys/bus/pci/devices`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn pci_bus(&self) -> Result<String, CudaError> {
         let (driver, device) = (self.driver(), self.handle());
-        // SAFETY: the pointer is to so many bytes.
+        // SAFETY: the pointer is to that many bytes.
         let bus = text_of(|to, bytes| unsafe { driver.device_get_bus(to, bytes, device) })?;
         Ok(bus.to_lowercase())
     }
 
-    /// What its processors can do: 9 and 0 for 9.0.
+    /// Returns the compute capability: 9 and 0 for 9.0.
     #[must_use]
     pub fn compute_capability(&self) -> (u32, u32) {
         self.0.compute
     }
 
-    /// Whether addresses and physical pages come apart on it, so that pages can move.
+    /// Returns whether the device supports virtual memory management, so that physical pages can move between addresses.
     #[must_use]
     pub fn has_virtual_memory(&self) -> bool {
         self.0.virtual_memory
     }
 
-    /// Whether the driver has pools of its own for it.
+    /// Returns whether the driver supports its own memory pools on the device.
     #[must_use]
     pub fn has_pools(&self) -> bool {
         self.0.pools
     }
 
-    /// A device whose managed memory the host may not touch while it works, if there is one: then that holds for all managed
-    /// memory of the process.
+    /// Returns the number of a device that does not allow the host to access managed memory while it works, if there is one. Such a device
+    /// restricts all managed memory of the process.
     pub(super) fn without_managed_memory() -> Result<Option<u32>, CudaError> {
         let driver = Driver::get()?;
         for number in 0..Self::count()? {
@@ -387,10 +387,10 @@ impl CudaDevice {
         Ok(None)
     }
 
-    /// Its memory, free for all processes and in all.
+    /// Returns the device's memory: the bytes that are free for all processes, and the total.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn memory(&self) -> Result<DeviceMemory, CudaError> {
         let _current = self.enter_beside()?;
         let (mut free, mut total) = (0, 0);
@@ -402,10 +402,10 @@ impl CudaDevice {
         })
     }
 
-    /// How scarce its memory is now, by the default thresholds; see [`Pressure::devices`](crate::pressure::Pressure::devices).
+    /// Returns the memory pressure of the device, by the default thresholds. See [`Pressure::devices`](crate::pressure::Pressure::devices).
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn pressure(&self) -> Result<DevicePressure, CudaError> {
         let DeviceMemory { free, total } = self.memory()?;
         Ok(DevicePressure::of(
@@ -423,8 +423,8 @@ impl CudaDevice {
     /// progress, [synchronize](super::CudaStream::synchronize) single streams instead.
     ///
     /// # Errors
-    /// [`CudaError::Captured`] while this library captures a stream of the device; the capture continues. Otherwise the error
-    /// of the driver, which may belong to work that failed earlier.
+    /// Returns [`CudaError::Captured`] while this library captures a stream of the device; the capture continues. Otherwise returns the
+    /// error of the driver, which may belong to work that failed earlier.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         if graph::are_captured_on(self) {
             return Err(CudaError::Captured);
@@ -457,7 +457,7 @@ impl CudaDevice {
         left.add(self.0.driver, stream, is_captured());
     }
 
-    /// Whether a context is this device's primary one.
+    /// Checks that a context is this device's primary one.
     #[cfg(feature = "cudarc")]
     pub(super) fn expect_context(&self, context: *mut std::ffi::c_void) -> Result<(), CudaError> {
         if self.0.handle == ContextHandle(context) {
@@ -468,7 +468,7 @@ impl CudaDevice {
         })
     }
 
-    /// Whether it is one of the emulated driver's, whose times are no card's.
+    /// Returns whether the device is one of the emulated driver's. Times measured on it are not those of a real device.
     #[must_use]
     pub fn is_emulated(&self) -> bool {
         self.driver().is_emulated()
@@ -495,26 +495,27 @@ impl CudaDevice {
         self.0.cublas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The driver's number for it.
+    /// Returns the driver's number of the device.
     pub(super) fn handle(&self) -> DeviceNumber {
         self.0.device
     }
 
-    /// Its primary context, retained for as long as this is.
+    /// Returns the primary context, which is retained for as long as this handle exists.
     pub(super) fn context(&self) -> ContextHandle {
         self.0.handle
     }
 
-    /// Makes its context this thread's, as most calls need it.
+    /// Makes the context current on this thread, which most calls require.
     pub(super) fn enter(&self) -> Result<Current<'static>, CudaError> {
         fork::check()?;
-        // SAFETY: the context is retained for as long as this is.
+        // SAFETY: the context is retained for as long as this handle exists.
         insist(|| unsafe { self.0.driver.context_push(self.0.handle) })?;
         Ok(Current(self.0.driver))
     }
 
-    /// The same for what is done beside captures: memory taken and given back, events looked at, code loaded. A capture of others
-    /// forbids none of that, and is not spoilt by it. What is captured itself can be waited for no more than else.
+    /// Makes the context current for calls outside of captures, such as allocating and freeing memory, querying events and loading code. A
+    /// capture by another library does not forbid these calls, and they do not invalidate it. Waiting for a captured stream is still not
+    /// possible.
     pub(super) fn enter_beside(&self) -> Result<Beside, CudaError> {
         let current = self.enter()?;
         Ok(Beside {
@@ -547,11 +548,11 @@ pub(super) fn attribute_of(driver: &Driver, device: DeviceNumber, what: c_int) -
 }
 
 fn name_of(driver: &Driver, device: DeviceNumber) -> Result<String, CudaError> {
-    // SAFETY: the pointer is to so many bytes.
+    // SAFETY: the pointer is to that many bytes.
     text_of(|to, bytes| unsafe { driver.device_get_name(to, bytes, device) })
 }
 
-/// A text that the driver writes.
+/// Returns a text that the driver writes.
 fn text_of(write: impl FnOnce(*mut c_char, c_int) -> Result<(), CudaError>) -> Result<String, CudaError> {
     let mut text = [0 as c_char; 256];
     // The last byte stays zero.

@@ -1,4 +1,4 @@
-//! Graphs: work that is captured from a stream once, and launched as a whole.
+//! Graphs: work that is captured from a stream once and launched as a whole.
 
 use super::abi::{CAPTURE_RELAXED, ExecutableHandle, GraphHandle};
 use super::device::CudaDevice;
@@ -11,16 +11,16 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A stream that is captured. It had done all its work when that began.
+/// A captured stream. All of its work was complete when its capture began.
 struct Captured {
     stream: CudaStream,
-    /// Serves it meanwhile.
+    /// The pool that serves the stream during the capture.
     pool: DevicePool,
-    /// Whether the capture began on it, or it has joined.
+    /// Whether the capture began on this stream. Otherwise the stream has joined it.
     began: bool,
 }
 
-/// Streams that are captured; and how many, to be looked at without a lock.
+/// The captured streams, and their number, which can be read without a lock.
 static CAPTURED: Mutex<Vec<Captured>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -37,7 +37,7 @@ fn add(stream: &CudaStream, pool: &DevicePool, began: bool) {
     });
 }
 
-/// The capture with this memory is over.
+/// Removes the streams of the capture that has this pool.
 fn forget(pool: &DevicePool) {
     if fork::is_forked() {
         return;
@@ -52,15 +52,15 @@ fn forget(pool: &DevicePool) {
     later::retry();
 }
 
-/// A stream is about to wait for another one: where that is captured it joins, and must have done all its work before. Answers
-/// whether it does.
+/// Joins `stream` to the capture of `other`, which it is about to wait for, if `other` is captured. Waits until the earlier work of
+/// `stream` is complete. Returns whether it joined.
 pub(super) fn joins(stream: &CudaStream, other: &CudaStream) -> Result<bool, CudaError> {
     if !are_captured() || is_captured(stream.raw()) || !is_captured(other.raw()) {
         return Ok(false);
     }
     stream.synchronize()?;
     let mut captured = captured();
-    // It may be over by now.
+    // The capture may have ended by now.
     let pool = captured.iter().find(|of| of.stream == *other);
     let pool = pool.map(|of| of.pool.clone());
     let joins = pool.is_some();
@@ -75,7 +75,7 @@ pub(super) fn joins(stream: &CudaStream, other: &CudaStream) -> Result<bool, Cud
     Ok(joins)
 }
 
-/// A stream that was about to join could not.
+/// Removes a stream that was about to join a capture and could not.
 pub(super) fn stays_out(stream: &CudaStream) {
     let mut captured = captured();
     if let Some(at) = captured.iter().position(|of| of.stream == *stream && !of.began) {
@@ -86,7 +86,7 @@ pub(super) fn stays_out(stream: &CudaStream) {
     }
 }
 
-/// Whether any goes on: nothing else is asked while none does.
+/// Returns whether any stream is captured. The checks of captures are skipped if none is.
 #[inline]
 pub(super) fn are_captured() -> bool {
     COUNT.load(Ordering::Acquire) > 0 && !fork::is_forked()
@@ -100,7 +100,8 @@ pub(super) fn are_captured_on(device: &CudaDevice) -> bool {
             .any(|of| of.stream.device().number() == device.number())
 }
 
-/// Whether this stream is captured by us. The driver is asked as well: a capture can end, or be spoilt, before we know.
+/// Returns whether this library captures the stream. The driver is asked as well, because a capture can end or be invalidated before the
+/// library notices.
 pub(super) fn is_captured(stream: &RawStream) -> bool {
     if !are_captured() {
         return false;
@@ -110,10 +111,10 @@ pub(super) fn is_captured(stream: &RawStream) -> bool {
     known && stream.is_capturing().unwrap_or(true)
 }
 
-/// The pool that serves a stream while it is captured.
+/// Returns the pool that serves a stream while it is captured.
 ///
 /// # Errors
-/// [`CudaError::Capturing`] of a stream that takes part in a capture which began on another one.
+/// Returns [`CudaError::Capturing`] for a stream that takes part in a capture which began on another stream.
 pub(super) fn pool_of(stream: &CudaStream) -> Result<Option<DevicePool>, CudaError> {
     let found = {
         let captured = captured();
@@ -127,30 +128,29 @@ pub(super) fn pool_of(stream: &CudaStream) -> Result<Option<DevicePool>, CudaErr
     }
 }
 
-/// Work of a stream that is being captured: what is put on the stream is not done but written down, for a [`CudaGraph`].
+/// The capture of a stream. Work that is queued on the stream is not run but recorded for a [`CudaGraph`].
 ///
-/// Whatever pool of the device is asked for memory on that stream meanwhile, the capture serves from memory of its own,
-/// within the limits and budgets of the pool it was [begun](DevicePool::capture) with. A block that is given back serves the next
-/// request at once, and never leaves the graph: launched again and again it finds its addresses where they were. Pools go
-/// on serving other streams, and wait for these alone.
+/// During the capture, requests to any pool of the device on that stream are served from the capture's own memory, within the limits and
+/// budgets of the pool that [began](DevicePool::capture) it. A freed block serves the next request at once and never leaves the graph, so
+/// each launch of the graph finds the same addresses. Pools continue to serve other streams, and wait only for these.
 ///
-/// Dropped, it ends the capture and forgets it.
+/// Dropping this value ends the capture and discards it.
 #[must_use = "dropped, the capture is forgotten"]
 pub struct Capture {
     stream: CudaStream,
     pool: DevicePool,
-    /// None once it has ended.
+    /// Whether the capture is still in progress.
     goes_on: bool,
 }
 
 impl DevicePool {
-    /// Begins to capture what is put on a stream, after waiting until that has done what it was given. The stream is not to be the
-    /// legacy default one. Streams that [wait](CudaStream::wait_for) for it while it is captured take part, once they have done what
-    /// they were given, until the end; it has to wait for them before that.
+    /// Begins to capture a stream, after waiting until its earlier work is complete. The stream must not be the legacy default stream.
+    /// Streams that [wait](CudaStream::wait_for) for it during the capture take part until the end, after their earlier work is complete.
+    /// The captured stream must wait for them before the end.
     ///
-    /// Pools know of captures that begin here. Of those that others begin they ask the driver when they would have to wait for a
-    /// stream: while others capture one that has used their memory they keep what they have, and refuse whoever would need more
-    /// ([`SourceError::Held`](millpond_engine::SourceError::Held)). They spoil no capture.
+    /// Pools know the captures that begin here. For captures by other libraries they ask the driver when they would have to wait for a
+    /// stream. While another library captures a stream that has used their memory, they give no memory back, and refuse requests that need
+    /// more ([`SourceError::Held`](millpond_engine::SourceError::Held)). They invalidate no capture.
     ///
     /// ```
     /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
@@ -176,7 +176,7 @@ impl DevicePool {
     /// ```
     ///
     /// # Errors
-    /// What the driver says; and [`CudaError::Capturing`] if the stream is captured already.
+    /// Returns [`CudaError::Capturing`] if the stream is captured already, and the errors of the driver.
     pub fn capture(&self, stream: &CudaStream) -> Result<Capture, CudaError> {
         stream.expect_on(self.device())?;
         if stream.is_capturing()? {
@@ -186,9 +186,9 @@ impl DevicePool {
         {
             let device = self.device();
             let _current = device.enter()?;
-            // Known before the capture begins: no pool is to wait for the stream then.
+            // The stream is registered before the capture begins, because no pool may wait for it from then on.
             add(stream, &pool, true);
-            // From here on nobody can wait for it.
+            // From here on the stream cannot be waited for.
             let begun = stream.synchronize().and_then(|()| {
                 // SAFETY: the stream lives.
                 unsafe {
@@ -211,29 +211,29 @@ impl DevicePool {
 }
 
 impl Capture {
-    /// The stream that is captured.
+    /// Returns the captured stream.
     #[must_use]
     pub fn stream(&self) -> &CudaStream {
         &self.stream
     }
 
-    /// The pool of the graph's own memory.
+    /// Returns the pool of the graph's own memory.
     #[must_use]
     pub fn pool(&self) -> &DevicePool {
         &self.pool
     }
 
-    /// Ends it, and makes what was captured ready to be launched.
+    /// Ends the capture and makes the graph ready to be launched.
     ///
     /// # Errors
-    /// What the driver says: also of something that may not be done while a stream is captured, such as waiting for it. The
-    /// capture is over then, and the graph's memory goes back with the last buffer of it.
+    /// Returns the errors of the driver, including that for a call that is not allowed during a capture, such as waiting for the stream.
+    /// The capture has then ended, and the graph's memory is freed with the last buffer of it.
     pub fn end(mut self) -> Result<CudaGraph, CudaError> {
         let graph = self.stop()?;
         let device = self.stream.device();
         let _current = device.enter_beside()?;
         let mut handle = ExecutableHandle::NULL;
-        // SAFETY: the pointer is to a local, the graph ours.
+        // SAFETY: the pointer is to a local, and the graph is ours.
         let made = unsafe { device.driver().graph_instantiate(&raw mut handle, graph, 0) };
         destroy(device, graph);
         made?;
@@ -244,7 +244,7 @@ impl Capture {
         })
     }
 
-    /// Ends the capture: the graph is the caller's.
+    /// Ends the capture. The caller owns the returned graph.
     fn stop(&mut self) -> Result<GraphHandle, CudaError> {
         self.goes_on = false;
         let device = self.stream.device();
@@ -252,7 +252,7 @@ impl Capture {
         let ended = device.enter().and_then(|_current| {
             // The first call ends the capture, whatever it returns. A second call could end a capture that somebody else has
             // begun on the stream since then.
-            // SAFETY: the pointer is to a local, the stream lives.
+            // SAFETY: the pointer is to a local, and the stream lives.
             unsafe {
                 device
                     .driver()
@@ -277,49 +277,49 @@ impl Drop for Capture {
 
 fn destroy(device: &CudaDevice, graph: GraphHandle) {
     if graph != GraphHandle::NULL {
-        // One that the driver will not have back goes with the context.
-        // SAFETY: the graph is ours, and forgotten by the caller.
+        // If the driver refuses, the graph is freed with the context.
+        // SAFETY: the graph is ours, and the caller does not use it again.
         let _ = insist(|| unsafe { device.driver().graph_destroy(graph) });
     }
 }
 
-/// Captured work, ready to be launched as a whole. Owns the memory that was asked for while it was captured, for as long as it
-/// lives: buffers of that may be dropped, and read after a launch if they were not.
+/// Captured work that can be launched as a whole. It owns the memory that was allocated during the capture. Buffers of that memory may be
+/// dropped; buffers that are kept can be read after a launch.
 pub struct CudaGraph {
-    /// Invariant: the driver's, ours, of the device of the pool.
+    /// Invariant: the handle is the driver's and ours, and belongs to the device of the pool.
     handle: ExecutableHandle,
     pool: DevicePool,
-    /// Keeps the device's own kernels loaded, some of which it may have.
+    /// Keeps the device's own kernels loaded, because the graph may contain some of them.
     _stream: CudaStream,
 }
 
-// SAFETY: the driver takes the handle from any thread; launches are ordered by their streams, and it keeps two launches of one
+// SAFETY: the driver takes the handle from any thread. Launches are ordered by their streams, and the driver keeps two launches of one
 // graph apart.
 unsafe impl Send for CudaGraph {}
 // SAFETY: as above.
 unsafe impl Sync for CudaGraph {}
 
 impl CudaGraph {
-    /// Has the stream do the work, after what it has to do by now; does not wait for it.
+    /// Queues the graph's work on a stream, and does not wait for it.
     ///
     /// # Safety
-    /// What the captured work uses, and was not asked for while it was captured, is still there and may be used in the order of this
-    /// stream until the work is done: buffers that were read and written by it, [queues](super::CudaQueue) of tensors that were summed
-    /// or multiplied, and modules of kernels that were launched.
+    /// Everything that the captured work uses and that was not allocated during the capture must still exist, and must be usable in the
+    /// order of this stream until the work is complete. This includes buffers that the work reads and writes, [queues](super::CudaQueue) of
+    /// tensors that were summed or multiplied, and modules of launched kernels.
     ///
     /// # Errors
-    /// Where the stream is another device's, and what the driver says.
+    /// Returns an error if the stream is another device's, and the errors of the driver.
     pub unsafe fn launch(&self, stream: &CudaStream) -> Result<(), CudaError> {
         let device = self.pool.device();
         stream.expect_on(device)?;
-        // Whoever gives its memory back waits for this stream too.
+        // The pool waits for this stream too before it gives memory back.
         self.pool.note_stream(stream)?;
         let _current = device.enter()?;
-        // SAFETY: the graph is ours by the invariant; of the memory the caller says so.
+        // SAFETY: the graph is ours by the invariant. The caller guarantees the rest of the memory.
         unsafe { device.driver().graph_launch(self.handle, stream.handle()) }
     }
 
-    /// The pool of its own memory: how much that is, and who holds it.
+    /// Returns the pool of the graph's own memory, which shows its size and its users.
     #[must_use]
     pub fn pool(&self) -> &DevicePool {
         &self.pool
@@ -329,9 +329,9 @@ impl CudaGraph {
 impl Drop for CudaGraph {
     fn drop(&mut self) {
         let device = self.pool.device();
-        // Its memory is given back only after the device was waited for: by whoever has it last.
+        // The graph's memory is given back by its last owner, only after the device has been waited for.
         if let Ok(_current) = device.enter_beside() {
-            // SAFETY: ours by the invariant, and nobody has it any more. The driver ends it when it has been done.
+            // SAFETY: the graph is ours by the invariant, and nobody has it any more. The driver destroys it after its work.
             let _ = insist(|| unsafe { device.driver().executable_destroy(self.handle) });
         }
     }

@@ -1,4 +1,4 @@
-//! Where memory of a CUDA device comes from.
+//! Sources of a CUDA device's memory.
 
 mod paged;
 mod plain;
@@ -22,32 +22,33 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use waits::Postponed;
 
-/// What plain segments are multiples of: what the driver takes from a device at once.
+/// The multiple of which plain segments are made, which is the size that the driver takes from a device at once.
 const PLAIN_PAGE: u64 = 2 << 20;
 
-/// How memory is asked of a device.
+/// The way in which memory is requested from a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CudaMemory {
-    /// The first of the others that the device and its driver offer.
+    /// The first of the other ways that the device and its driver support.
     #[default]
     Best,
-    /// Addresses and physical pages apart: pages can be added at the end of a range, given back from its middle, and moved.
+    /// Virtual memory management: addresses and physical pages are separate. Pages can be added at the end of a range, given back from its
+    /// middle, and moved.
     Virtual,
-    /// A pool of the driver's own, from which segments are taken.
+    /// A memory pool of the driver, from which segments are taken.
     Pooled,
-    /// One call for each segment.
+    /// One call of the driver for each segment.
     Plain,
 }
 
 /// Memory of a CUDA device.
 ///
-/// It is not the host's to touch, so this is a [`Source`] and no [`MemorySource`](crate::MemorySource). Every call that takes
-/// memory back waits first until the streams that it [knows](Self::stream_number) have done what was given to them before. Where the
-/// driver fails nothing is lost: what was taken for the call is given back, and what was to be moved stays where it was.
+/// The host cannot access this memory, so this is a [`Source`] and not a [`MemorySource`](crate::MemorySource). Every call that gives
+/// memory back first waits until the streams that the source [knows](Self::stream_number) have completed their earlier work. If the driver
+/// fails, no memory is lost: the call gives back the memory that it has taken, and pages that were to be moved stay in place.
 ///
-/// While others capture one of those streams nobody can wait for it. What is given back meanwhile is still held, and goes as soon as
-/// they can be waited for: at a later call, or when the source is dropped, then or after it.
+/// A stream that another library captures cannot be waited for. Memory that is given back during such a capture stays held. It is freed as
+/// soon as the streams can be waited for: by a later call, or when the source is dropped, or after that.
 #[derive(Debug)]
 pub struct CudaSource {
     device: CudaDevice,
@@ -55,9 +56,9 @@ pub struct CudaSource {
     sharing: CudaSharing,
     page: u64,
     total: u64,
-    /// Reserved ranges: address to bytes.
+    /// The reserved ranges, from address to bytes.
     ranges: BTreeMap<u64, u64>,
-    /// Segments: address to bytes, and to where the driver has them begin.
+    /// The segments, from address to bytes and the driver's own start address.
     segments: BTreeMap<u64, (u64, DevicePtr)>,
     /// Physical memory and where it is mapped: address to handle and bytes. Invariant: parts do not overlap, lie in ranges,
     /// and each handle is ours and mapped there.
@@ -66,26 +67,27 @@ pub struct CudaSource {
     streams: Streams,
     events: Mutex<Events>,
     postponed: Postponed,
-    /// Whether the engine takes for ordered what could not be waited for.
+    /// Whether the engine assumes that work is ordered which could not be waited for.
     disordered: bool,
-    /// What the driver said when it could not wait for the device any more.
+    /// The error with which the driver could no longer wait for the device.
     lost: Option<CudaError>,
 }
 
 #[derive(Clone, Debug)]
 enum Way {
     Virtual,
-    /// With a stream for what the driver does in order: waiting for the legacy one is waiting for others' streams too, and is
-    /// refused while one of these is captured.
+    /// Has a stream for the driver's ordered calls. Waiting for the legacy stream would also wait for other streams, and is refused while
+    /// one of them is captured.
     Pooled(PoolHandle, CudaStream),
     Plain,
 }
 
 impl CudaSource {
-    /// A source of a device's memory.
+    /// Creates a source of a device's memory.
     ///
     /// # Errors
-    /// Where the driver cannot do what is asked for: [`CudaError::Missing`] names what it lacks.
+    /// Returns [`CudaError::Missing`], which names the missing function, if the driver does not support the requested way, and other errors
+    /// of the driver.
     pub fn new(device: &CudaDevice, memory: CudaMemory) -> Result<Self, CudaError> {
         Self::shared(device, memory, CudaSharing::new())
     }
@@ -93,7 +95,7 @@ impl CudaSource {
     /// Creates a source of memory that others may use too. If `sharing` includes anybody, the memory is mapped by pages.
     ///
     /// # Errors
-    /// The errors of [`new`](Self::new), [`CudaError::NoPeer`] and [`CudaError::NotShared`] if the device does not support the
+    /// Returns the errors of [`new`](Self::new), [`CudaError::NoPeer`] and [`CudaError::NotShared`] if the device does not support the
     /// sharing, and [`CudaError::SharedByPages`] for memory that is not mapped by pages.
     pub fn shared(device: &CudaDevice, memory: CudaMemory, sharing: CudaSharing) -> Result<Self, CudaError> {
         later::retry();
@@ -112,7 +114,7 @@ impl CudaSource {
             let pool = make_pool(driver, device)?;
             Ok::<_, CudaError>((Way::Pooled(pool, stream), PLAIN_PAGE))
         };
-        // Whatever can fail comes before the driver's pool is made: nobody would give that back.
+        // Steps that can fail come before the driver's pool is made, because nothing would free the pool.
         let (way, page) = match memory {
             CudaMemory::Virtual if !device.has_virtual_memory() => {
                 return Err(CudaError::Missing {
@@ -148,13 +150,13 @@ impl CudaSource {
         })
     }
 
-    /// The device.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> &CudaDevice {
         &self.device
     }
 
-    /// How memory is asked for; never [`CudaMemory::Best`].
+    /// Returns how memory is requested. This is never [`CudaMemory::Best`].
     #[must_use]
     pub fn memory(&self) -> CudaMemory {
         match self.way {
@@ -168,13 +170,14 @@ impl CudaSource {
         &self.sharing
     }
 
-    /// Bytes of physical memory held, of what was given back and could not go yet too.
+    /// Returns the bytes of physical memory held. This includes memory that was given back and cannot be freed yet.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.used
     }
 
-    /// Why the device is of no use any more, where it is not: blocks on it are counted and never handed out again.
+    /// Returns the error that made the device unusable, if there is one. Blocks on a lost device are still counted, and are never handed
+    /// out again.
     #[must_use]
     pub fn lost(&self) -> Option<CudaError> {
         self.lost
@@ -188,27 +191,27 @@ impl CudaSource {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What [`Source::record_event`] and [`Source::wait_event`] call a stream. The number stands for it for as long as anybody else
-    /// has a handle of it.
+    /// Returns the number that [`Source::record_event`] and [`Source::wait_event`] use for a stream. The number is valid for as long as
+    /// another handle of the stream exists.
     ///
     /// # Errors
-    /// Where the stream is another device's.
+    /// Returns an error if the stream is another device's.
     pub fn stream_number(&mut self, stream: &CudaStream) -> Result<u32, CudaError> {
         stream.expect_on(&self.device)?;
         Ok(self.number_of(stream))
     }
 
-    /// The engine's number for a stream.
+    /// Returns the engine's number for a stream.
     pub(super) fn number_of(&mut self, stream: &CudaStream) -> u32 {
         self.streams.number_of(stream)
     }
 
-    /// The stream that a number stands for.
+    /// Returns the stream of a number.
     pub(super) fn stream_of(&self, number: u32) -> Option<&RawStream> {
         self.streams.stream(number)
     }
 
-    /// Whether the streams that have used its memory have done their work: then nobody waits who takes memory back.
+    /// Returns whether all streams that have used the source's memory are idle, so that giving memory back does not wait.
     pub(super) fn is_idle(&self) -> bool {
         self.lost.is_none() && self.streams.are_idle()
     }
@@ -221,7 +224,7 @@ impl CudaSource {
         }
     }
 
-    /// What the engine is told of what the driver said.
+    /// Converts an error of the driver to one for the engine.
     fn refused(&self, error: CudaError, requested: u64) -> SourceError {
         if error.is_out_of_memory() {
             return SourceError::OutOfMemory {
@@ -236,7 +239,7 @@ impl CudaSource {
         error.into()
     }
 
-    /// Asks the driver for memory, again where it has none left and some that was given back could go by now.
+    /// Requests memory from the driver. If the driver is out of memory, tries again after freeing memory that was given back earlier.
     fn asking<T>(
         &mut self,
         bytes: u64,
@@ -336,7 +339,7 @@ impl Source for CudaSource {
             return Err(refused());
         }
         if !self.is_bare(address, bytes) {
-            // What was given back there may have to go yet.
+            // Memory that was given back at these addresses may still have to be freed.
             if self.postponed.is_empty() {
                 return Err(refused());
             }
@@ -368,7 +371,7 @@ impl Source for CudaSource {
         let target = self.part_of(to.0, to.1, bytes).ok_or_else(refused)?;
         let parts = self.tiles(origin, bytes).ok_or_else(refused)?;
         if !self.is_bare(target, bytes) && !self.postponed.is_empty() {
-            // What was given back there may go by now.
+            // Memory that was given back at these addresses can perhaps be freed now.
             self.wait_for_device();
         }
         if !self.is_bare(target, bytes) {
@@ -395,7 +398,7 @@ impl Source for CudaSource {
     fn record_event(&mut self, stream: u32) -> Event {
         let stream = self.streams.used_as(stream);
         if graph::is_captured(&stream) {
-            // It had done all its work when the capture began, and does nothing before it ends.
+            // The stream's earlier work was complete when the capture began, and no work runs on it before the capture ends.
             return self.events().past();
         }
         match self.enter() {
@@ -423,7 +426,7 @@ impl Source for CudaSource {
     }
 
     fn synchronize(&mut self) {
-        // To the engine all is over from here on.
+        // From here on the engine assumes that all work is complete.
         self.disordered |= !self.wait_for_device();
     }
 

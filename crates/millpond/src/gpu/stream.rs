@@ -1,4 +1,4 @@
-//! Streams: the order in which work happens on a device.
+//! Streams, which order work on a device.
 
 use super::abi::{CAPTURE_NONE, STREAM_NON_BLOCKING, StreamHandle};
 use super::device::CudaDevice;
@@ -11,12 +11,12 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
-/// A stream of a device. Cloning makes another handle; one made by [`new`](Self::new) ends with the last of them, when its work
-/// is done.
+/// A stream of a device. Cloning makes another handle. A stream made by [`new`](Self::new) is destroyed with the last handle, after its
+/// work is complete.
 #[derive(Clone)]
 pub struct CudaStream(Arc<Handles>);
 
-/// What all clones of a handle share: once it has gone nobody has the stream but who keeps it to wait for it.
+/// The state that all clones of a handle share. When it has been dropped, the stream is only kept by those who wait for it.
 pub(super) struct Handles(Arc<RawStream>);
 
 /// A stream, kept alive.
@@ -48,12 +48,12 @@ impl Live<'_> {
     }
 }
 
-/// Whose a stream is.
+/// The owner of a stream.
 enum Owner {
     Us,
-    /// Others', who have promised that it lives, or the driver's.
+    /// Another library, which has promised that the stream lives, or the driver.
     Others,
-    /// Others', and kept alive by this.
+    /// Another library. The stream is kept alive by this.
     #[cfg(feature = "cudarc")]
     Kept {
         _keeper: Arc<dyn std::any::Any + Send + Sync>,
@@ -80,8 +80,8 @@ impl Drop for RawStream {
             return;
         }
         if let Ok(_current) = self.device.enter_beside() {
-            // The driver ends it when its work is done; one that refuses ends it with the context.
-            // SAFETY: made by us, and nobody has it any more.
+            // The driver destroys the stream when its work is complete. If it refuses, the stream ends with the context.
+            // SAFETY: the stream was made by us, and nobody has it any more.
             let _ = insist(|| unsafe { self.device.driver().stream_destroy(self.handle) });
         }
     }
@@ -143,17 +143,18 @@ impl RawStream {
         same && (std::ptr::eq(self, other) || !(self.is_retired() || other.is_retired()))
     }
 
-    /// Whether it is known when nobody has a handle of it any more: of others' streams there may be some that count apart.
+    /// Returns whether this library made the stream. Only then is it known when no handle is left, because another library's stream may
+    /// have handles that are counted separately.
     pub(super) fn is_ours(&self) -> bool {
         matches!(self.owner, Owner::Us)
     }
 
-    /// Whether it is there for as long as this is: of others' streams that is as long as they have promised.
+    /// Returns whether the stream exists for as long as this value. For another library's stream, only its promise ensures that.
     pub(super) fn stays(&self) -> bool {
         !matches!(self.owner, Owner::Others) || self.handle == StreamHandle::NULL || self.is_retired()
     }
 
-    /// As [`CudaStream::synchronize`].
+    /// Like [`CudaStream::synchronize`].
     pub(super) fn synchronize(&self) -> Result<(), CudaError> {
         let _current = self.device.enter_beside()?;
         let Some(live) = self.live() else {
@@ -163,7 +164,7 @@ impl RawStream {
         unsafe { self.device.driver().stream_synchronize(live.handle()) }
     }
 
-    /// As [`CudaStream::is_capturing`].
+    /// Like [`CudaStream::is_capturing`].
     pub(super) fn is_capturing(&self) -> Result<bool, CudaError> {
         let _current = self.device.enter()?;
         self.live().map_or(Ok(false), |live| self.captures(&live))
@@ -172,7 +173,7 @@ impl RawStream {
     /// Asks the driver whether the stream is captured. The context must be current on this thread.
     fn captures(&self, live: &Live<'_>) -> Result<bool, CudaError> {
         let mut status = CAPTURE_NONE;
-        // SAFETY: the pointer is to a local; the stream lives, by the invariant.
+        // SAFETY: the pointer is to a local. The stream lives, by the invariant.
         unsafe {
             self.device
                 .driver()
@@ -181,17 +182,18 @@ impl RawStream {
         Ok(status != CAPTURE_NONE)
     }
 
-    /// Whether somebody else captures it: nobody can wait for it, and to try spoils the capture. Of what we capture ourselves all
-    /// that was there before is done. Where the driver cannot say, the next call to it will.
+    /// Returns whether another library captures the stream. Such a stream cannot be waited for, and an attempt invalidates the capture. The
+    /// earlier work of a stream that this library captures is complete. If the driver returns an error that does not concern captures, the
+    /// next call of it will return that error.
     pub(super) fn is_captured_by_others(&self) -> bool {
         if graph::is_captured(self) {
             return false;
         }
-        // Of the legacy stream it refuses to say where one that goes with it is captured.
+        // For the legacy stream, the driver returns an error while a stream that synchronises with it is captured.
         self.is_capturing().unwrap_or_else(|error| error.is_of_capture())
     }
 
-    /// Whether all its work is done. Where the driver cannot say it is not.
+    /// Returns whether all work of the stream is complete. Returns `false` if the driver cannot tell.
     pub(super) fn is_idle(&self) -> bool {
         let Ok(_current) = self.device.enter_beside() else {
             return false;
@@ -215,10 +217,10 @@ impl fmt::Debug for RawStream {
 }
 
 impl CudaStream {
-    /// A new stream, which does not wait for the legacy default one.
+    /// Creates a stream that does not wait for the legacy default stream.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn new(device: &CudaDevice) -> Result<Self, CudaError> {
         let _current = device.enter_beside()?;
         let mut handle = StreamHandle::NULL;
@@ -231,13 +233,13 @@ impl CudaStream {
         Ok(Self::of(device, handle, Owner::Us))
     }
 
-    /// The legacy default stream, which is there on every device.
+    /// Returns the legacy default stream, which exists on every device.
     #[must_use]
     pub fn legacy(device: &CudaDevice) -> Self {
         Self::of(device, StreamHandle::NULL, Owner::Others)
     }
 
-    /// A stream that others have made, as the driver's `CUstream`; they end it.
+    /// Returns a handle of a stream that another library has made, given as the driver's `CUstream`. That library destroys it.
     ///
     /// # Safety
     /// `stream` must be a stream of the device's primary context. It must live until [`retire`](Self::retire) has returned
@@ -284,8 +286,8 @@ impl CudaStream {
     /// ```
     ///
     /// # Errors
-    /// [`CudaError::Captured`] while the stream is captured, and any error of the driver. The stream is then not retired and
-    /// must stay alive, unless the error [is fatal](CudaError::is_fatal): no work continues in a context that is lost.
+    /// Returns [`CudaError::Captured`] while the stream is captured, and any error of the driver. The stream is then not retired and must
+    /// stay alive, unless the error [is fatal](CudaError::is_fatal): no work continues in a context that is lost.
     pub fn retire(&self) -> Result<(), CudaError> {
         match self.is_capturing() {
             Ok(true) => return Err(CudaError::Captured),
@@ -302,7 +304,7 @@ impl CudaStream {
         waited
     }
 
-    /// A stream that lives for as long as its keeper does.
+    /// Returns a stream that lives for as long as its keeper does.
     #[cfg(feature = "cudarc")]
     pub(super) fn kept_by(
         device: &CudaDevice,
@@ -317,28 +319,28 @@ impl CudaStream {
         Self(Arc::new(Handles(Arc::new(stream))))
     }
 
-    /// Its device.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> &CudaDevice {
         &self.0.0.device
     }
 
-    /// The driver's `CUstream`; null is the legacy default stream.
+    /// Returns the driver's `CUstream`. Null is the legacy default stream.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
         self.0.0.handle.0
     }
 
-    /// Waits until all its work is done.
+    /// Waits until all work of the stream is complete.
     ///
     /// # Errors
-    /// What the driver says: also of work that failed before.
+    /// Returns the errors of the driver, including those of work that failed earlier.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.raw().synchronize()
     }
 
-    /// Waits for it when memory of the host's is lent to its work, so it does so for certain: of a device that is lost nothing goes
-    /// on.
+    /// Waits for the stream while memory of the host is lent to its work. It returns only when no work can use the memory any more. On a
+    /// lost device no work continues.
     pub(super) fn wait(&self) -> Result<(), CudaError> {
         loop {
             // The driver cannot tell whether the legacy stream is captured while a stream that synchronises with it is
@@ -359,10 +361,10 @@ impl CudaStream {
         }
     }
 
-    /// Has work that is put here from now on wait, on the device, for what the other stream has to do by now.
+    /// Makes later work on this stream wait, on the device, for the work that is queued on the other stream now.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn wait_for(&self, other: &Self) -> Result<(), CudaError> {
         if self == other {
             return Ok(());
@@ -372,7 +374,7 @@ impl CudaStream {
             return Ok(());
         }
         let joined = graph::joins(self, other)?;
-        // The driver keeps what it needs of the mark until it is past.
+        // The driver keeps the event until it has passed.
         let waits = Mark::new(other.device()).and_then(|mark| {
             mark.record_captured(other)?;
             mark.hold_captured(self)
@@ -383,10 +385,10 @@ impl CudaStream {
         waits
     }
 
-    /// Whether what is put here is captured, and not done.
+    /// Returns whether work on this stream is captured instead of run.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn is_capturing(&self) -> Result<bool, CudaError> {
         self.raw().is_capturing()
     }
@@ -420,12 +422,12 @@ impl CudaStream {
         self.raw().handle
     }
 
-    /// The stream itself, to be kept without being a handle of it.
+    /// Returns the stream itself, which can be kept without being a handle of it.
     pub(super) fn raw(&self) -> &Arc<RawStream> {
         &self.0.0
     }
 
-    /// Whether anybody has a handle of it, now and later.
+    /// Returns a weak reference that shows whether any handle of the stream is left, now and later.
     pub(super) fn handles(&self) -> Weak<Handles> {
         Arc::downgrade(&self.0)
     }

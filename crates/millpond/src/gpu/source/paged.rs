@@ -1,4 +1,4 @@
-//! Addresses and physical memory apart: reserved ranges, and handles that are mapped in them.
+//! Virtual memory management: reserved ranges, and physical memory that is mapped in them.
 
 use super::CudaSource;
 use crate::gpu::abi::{AllocationProperties, DevicePtr, GRANULARITY_RECOMMENDED, MemoryHandle};
@@ -6,7 +6,7 @@ use crate::gpu::driver::Driver;
 use crate::gpu::error::{CudaError, insist};
 use millpond_engine::Range;
 
-/// Physical memory that is mapped.
+/// Mapped physical memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) handle: MemoryHandle,
@@ -14,7 +14,7 @@ pub(super) struct Part {
 }
 
 impl CudaSource {
-    /// First address of a part of a range that is ours and of whole pages.
+    /// Returns the first address of a part of one of the source's ranges, if the part consists of whole pages.
     pub(super) fn part_of(&self, range: &Range, offset: u64, bytes: u64) -> Option<u64> {
         let whole = *self.ranges.get(&range.address())?;
         let end = offset.checked_add(bytes)?;
@@ -23,7 +23,7 @@ impl CudaSource {
         (fits && aligned).then(|| range.address() + offset)
     }
 
-    /// The physical memory from one address to another, if it is whole handles without a gap.
+    /// Returns the physical memory of an address range, if it consists of whole handles without a gap.
     pub(super) fn tiles(&self, address: u64, bytes: u64) -> Option<Vec<(u64, Part)>> {
         let parts = self.parts.range(address..address + bytes);
         let parts: Vec<_> = parts.map(|(at, part)| (*at, *part)).collect();
@@ -37,7 +37,7 @@ impl CudaSource {
         (at == address + bytes).then_some(parts)
     }
 
-    /// Whether nothing is mapped there.
+    /// Returns whether nothing is mapped in an address range.
     pub(super) fn is_bare(&self, address: u64, bytes: u64) -> bool {
         let before = self.parts.range(..address + bytes).next_back();
         before.is_none_or(|(at, part)| at + part.bytes <= address)
@@ -52,7 +52,7 @@ impl CudaSource {
             self.driver()
                 .create(&raw mut handle, size, &raw const properties, 0)
         }?;
-        // SAFETY: the addresses are reserved by us and bare; the handle was made just now.
+        // SAFETY: the addresses are reserved by us and bare. The handle was made just now.
         if let Err(error) = unsafe { self.driver().map(address, size, 0, handle, 0) } {
             self.release_handle(handle);
             return Err(error);
@@ -61,8 +61,8 @@ impl CudaSource {
     }
 
     pub(super) fn release_handle(&self, handle: MemoryHandle) {
-        // A driver that fails here frees it with the context.
-        // SAFETY: the handle is ours, and forgotten by the caller.
+        // If the driver fails here, it frees the memory with the context.
+        // SAFETY: the handle is ours, and the caller does not use it again.
         let _ = insist(|| unsafe { self.driver().release(handle) });
     }
 
@@ -75,11 +75,11 @@ impl CudaSource {
         }
     }
 
-    /// Unmaps whole handles that lie side by side. An error contains the number of handles, counted from the first, that are
-    /// unmapped all the same.
+    /// Unmaps whole handles that are adjacent. An error contains the number of handles, counted from the first, that are unmapped all the
+    /// same.
     ///
-    /// One call unmaps all of them if the driver accepts it. The driver's documentation promises this for a single mapping
-    /// only, so if the driver refuses, each handle is unmapped by a call of its own.
+    /// One call unmaps all of them if the driver accepts it. The driver's documentation guarantees this for a single mapping only, so if
+    /// the driver refuses, each handle is unmapped by a call of its own.
     pub(super) fn unmap(&self, parts: &[(u64, Part)]) -> Result<(), (usize, CudaError)> {
         if let [(address, _), _, ..] = parts {
             let bytes = parts.iter().map(|(_, part)| part.bytes).sum();
@@ -95,27 +95,27 @@ impl CudaSource {
     }
 
     fn unmap_at(&self, address: u64, bytes: u64) -> Result<(), CudaError> {
-        // SAFETY: mapped by us, and the device was waited for or has not seen it yet.
+        // SAFETY: the addresses were mapped by us, and the device was waited for or has not seen them yet.
         unsafe { self.driver().unmap(address, bytes as usize) }
     }
 
-    /// Unmaps whole handles that lie side by side, or none of them. The handles are also mapped at other addresses.
+    /// Unmaps whole handles that are adjacent, or none of them. The handles are also mapped at other addresses.
     fn unmap_or_keep(&mut self, parts: &[(u64, Part)]) -> Result<(), CudaError> {
         let Err((unmapped, error)) = self.unmap(parts) else {
             return Ok(());
         };
         for (at, part) in &parts[..unmapped] {
-            // SAFETY: the addresses are reserved by us and were unmapped just now; the handle is ours.
+            // SAFETY: the addresses are reserved by us and were unmapped just now. The handle is ours.
             let mapped = unsafe { self.driver().map(*at, part.bytes as usize, 0, part.handle, 0) };
             if let Err(stuck) = mapped.and_then(|()| self.open(*at, part.bytes)) {
-                // Blocks lie at these addresses, but no memory is mapped there.
+                // Blocks are at these addresses, but no memory is mapped there.
                 self.lost = Some(stuck);
             }
         }
         Err(error)
     }
 
-    /// Puts fresh handles behind addresses; what was done before a failure is undone.
+    /// Creates physical memory and maps it in an address range. A failure undoes the earlier steps.
     pub(super) fn commit_parts(
         &mut self,
         address: u64,
@@ -138,7 +138,7 @@ impl CudaSource {
             for (at, part) in made {
                 match self.unmap(&[(at, part)]) {
                     Ok(()) => self.release_handle(part.handle),
-                    // It stays there, and is counted.
+                    // The memory stays mapped, and is counted.
                     Err(_) => self.keep(at, part),
                 }
             }
@@ -155,7 +155,7 @@ impl CudaSource {
         self.parts.insert(at, part);
     }
 
-    /// Maps handles at other addresses too, and then no more where they were: a failure leaves them there.
+    /// Maps handles at other addresses and unmaps them at the old ones. After a failure they stay at the old addresses.
     pub(super) fn move_parts(
         &mut self,
         parts: &[(u64, Part)],
@@ -168,7 +168,7 @@ impl CudaSource {
         let mut outcome = Ok(());
         for (at, part) in parts {
             let target = to + (at - from);
-            // SAFETY: the addresses are reserved by us and bare; the handle is ours.
+            // SAFETY: the addresses are reserved by us and bare. The handle is ours.
             outcome = unsafe { driver.map(target, part.bytes as usize, 0, part.handle, 0) };
             if outcome.is_err() {
                 break;
@@ -180,7 +180,7 @@ impl CudaSource {
             .and_then(|()| self.unmap_or_keep(parts));
         if let Err(error) = outcome {
             if let Err((_, stuck)) = self.unmap(&mapped) {
-                // Mapped twice: those addresses can serve nobody.
+                // The handles are mapped twice, so those addresses cannot be used.
                 self.lost = Some(stuck);
             }
             return Err(error);
@@ -195,7 +195,7 @@ impl CudaSource {
 
 pub(super) fn granularity(driver: &Driver, properties: &AllocationProperties) -> Result<u64, CudaError> {
     let mut bytes = 0;
-    // SAFETY: one pointer is to a local, the other is made of a reference.
+    // SAFETY: one pointer is to a local, and the other is made of a reference.
     unsafe { driver.granularity(&raw mut bytes, properties, GRANULARITY_RECOMMENDED) }?;
     Ok(bytes as u64)
 }

@@ -1,4 +1,4 @@
-//! Whole segments: of a pool of the driver's own, or one call for each.
+//! Whole segments, from a memory pool of the driver or by one call each.
 
 use super::{CudaSource, Way};
 use crate::gpu::abi::{DevicePtr, POOL_RELEASE_THRESHOLD, PoolHandle, PoolProperties};
@@ -7,14 +7,14 @@ use crate::gpu::driver::Driver;
 use crate::gpu::error::{CudaError, insist};
 
 impl CudaSource {
-    /// A segment at a multiple of its page, if it is at least as large: its address, and where the driver has it begin.
+    /// Takes a segment, which is aligned to a page if it is at least a page long. Returns its address and the driver's own start address.
     pub(super) fn take_aligned(&self, bytes: u64) -> Result<(u64, DevicePtr), CudaError> {
         let size = bytes.max(1);
         let start = self.take_plain(size)?;
         if size < self.page || start.is_multiple_of(self.page) {
             return Ok((start, start));
         }
-        // What the driver will not have back it frees with the context.
+        // If the driver refuses, it frees the memory with the context.
         let _ = self.give_plain(start);
         let start = self.take_plain(size.saturating_add(self.page))?;
         Ok((start.next_multiple_of(self.page), start))
@@ -28,9 +28,9 @@ impl CudaSource {
             unsafe { driver.allocate(&raw mut address, size) }?;
             return Ok(address);
         };
-        // SAFETY: the pointer is to a local, the pool and the stream are ours.
+        // SAFETY: the pointer is to a local, and the pool and the stream are ours.
         unsafe { driver.allocate_from_pool(&raw mut address, size, *pool, stream.handle()) }?;
-        // From here on every stream may use it.
+        // From here on every stream may use the segment.
         if let Err(error) = stream.synchronize() {
             let _ = self.give_plain(address);
             return Err(error);
@@ -38,16 +38,16 @@ impl CudaSource {
         Ok(address)
     }
 
-    /// Gives a segment back.
+    /// Frees a segment.
     pub(super) fn give_plain(&self, address: DevicePtr) -> Result<(), CudaError> {
         let driver = self.driver();
         let Way::Pooled(pool, stream) = &self.way else {
             // SAFETY: the segment is ours, and its streams were waited for.
             return insist(|| unsafe { driver.free(address) });
         };
-        // SAFETY: as above; the stream is ours.
+        // SAFETY: as above, and the stream is ours.
         insist(|| unsafe { driver.free_async(address, stream.handle()) })?;
-        // It has gone; these have the driver let go of it at once.
+        // The segment is freed. The following calls make the driver give the memory back to the device at once.
         let _ = insist(|| stream.synchronize());
         // SAFETY: the pool is ours.
         let _ = insist(|| unsafe { driver.pool_trim(*pool, 0) });
@@ -55,7 +55,7 @@ impl CudaSource {
     }
 }
 
-/// A pool that gives back what is free whenever it is waited for: what is kept is ours to decide.
+/// Creates a pool of the driver that gives back its free memory at each synchronisation, because this library decides how much is cached.
 pub(super) fn make_pool(driver: &Driver, device: &CudaDevice) -> Result<PoolHandle, CudaError> {
     let properties = PoolProperties::on(device.handle());
     let (mut pool, mut threshold) = (PoolHandle::NULL, 0u64);
@@ -64,7 +64,7 @@ pub(super) fn make_pool(driver: &Driver, device: &CudaDevice) -> Result<PoolHand
     let value = (&raw mut threshold).cast();
     // SAFETY: the attribute is a number of 64 bits, in a local.
     if let Err(error) = unsafe { driver.pool_set_attribute(pool, POOL_RELEASE_THRESHOLD, value) } {
-        // SAFETY: made just now.
+        // SAFETY: the pool was made just now.
         let _ = unsafe { driver.pool_destroy(pool) };
         return Err(error);
     }
