@@ -83,15 +83,15 @@ pub(crate) use mark::{Mark, settle_on};
 pub(crate) use pinned::is_known;
 pub(crate) use transfer::upload_part;
 
-/// Whether this process was forked from one that uses CUDA.
+/// Returns whether this process was forked from one that uses CUDA.
 pub(crate) fn is_forked() -> bool {
     fork::is_forked()
 }
 
-/// Functions of the driver that this crate calls where they are there, and that the driver here does not have.
+/// Returns the names of the optional functions of the driver that this crate uses and that this driver does not have.
 ///
 /// # Errors
-/// Where there is no driver.
+/// Returns an error if there is no driver.
 pub fn missing_functions() -> Result<Vec<&'static str>, CudaError> {
     Ok(driver::Driver::get()?.missing_functions())
 }

@@ -1,4 +1,4 @@
-//! Copies to a device without their zeros, where that pays.
+//! Copies to a device without the zeros of the data, if that is faster.
 
 use super::buffer::DeviceBuffer;
 use super::error::CudaError;
@@ -13,38 +13,38 @@ use super::timer::CudaTimer;
 use crate::dtype::Element;
 use crate::error::AllocError;
 
-/// What is not worth it whatever the speeds are, as a share.
+/// The largest share of the original size for which compression is tried, whatever the speeds are.
 const WORTH: f64 = 7.0 / 8.0;
-/// Bytes of a copy for which speeds are looked at: below, measuring them takes longer.
+/// The smallest copy in bytes for which speeds are measured. For smaller copies the measurement takes longer than the copy.
 const MEASURED: usize = 1 << 20;
 
-/// Why a copy could not be sent [compressed](Staging::upload_compressed).
+/// The reason why a copy could not be sent [compressed](Staging::upload_compressed).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompressedError {
-    /// The driver refused, or lengths or devices do not go together.
+    /// The driver returned an error, or the lengths or devices differ.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// The kernel that puts zeros back could not be loaded or launched.
+    /// The kernel that restores the zeros could not be loaded or launched.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// There is no memory on the device for what is sent.
+    /// The device's memory for the compressed data could not be allocated.
     #[error("no memory on the device for what is sent: {0}")]
     Memory(#[from] AllocError),
 }
 
-/// What was sent for a copy.
+/// The size of a copy, and the bytes that were sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
-    /// Bytes of the elements.
+    /// The bytes of the elements.
     pub bytes: u64,
-    /// Bytes that went over the link for them.
+    /// The bytes that were sent over the link.
     pub sent: u64,
 }
 
 impl Sent {
-    /// Bytes sent over bytes of the elements: 1 where nothing was compressed.
+    /// Returns the ratio of sent bytes to bytes of the elements. It is 1 if nothing was compressed.
     #[must_use]
     pub fn ratio(&self) -> f64 {
         if self.bytes == 0 {
@@ -53,7 +53,7 @@ impl Sent {
         self.sent as f64 / self.bytes as f64
     }
 
-    /// Whether anything was compressed.
+    /// Returns whether anything was compressed.
     #[must_use]
     pub fn is_compressed(&self) -> bool {
         self.sent < self.bytes
@@ -61,14 +61,14 @@ impl Sent {
 }
 
 impl Staging {
-    /// [`upload`](Self::upload) without words that are zero, where a look at a few places says that this pays: they are left out on
-    /// the host and put back by a kernel, so nothing is lost. What is sent lies in memory of `pool` meanwhile, as much as a slot has.
+    /// Copies like [`upload`](Self::upload), but without the words that are zero, if a sample of the data shows that this is faster. The
+    /// host leaves these words out and a kernel restores them, so nothing is lost. The compressed data is in memory of `pool` meanwhile,
+    /// which has the size of a slot.
     ///
-    /// It pays where the host leaves zeros out faster than the link carries bytes. How fast this host does it, and copies, is measured
-    /// once in a process, and the link once for a device, with the first copy of 1 MiB or more that much of is zero: that one waits
-    /// for its stream. Smaller ones are judged by their zeros alone. With the feature `rayon` [several threads](crate::threads) pack a
-    /// slot. Where little is zero the elements are copied as they are, and where that shows only on the way, from
-    /// there on: each slot by itself.
+    /// Compression is faster if the host leaves zeros out faster than the link carries bytes. The host's speeds are measured once in a
+    /// process, and the link once for a device, with the first copy of at least 1 MiB that contains enough zeros. That copy waits for its
+    /// stream. Smaller copies are judged by their zeros alone. With the feature `rayon`, [several threads](crate::threads) pack a slot. If
+    /// few words are zero, the elements are copied as they are. If that shows only during packing, it is decided for each slot by itself.
     ///
     /// ```
     /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool, Staging};
@@ -89,7 +89,8 @@ impl Staging {
     /// ```
     ///
     /// # Errors
-    /// As [`upload`](Self::upload); where the pool is another device's or has no memory, and where the kernel cannot be launched.
+    /// Returns the errors of [`upload`](Self::upload), and an error if the pool is another device's or has no memory, or if the kernel
+    /// cannot be launched.
     pub fn upload_compressed<T: Element>(
         &self,
         from: &[T],
@@ -101,7 +102,7 @@ impl Staging {
             bytes: bytes.len() as u64,
             sent: bytes.len() as u64,
         };
-        // Groups do not go over the end of a slot.
+        // Groups do not cross the end of a slot.
         let piece = self.slot_bytes() / GROUP * GROUP;
         let share = packing::share(bytes).filter(|share| piece > 0 && *share <= WORTH);
         self.tell_packed(packing::sampled(bytes.len()));
@@ -111,7 +112,7 @@ impl Staging {
         };
         self.expect(from.len(), to)?;
         let stream = to.stream().clone();
-        // In the order of the stream, and so is what it is given back to.
+        // The memory is used in the order of the stream, and so is its next use.
         let there = pool.alloc::<u8>(packing::worth(piece), &stream)?;
         if bytes.len().min(piece) >= MEASURED && !self.speeds(&stream, &there)?.pay(share) {
             self.upload(from, to)?;
@@ -121,7 +122,7 @@ impl Staging {
         for piece in bytes.chunks(piece) {
             let whole = piece.len() / GROUP * GROUP;
             let mut packed = None;
-            // SAFETY: packing comes to no more than it is worth, for which there is room there.
+            // SAFETY: packing returns no more bytes than are worth it, and that many are allocated there.
             let count = unsafe {
                 self.send(&stream, there.address(), |slot| {
                     packed = packing::pack(&piece[..whole], slot);
@@ -137,8 +138,8 @@ impl Staging {
                     arguments.push(packed.groups as u64);
                     arguments.push(packed.kept as u64);
                     let shape = Shape::each(whole / 4);
-                    // SAFETY: the buffer has these groups from there; what is packed was sent to memory of the stream just before, has
-                    // as many words as it says, and is given back in the stream's order.
+                    // SAFETY: the buffer has these groups from there. The packed data was sent to memory of the stream just before, has as
+                    // many words as it says, and is given back in the stream's order.
                     unsafe { kernels::run(Entry::Expand, (&stream, &[]), shape, arguments) }?;
                     let rest = &piece[whole..];
                     // SAFETY: the buffer has these bytes from there.
@@ -153,11 +154,11 @@ impl Staging {
         Ok(sent)
     }
 
-    /// What the host does, and the link from the slots to memory there.
+    /// Returns the speeds of the host, and of the link from the slots to `there`.
     fn speeds(&self, stream: &CudaStream, there: &DeviceBuffer<u8>) -> Result<Speeds, CudaError> {
         let host = match HostSpeed::known() {
             None if self.device().is_emulated() => {
-                // Its clock is the only one that counts there, and the link the slower at any speed.
+                // The emulated device's clock does not count the host's work, so packing pays at any speed of the link.
                 let (host, link) = (HostSpeed::FREE, 1.0);
                 return Ok(Speeds { host, link });
             }
@@ -173,13 +174,13 @@ impl Staging {
         Ok(Speeds { host, link })
     }
 
-    /// Bytes a second of a copy of whatever is in a slot.
+    /// Measures the bytes per second of a copy of a slot's present content.
     fn measure_link(&self, stream: &CudaStream, there: &DeviceBuffer<u8>) -> Result<f64, CudaError> {
         let send = || {
-            // SAFETY: so many bytes are there, on this stream, and what they become is looked at by nobody.
+            // SAFETY: that many bytes are there, used on this stream, and nobody reads their new content.
             unsafe { self.send(stream, there.address(), |_| there.len()) }
         };
-        // The first one wakes the link, and has what was on the stream before done.
+        // The first copy activates the link, and completes the earlier work of the stream.
         send()?;
         let timer = CudaTimer::start(stream)?;
         let bytes = send()?;
@@ -187,14 +188,14 @@ impl Staging {
         Ok(bytes as f64 / time.max(1e-9))
     }
 
-    /// Says how fast this host copies and packs, in bytes a second, before it was measured.
+    /// Sets the speeds at which this host copies and packs, in bytes per second, if they were not measured before.
     #[doc(hidden)]
     pub fn assume_host(copy: f64, pack: f64) {
         HostSpeed { copy, pack }.assume();
     }
 }
 
-/// Packs whole groups of 4 KiB as a copy does that is sent compressed; answers to how many bytes, or none where it is not worth it.
+/// Packs whole groups of 4 KiB as a compressed copy does. Returns the number of bytes, or `None` if it is not worth it.
 #[doc(hidden)]
 #[must_use]
 pub fn pack(from: &[u8], to: &mut [u8]) -> Option<usize> {

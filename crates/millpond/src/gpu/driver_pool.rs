@@ -1,4 +1,4 @@
-//! The driver's own pool of a device, made by us and lent to everybody: programs that know nothing of it draw from it.
+//! Memory pools of the driver that are installed for the whole process. Programs use them without a change.
 
 use super::abi::{
     POOL_RELEASE_THRESHOLD, POOL_RESERVED, POOL_RESERVED_PEAK, POOL_USED, POOL_USED_PEAK, PoolHandle,
@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// The first version of CUDA that supports limits of pools.
 const LIMITS_SINCE: u32 = 12_020;
 
-/// A pool of the driver's for a device, with a limit and an account, that stream-ordered allocations of the whole process can be
-/// made to draw from: those of cudarc, and so of candle, luminal and mistral.rs, without a change of their code.
+/// A memory pool of the driver with a limit and statistics. It can be installed for the stream-ordered allocations of the whole process:
+/// those of cudarc, and so of candle, luminal and mistral.rs, without a change of their code.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, DriverPool};
@@ -39,18 +39,18 @@ pub struct DriverPool(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     device: CudaDevice,
-    /// Invariant: the driver's, ours, of this device.
+    /// Invariant: the handle is the driver's and ours, and belongs to this device.
     handle: PoolHandle,
     limit: Option<u64>,
 }
 
-/// Those of this process that live.
+/// Returns the live pools of this process.
 fn live() -> MutexGuard<'static, Vec<Weak<Inner>>> {
     static LIVE: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Describes a pool of the driver's.
+/// Builds a memory pool of the driver.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "nothing is made until build"]
 pub struct DriverPoolBuilder {
@@ -59,8 +59,8 @@ pub struct DriverPoolBuilder {
 }
 
 impl DriverPoolBuilder {
-    /// Bytes that it may reserve: whoever wants more is refused, as where the device has no more. As much as there is unless said
-    /// otherwise.
+    /// Sets the number of bytes that the pool may reserve. Requests beyond the limit fail as if the device were out of memory. The default
+    /// is no limit.
     ///
     /// The driver enforces the limit. This requires CUDA 12.2 or newer. The driver reserves whole chunks and rounds the limit
     /// up to whole chunks, so a pool may reserve slightly more than the limit. [`stats`](DriverPool::stats) reports how much is
@@ -70,25 +70,25 @@ impl DriverPoolBuilder {
         self
     }
 
-    /// Bytes that it keeps when the device is waited for, of which the driver's default gives all back, so that they are asked of
-    /// the system again each time. None unless said otherwise.
+    /// Sets the bytes that the pool keeps when the device is synchronised. The driver's default is 0, so that all free memory is given back
+    /// to the system and requested again each time. The default here is 0 too.
     pub fn keep(mut self, bytes: u64) -> Self {
         self.keep = bytes;
         self
     }
 
-    /// Makes it.
+    /// Creates the pool.
     ///
     /// # Errors
-    /// [`CudaError::Missing`] if the device does not support pools of the driver, [`CudaError::NoBytes`] for a limit of zero
-    /// bytes, [`CudaError::OldDriver`] for any limit if the driver is older than CUDA 12.2, and any other error of the driver.
+    /// Returns [`CudaError::Missing`] if the device does not support pools of the driver, [`CudaError::NoBytes`] for a limit of zero bytes,
+    /// [`CudaError::OldDriver`] for any limit if the driver is older than CUDA 12.2, and any other error of the driver.
     pub fn build(self, device: &CudaDevice) -> Result<DriverPool, CudaError> {
         if !device.has_pools() {
             return Err(CudaError::Missing {
                 function: "cuMemPoolCreate",
             });
         }
-        // To the driver none is as much as there is.
+        // The driver takes a limit of 0 as no limit.
         if self.limit == Some(0) {
             return Err(CudaError::NoBytes);
         }
@@ -114,7 +114,7 @@ impl DriverPoolBuilder {
                 .driver()
                 .pool_create(&raw mut handle, &raw const properties)
         }?;
-        // From here on it goes with its last handle.
+        // From here on the pool is destroyed with its last handle.
         let pool = DriverPool(Arc::new(Inner {
             device: device.clone(),
             handle,
@@ -132,20 +132,20 @@ impl DriverPoolBuilder {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Ok(_current) = self.device.enter_beside() {
-            // The driver ends it when what was asked of it has been given back.
-            // SAFETY: ours by the invariant, and nobody has it any more.
+            // The driver destroys the pool when all of its memory has been freed.
+            // SAFETY: the pool is ours by the invariant, and nobody has it any more.
             let _ = insist(|| unsafe { self.device.driver().pool_destroy(self.handle) });
         }
     }
 }
 
-/// What a pool of the driver's holds, in bytes, as the driver counts it. Shown as a line.
+/// The bytes of a pool of the driver, as counted by the driver. `Display` writes one line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverPoolStats {
-    /// Of blocks that were asked for.
+    /// The bytes of allocated blocks.
     pub allocated: Gauge,
-    /// Held from the device.
+    /// The bytes that are reserved from the device.
     pub reserved: Gauge,
 }
 
@@ -161,12 +161,12 @@ impl fmt::Display for DriverPoolStats {
 }
 
 impl DriverPool {
-    /// Describes a pool.
+    /// Returns a builder of a pool.
     pub fn builder() -> DriverPoolBuilder {
         DriverPoolBuilder::default()
     }
 
-    /// The device.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> &CudaDevice {
         &self.0.device
@@ -179,18 +179,18 @@ impl DriverPool {
         self.0.limit
     }
 
-    /// Makes it the one that the device's stream-ordered allocations draw from, by whomever in this process, until the answer is
-    /// dropped. What was asked for stays where it is, then and before.
+    /// Makes this pool serve the device's stream-ordered allocations by everybody in this process, until the returned value is dropped.
+    /// Existing allocations stay where they are.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn install(&self) -> Result<InstalledPool, CudaError> {
         let device = self.device();
         let _current = device.enter_beside()?;
         let mut before = PoolHandle::NULL;
         // SAFETY: the pointer is to a local.
         unsafe { device.driver().device_get_pool(&raw mut before, device.handle()) }?;
-        // SAFETY: ours by the invariant, and the answer keeps it.
+        // SAFETY: the pool is ours by the invariant, and the returned value keeps it.
         unsafe { device.driver().device_set_pool(device.handle(), self.0.handle) }?;
         Ok(InstalledPool {
             pool: self.clone(),
@@ -202,10 +202,10 @@ impl DriverPool {
         })
     }
 
-    /// What it holds.
+    /// Returns the pool's statistics.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn stats(&self) -> Result<DriverPoolStats, CudaError> {
         let gauge = |current, peak| {
             Ok::<_, CudaError>(Gauge {
@@ -219,24 +219,24 @@ impl DriverPool {
         })
     }
 
-    /// Begins the peaks anew.
+    /// Resets the peaks to the current values.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn reset_peak(&self) -> Result<(), CudaError> {
         self.set(POOL_USED_PEAK, 0)?;
         self.set(POOL_RESERVED_PEAK, 0)
     }
 
-    /// Gives back what nobody uses and no stream has still to pass, but for so many bytes.
+    /// Gives back all memory except `keep` bytes that is not allocated and that no stream still has to free.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn trim(&self, keep: u64) -> Result<(), CudaError> {
         let device = self.device();
         let _current = device.enter_beside()?;
         let keep = usize::try_from(keep).unwrap_or(usize::MAX);
-        // SAFETY: ours by the invariant.
+        // SAFETY: the pool is ours by the invariant.
         unsafe { device.driver().pool_trim(self.0.handle, keep) }
     }
 
@@ -245,7 +245,7 @@ impl DriverPool {
         let _current = device.enter_beside()?;
         let mut value = 0u64;
         let to: *mut c_void = (&raw mut value).cast();
-        // SAFETY: ours by the invariant; the attribute is a number of 64 bits, in a local.
+        // SAFETY: the pool is ours by the invariant. The attribute is a number of 64 bits, in a local.
         unsafe { device.driver().pool_get_attribute(self.0.handle, attribute, to) }?;
         Ok(value)
     }
@@ -259,18 +259,18 @@ impl DriverPool {
     }
 }
 
-/// As long as it lives, a [`DriverPool`] is its device's.
+/// The installation of a [`DriverPool`] on its device, which ends when this is dropped.
 #[derive(Debug)]
 #[must_use = "dropped, the pool before is the device's again"]
 pub struct InstalledPool {
     pool: DriverPool,
     before: PoolHandle,
-    /// The one before, where it is ours: nobody is to be given one that has ended.
+    /// The previous pool, if it is ours. It must not be destroyed while it may be installed again.
     _kept: Option<Arc<Inner>>,
 }
 
 impl InstalledPool {
-    /// The pool.
+    /// Returns the pool.
     #[must_use]
     pub fn pool(&self) -> &DriverPool {
         &self.pool
@@ -287,9 +287,9 @@ impl Drop for InstalledPool {
         let mut now = PoolHandle::NULL;
         // SAFETY: the pointer is to a local.
         let asked = insist(|| unsafe { driver.device_get_pool(&raw mut now, handle) });
-        // Somebody else's that came later stays.
+        // A pool that another library has installed since then stays installed.
         if asked.is_ok() && now == self.pool.0.handle {
-            // SAFETY: the pool was the device's before, and lives: it is kept, or others' who have made it the device's.
+            // SAFETY: the pool was the device's before, and lives: it is kept here, or by the other library that has installed it.
             let _ = insist(|| unsafe { driver.device_set_pool(handle, self.before) });
         }
     }

@@ -1,9 +1,9 @@
-//! What can be wrong with a driver, and with what it was asked.
+//! Errors of a CUDA driver and of requests to it.
 
 use millpond_engine::SourceError;
 use thiserror::Error;
 
-/// Why something of CUDA could not be done. No call of a driver ever panics here.
+/// The reason why an operation of CUDA failed. Calls of the driver never panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CudaError {
@@ -24,11 +24,11 @@ pub enum CudaError {
         .needed / 1000, .needed % 1000 / 10, .found / 1000, .found % 1000 / 10
     )]
     OldDriver {
-        /// What was requested.
+        /// The feature that was requested.
         what: &'static str,
-        /// The first version of CUDA that has it; 12020 is 12.2.
+        /// The first version of CUDA that supports the feature. 12020 is 12.2.
         needed: u32,
-        /// The newest version of CUDA that the driver serves.
+        /// The newest version of CUDA that the driver supports.
         found: u32,
     },
     /// This process was forked from one that used CUDA, whose driver does not work here.
@@ -44,12 +44,12 @@ pub enum CudaError {
     /// There is no such device.
     #[error("there is no CUDA device {number}: the driver has {count}")]
     NoDevice {
-        /// The number asked for, from 0.
+        /// The number that was requested, from 0.
         number: u32,
-        /// Devices there are.
+        /// The number of devices.
         count: u32,
     },
-    /// The two sides of a copy are not as long.
+    /// The two sides of a copy have different lengths.
     #[error("{expected} elements are on the device and {found} on the host: give as many")]
     Length {
         /// Elements on the device.
@@ -57,40 +57,40 @@ pub enum CudaError {
         /// Elements on the host.
         found: usize,
     },
-    /// A stream or buffer is another device's.
+    /// A stream or buffer belongs to another device.
     #[error("this is on cuda:{expected}, and what was given on cuda:{found}")]
     OtherDevice {
-        /// The device of what was asked.
+        /// The device that was expected.
         expected: u32,
-        /// The device of what was given.
+        /// The device of the argument.
         found: u32,
     },
-    /// A stream takes part in a capture that began elsewhere.
+    /// A stream takes part in a capture that began on another stream.
     #[error(
         "the stream takes part in a capture that did not begin on it: ask for memory on the stream that it began on, before others join"
     )]
     Capturing,
-    /// A workspace needs more room while its stream is captured.
+    /// A workspace needs more memory while its stream is captured.
     #[error(
         "a workspace takes no room while its stream is captured, as that would be the graph's: run the work once before, or give it `scratch_bytes`"
     )]
     RoomInCapture,
-    /// A stream is being captured, so that nobody can wait for what it is given.
+    /// A stream is being captured, so its work cannot be waited for.
     #[error(
         "a stream of this is being captured: what it is given is written down and not done, and nobody can wait for it; end the capture, and ask again"
     )]
     Captured,
-    /// A function that copies for a staging asked that staging for a copy.
+    /// The copy function of a staging requested a copy through the same staging.
     #[error(
         "a staging was asked by the function that copies for it, which it waits for: use another staging there"
     )]
     Reentered,
-    /// A graph's own memory was asked for while it is not captured.
+    /// Memory was requested from a graph's own pool while the graph's stream is not captured.
     #[error(
         "this is a graph's own memory, which its launches write: it is had on its stream, while that is captured"
     )]
     OfGraph,
-    /// A stream that is another one on each thread.
+    /// The stream is the per-thread default stream, which is a different stream on each thread.
     #[error(
         "this is the per-thread default stream, which is another one on each thread: make one with `new_stream`"
     )]
@@ -100,7 +100,7 @@ pub enum CudaError {
         "the stream was retired, because its creator is about to destroy it: put the work on another stream"
     )]
     StreamEnded,
-    /// What was given is of another context than the device's primary one.
+    /// The argument belongs to another context than the device's primary one.
     #[error(
         "this is of a context of its own, and not of the primary one of cuda:{device}: make it with that"
     )]
@@ -108,24 +108,24 @@ pub enum CudaError {
         /// The device.
         device: u32,
     },
-    /// A limit of no bytes.
+    /// The limit is zero bytes.
     #[error("a pool of no bytes serves nobody: give it a limit above 0, or none")]
     NoBytes,
-    /// cudarc could not make what goes with a slice of its own.
+    /// cudarc could not create the events of a slice.
     #[error("cudarc could not make the events that go with a slice: the driver refused them")]
     Cudarc,
-    /// Memory of the host that the driver has not pinned was to be copied while the host goes on.
+    /// An asynchronous copy was requested with memory of the host that the driver has not pinned.
     #[error(
         "the host's end is not pinned by the driver: take it from a pool over `CudaPinned`, register it with `Registered`, or copy it through a `Staging`"
     )]
     Pageable,
-    /// The system gives this process no more threads.
+    /// The system cannot create another thread for this process.
     #[error("the system gives no thread to copy on: copy on this one, or raise the limit (ulimit -u)")]
     NoThread,
-    /// What is said of managed memory was said of other memory.
+    /// A function for managed memory was called with other memory.
     #[error("the memory is not managed: take it from a pool over `CudaManaged`")]
     NotManaged,
-    /// A device has no managed memory, or none that the host may touch while the device works.
+    /// A device does not support managed memory, or does not allow the host to access it while the device works.
     #[error(
         "cuda:{number} has no managed memory that the host may touch while the device works: leave it out with CUDA_VISIBLE_DEVICES, or use `CudaPinned`"
     )]
@@ -163,28 +163,28 @@ pub enum CudaError {
     Driver {
         /// The function that was called.
         call: &'static str,
-        /// What it answered.
+        /// The code that the function returned.
         code: u32,
-        /// The driver's name for that.
+        /// The driver's name of the code.
         name: &'static str,
     },
 }
 
 impl CudaError {
-    /// Whether the device has not enough memory left.
+    /// Returns whether the device is out of memory.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Driver { code, .. } if *code == super::abi::OUT_OF_MEMORY)
     }
 
-    /// Whether something was asked that may not be asked of what is being captured.
+    /// Returns whether the error concerns a capture: the call is not allowed while a stream is captured, or the capture is invalid.
     #[must_use]
     pub fn is_of_capture(&self) -> bool {
-        // The codes of stream capture; 903 is of one that was given up.
+        // The codes of stream capture, from `STREAM_CAPTURE_UNSUPPORTED` to `STREAM_CAPTURE_WRONG_THREAD`.
         matches!(self, Self::Captured | Self::Driver { code: 900..=908, .. })
     }
 
-    /// Whether the context is of no use any more: every later call answers the same, and what is on the device is lost.
+    /// Returns whether the context is unusable. Every later call returns the same error, and the data on the device is lost.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         // The errors after which, according to the driver's header, the context must be recreated or the process restarted. In
@@ -196,7 +196,7 @@ impl CudaError {
     }
 }
 
-/// What the engine, and whoever asks it for memory, is told of it.
+/// Converts the error to one for the engine and its callers.
 impl From<CudaError> for SourceError {
     fn from(error: CudaError) -> Self {
         match error {
@@ -225,8 +225,8 @@ impl From<CudaError> for SourceError {
     }
 }
 
-/// Does what must not fail, once more where it did: what gives memory back has nobody to tell. Only a driver that fails every time,
-/// or a device that is lost, is left with an error.
+/// Runs a call that should not fail up to three times. The functions that free memory have no caller to report an error to. An error
+/// remains only if the driver fails every time or the device is lost.
 pub(super) fn insist<T>(mut call: impl FnMut() -> Result<T, CudaError>) -> Result<T, CudaError> {
     let mut outcome = call();
     for _ in 0..2 {

@@ -1,7 +1,7 @@
-//! The kernels of tensors: CUDA C beside this file, embedded as PTX that `cargo xtask ptx` makes of it.
+//! The kernels of tensors. They are CUDA C files in the folder `kernels`, embedded as PTX that `cargo xtask ptx` makes of them.
 //!
-//! Loaded on a device when the first of them is launched there, and unloaded with the device's last handle. They take their views
-//! as sizes, strides and the address of the first element; whoever launches one vouches for these.
+//! They are loaded on a device when the first of them is launched there, and unloaded with the device's last handle. Their views are passed
+//! as sizes, strides and the address of the first element. The launching code guarantees that these are valid.
 //!
 //! There are few entries. Copies differ only by the size of an element, and the operation and the two types of a cast are arguments, which
 //! every thread of a launch reads alike. An entry for each combination would be several hundred. The emulated driver has the same entries
@@ -21,7 +21,7 @@ use std::sync::PoisonError;
 
 const PTX: &str = include_str!("kernels/tensor.ptx");
 
-/// What sums are counted in.
+/// The type in which sums are accumulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Wide {
     Float,
@@ -39,10 +39,10 @@ impl Wide {
     }
 }
 
-/// A kernel.
+/// The kernels, with their parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Entry {
-    /// `(walk, to, from or null, value)`, of elements of so many bytes.
+    /// `(walk, to, from or null, value)`, for elements of that many bytes.
     Copy(usize),
     /// `(walk, to, left, right or null, value, factor, operation)`.
     Binary(DType),
@@ -72,10 +72,10 @@ impl Entry {
     }
 }
 
-/// The module, as it is loaded on a device. The device has it, and unloads it.
+/// The module loaded on a device, which owns it and unloads it.
 pub(super) struct Loaded {
     code: Code,
-    /// Those that were launched before.
+    /// The functions that were launched before.
     functions: HashMap<Entry, FunctionHandle>,
 }
 
@@ -84,7 +84,7 @@ impl Loaded {
         let text = CString::new(PTX).map_err(|error| KernelError::NoText {
             at: error.nul_position(),
         })?;
-        // SAFETY: a text that ends with a zero.
+        // SAFETY: the text ends with a zero.
         let code = unsafe { Code::load(device, text.as_ptr().cast()) }?;
         Ok(Self {
             code,
@@ -97,7 +97,7 @@ impl Loaded {
     }
 }
 
-/// The function of a kernel. The context is this thread's.
+/// Returns the function of a kernel. The context must be current on this thread.
 fn function(device: &CudaDevice, entry: Entry) -> Result<FunctionHandle, KernelError> {
     let mut kernels = device.kernels().lock().unwrap_or_else(PoisonError::into_inner);
     let loaded = match kernels.as_mut() {
@@ -116,11 +116,11 @@ fn function(device: &CudaDevice, entry: Entry) -> Result<FunctionHandle, KernelE
     Ok(function)
 }
 
-/// Launches a kernel on a stream, with memory of other streams too.
+/// Launches a kernel on a stream, with memory of this and other streams.
 ///
 /// # Safety
-/// The arguments are the kernel's. The elements that its views say lie in memory that is a live block's of one of the streams, and
-/// nobody else uses it but in the order of these.
+/// The arguments must be the kernel's. The elements of its views must be in memory of live blocks of one of the streams, which nobody else
+/// uses except in the order of these.
 pub(crate) unsafe fn run(
     entry: Entry,
     (stream, others): (&CudaStream, &[&CudaStream]),
@@ -140,14 +140,14 @@ pub(crate) unsafe fn run(
     })
 }
 
-/// Copies bytes from a device to the host, once a stream has come so far, and waits for them.
+/// Copies bytes from a device to the host, in the order of a stream, and waits until the copy is complete.
 ///
 /// # Safety
-/// So many bytes lie at the address, and nobody writes them but in the order of the stream.
+/// That many bytes must be at the address, and nobody may write them except in the order of the stream.
 pub(crate) unsafe fn read(stream: &CudaStream, from: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
     let _current = stream.enter()?;
     let (driver, to) = (stream.device().driver(), bytes.as_mut_ptr().cast());
-    // SAFETY: the caller's; the host's bytes are borrowed until the stream was waited for below.
+    // SAFETY: the caller guarantees the address. The host's bytes are borrowed until the stream has been waited for below.
     let copied = unsafe { driver.copy_to_host(to, from, bytes.len(), stream.handle()) };
     stream.wait().and(copied)
 }
@@ -156,7 +156,7 @@ pub(crate) unsafe fn read(stream: &CudaStream, from: u64, bytes: &mut [u8]) -> R
 mod tests {
     use super::*;
 
-    /// Every kernel that is launched is there, and none that is not.
+    /// The PTX contains exactly the kernels that are launched.
     #[test]
     fn the_ptx_has_these_entries() {
         let numbers = || DType::all().filter(|dtype| (*dtype as usize) < DType::Bool as usize);

@@ -1,8 +1,9 @@
-//! Kernels, and how one is launched.
+//! Kernels and their launches.
 //!
-//! A launch goes to one stream, and a buffer may be another's. So that stream first waits, on the device, for what the buffers'
-//! own have to do by then, and they wait for the launch: what is put there later, the block's next use among it, comes after.
-//! That is more than to record the use on the buffer, which orders the next use of its memory and not the next work on itself.
+//! A launch is queued on one stream, and its buffers may belong to others. The launch's stream first waits, on the device, for the work
+//! that is queued on the buffers' streams, and these then wait for the launch. Work that is queued on them later, such as the next use of
+//! the block, comes after it. Recording the use on the buffer would only order the next use of its memory, and not the next work on the
+//! buffer itself.
 
 use super::abi::{FunctionHandle, INVALID_VALUE};
 use super::buffer::DeviceBuffer;
@@ -41,25 +42,25 @@ impl CudaKernel {
         }
     }
 
-    /// The name of its entry.
+    /// Returns the name of the kernel's entry.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The module it is of.
+    /// Returns the module that contains the kernel.
     #[must_use]
     pub fn module(&self) -> &CudaModule {
         &self.module
     }
 
-    /// Bytes of each parameter; none where the driver is too old to say (before CUDA 12.4).
+    /// Returns the bytes of each parameter, or `None` if the driver is too old to know them (before CUDA 12.4).
     #[must_use]
     pub fn parameters(&self) -> Option<&[usize]> {
         self.parameters.as_deref()
     }
 
-    /// Describes a launch on a stream: one block of one thread, unless said otherwise.
+    /// Begins the description of a launch on a stream. The default is one block of one thread.
     pub fn launch<'a>(&'a self, stream: &'a CudaStream) -> Launch<'a> {
         Launch {
             kernel: self,
@@ -70,7 +71,7 @@ impl CudaKernel {
         }
     }
 
-    /// Whether these are its parameters, as far as the driver can say.
+    /// Checks the number and sizes of the arguments, if the driver knows those of the parameters.
     fn check(&self, arguments: &Arguments) -> Result<(), KernelError> {
         let Some(expected) = self.parameters() else {
             return Ok(());
@@ -105,7 +106,7 @@ impl fmt::Debug for CudaKernel {
     }
 }
 
-/// Blocks, threads and shared memory of a launch.
+/// The blocks, threads and shared memory of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) grid: [u32; 3],
@@ -123,12 +124,12 @@ impl Default for Shape {
     }
 }
 
-/// Threads of a block of our kernels, and the most blocks: what is more goes round again.
+/// The threads of a block of this crate's kernels, and the maximum number of blocks. Kernels process the remaining elements in a loop.
 pub(crate) const THREADS: u32 = 256;
 pub(crate) const BLOCKS: usize = 1 << 16;
 
 impl Shape {
-    /// As many threads as there are elements.
+    /// Returns a shape with one thread for each element, up to the maximum.
     pub(crate) fn each(len: usize) -> Self {
         Self {
             grid: [len.div_ceil(THREADS as usize).clamp(1, BLOCKS) as u32, 1, 1],
@@ -138,7 +139,7 @@ impl Shape {
     }
 }
 
-/// The values of parameters, one after another.
+/// The values of the parameters, one after another.
 #[derive(Default)]
 pub(crate) struct Arguments {
     bytes: Vec<u8>,
@@ -159,8 +160,8 @@ impl Arguments {
 /// Launches a function. The driver copies the arguments before it returns.
 ///
 /// # Safety
-/// The function is of a module that stays loaded until it ran, the arguments are its parameters, and the context is this
-/// thread's. What it reads and writes there is ordered by the stream, and nobody else's at that time.
+/// The function must belong to a module that stays loaded until it has run, the arguments must be its parameters, and the context must be
+/// current on this thread. The memory that it reads and writes must be ordered by the stream and not used by anybody else meanwhile.
 pub(super) unsafe fn launch(
     stream: &CudaStream,
     function: FunctionHandle,
@@ -176,7 +177,7 @@ pub(super) unsafe fn launch(
         rest = others;
     }
     let driver = stream.device().driver();
-    // SAFETY: the caller's; there is a place for each parameter, and the stream lives.
+    // SAFETY: the caller guarantees the launch. There is a place for each parameter, and the stream lives.
     unsafe {
         driver.launch(
             function,
@@ -194,8 +195,8 @@ pub(super) unsafe fn launch(
     }
 }
 
-/// Does work on a stream with memory of other streams: it comes after what they have to do by now, and before what is put there
-/// later.
+/// Queues work on a stream that uses memory of other streams. The work comes after the work that is queued on them now, and before work
+/// that is queued there later.
 pub(super) fn among<E: From<CudaError>>(
     stream: &CudaStream,
     others: &[&CudaStream],
@@ -207,28 +208,28 @@ pub(super) fn among<E: From<CudaError>>(
     let done = work();
     let mut ordered = Ok(());
     for other in others {
-        // Where the other stream cannot wait, this thread does.
+        // If the other stream cannot wait, this thread waits.
         let waits = other.wait_for(stream).or_else(|_| stream.wait());
         ordered = ordered.and(waits);
     }
     done.and(ordered.map_err(E::from))
 }
 
-/// A launch that is being described: shape, then an argument for each parameter, in order.
+/// The description of a launch: its shape, and an argument for each parameter, in order.
 #[must_use = "nothing is launched until launch"]
 pub struct Launch<'a> {
     kernel: &'a CudaKernel,
     stream: &'a CudaStream,
     shape: Shape,
     arguments: Arguments,
-    /// Streams of buffers among the arguments, but for the launch's own.
+    /// The streams of buffers among the arguments, except the launch's own.
     others: Vec<&'a CudaStream>,
 }
 
-/// What a kernel can be given to read: a number, or a buffer or tensor, of which it gets the address of the first element.
+/// A kernel argument that is read: a number, or a buffer or tensor, which is passed as the address of its first element.
 pub trait KernelArg<'a>: sealed::Arg<'a> {}
 
-/// What a kernel can be given to write: a buffer, or a view of a tensor.
+/// A kernel argument that is written: a buffer, or a view of a tensor.
 pub trait KernelArgMut<'a>: sealed::ArgMut<'a> {}
 
 pub(crate) mod sealed {
@@ -277,37 +278,37 @@ numbers! { f64 f32 i8 i16 i32 i64 u8 u16 u32 u64 [f32; 2] [f64; 2] bool }
 numbers! { half::f16 half::bf16 }
 
 impl<'a> Launch<'a> {
-    /// Blocks along each of up to three dimensions: `4`, `[4, 2]` or `[4, 2, 1]`.
+    /// Sets the number of blocks along each of up to three dimensions: `4`, `[4, 2]` or `[4, 2, 1]`.
     pub fn grid(mut self, blocks: impl Into<Extent>) -> Self {
         self.shape.grid = blocks.into().0;
         self
     }
 
-    /// Threads of a block along each of up to three dimensions.
+    /// Sets the number of threads of a block along each of up to three dimensions.
     pub fn block(mut self, threads: impl Into<Extent>) -> Self {
         self.shape.block = threads.into().0;
         self
     }
 
-    /// Bytes of dynamic shared memory of each block; none unless said otherwise.
+    /// Sets the bytes of dynamic shared memory of each block. The default is 0.
     pub fn shared(mut self, bytes: u32) -> Self {
         self.shape.shared = bytes;
         self
     }
 
-    /// The next argument: a number, or a buffer or tensor that the kernel only reads.
+    /// Adds the next argument: a number, or a buffer or tensor that the kernel only reads.
     pub fn arg(mut self, argument: impl KernelArg<'a>) -> Self {
         argument.put(&mut self);
         self
     }
 
-    /// The next argument: a buffer that the kernel writes, or what [`view_mut`](super::DeviceTensor::view_mut) of a tensor gives.
+    /// Adds the next argument: a buffer that the kernel writes, or the [`view_mut`](super::DeviceTensor::view_mut) of a tensor.
     pub fn arg_mut(mut self, argument: impl KernelArgMut<'a>) -> Self {
         argument.put(&mut self);
         self
     }
 
-    /// The next argument: a structure that the kernel takes by value.
+    /// Adds the next argument: a structure that the kernel takes by value.
     pub fn arg_value<T: NoUninit>(mut self, value: T) -> Self {
         self.arguments.push(value);
         self
@@ -320,23 +321,23 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Launches the kernel, and does not wait for it. It comes after all work that the buffers' streams have by now, and before
-    /// all they get later.
+    /// Launches the kernel, and does not wait for it. It comes after all work that is queued on the buffers' streams now, and before all
+    /// work that is queued there later.
     ///
     /// # Errors
-    /// Where arguments are not as the kernel has parameters, as far as the driver can say, buffers are on another device, or the
-    /// driver refuses. Where that comes after the launch, it has been waited for.
+    /// Returns an error if the arguments do not fit the kernel's parameters as far as the driver knows them, if buffers are on another
+    /// device, or if the driver refuses. If the error occurs after the launch, the kernel has been waited for.
     ///
     /// # Safety
-    /// The kernel is foreign code, which gets addresses and numbers and may do with them what it likes. So:
+    /// The kernel is foreign code that receives addresses and numbers. The caller must ensure that:
     ///
-    /// * the arguments are its parameters, in number, order and type. Their number and sizes are checked where the driver can say
-    ///   them, their types never are;
-    /// * it reads and writes nothing beyond the buffers it is given here, and writes none that was not given by
+    /// * the arguments match the parameters in number, order and type. Their number and sizes are checked if the driver knows them;
+    ///   their types are never checked;
+    /// * the kernel accesses no memory beyond the buffers that are passed to it, and writes only to those that are passed by
     ///   [`arg_mut`](Self::arg_mut);
-    /// * what it reads was written before: buffers begin with any bytes, and elements that are not of every bit pattern do not
-    ///   exist in them;
-    /// * its threads do not race among themselves, and it ends.
+    /// * the kernel reads only memory that was written before. New buffers contain arbitrary bytes; every bit pattern is a valid
+    ///   element, because buffers exist only for such types;
+    /// * the kernel's threads do not race among themselves, and the kernel ends.
     pub unsafe fn launch(mut self) -> Result<(), KernelError> {
         let device: &CudaDevice = self.kernel.module.device();
         self.stream.expect_on(device)?;
@@ -385,7 +386,7 @@ impl fmt::Debug for Launch<'_> {
     }
 }
 
-/// How many along each of three dimensions. Made of one, two or three numbers.
+/// The extent along each of three dimensions. It is made from one, two or three numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent([u32; 3]);
 

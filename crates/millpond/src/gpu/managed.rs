@@ -1,4 +1,4 @@
-//! Memory that the driver moves between the host and devices.
+//! Managed memory, which the driver moves between the host and devices.
 
 use super::abi::{DeviceNumber, PLACE_HOST, advice};
 use super::device::CudaDevice;
@@ -12,15 +12,15 @@ use crate::dtype::Element;
 use crate::memory::{MemoryKind, MemorySource};
 use millpond_engine::{Event, Range, Segment, SourceError};
 
-/// Managed memory: at one address for the host and every device, and the driver moves pages to whoever touches them.
+/// Managed memory. It has one address for the host and every device, and the driver moves pages to the processor that accesses them.
 ///
-/// A source of plain segments for any [`Pool`](crate::Pool). Where a device of the machine has none that the host may touch while it
-/// works there is no source, as buffers are read and written at any time. What kernels do with an address is theirs to order: whoever hands one out
-/// keeps the buffer, and stays away from what the kernel writes, until it is done.
+/// It is a source of plain segments for any [`Pool`](crate::Pool). If a device of the machine does not allow the host to access managed
+/// memory while the device works, the source cannot be created, because buffers are read and written at any time. The caller orders the
+/// accesses of kernels: it keeps the buffer, and does not touch the data that a kernel writes, until the kernel is complete.
 ///
-/// [`CudaDevice::advise`] says where pages are wanted, [`CudaStream::prefetch`] brings them there. Both concern pages (4 to 64 KiB),
-/// and what was advised stays with them: of a pool, with the next block there. Where that matters each buffer has pages of its own
-/// with [`Unpooled`](crate::Unpooled).
+/// [`CudaDevice::advise`] sets the preferred place of pages, and [`CudaStream::prefetch`] moves them there. Both apply to whole pages (4 to
+/// 64 KiB). Advice stays with the pages of a pool, and so applies to the next block there. With [`Unpooled`](crate::Unpooled), each buffer
+/// has pages of its own.
 ///
 /// ```
 /// use millpond::cuda::{Advice, CudaDevice, CudaError, CudaManaged, CudaStream};
@@ -46,10 +46,10 @@ pub struct CudaManaged {
 }
 
 impl CudaManaged {
-    /// A source. The driver is asked by way of this device, and all devices may use the memory.
+    /// Creates a source. The driver is called through this device, and all devices may use the memory.
     ///
     /// # Errors
-    /// [`CudaError::NoManagedMemory`].
+    /// Returns [`CudaError::NoManagedMemory`] if a device does not allow this, and other errors of the driver.
     pub fn new(device: &CudaDevice) -> Result<Self, CudaError> {
         if let Some(number) = CudaDevice::without_managed_memory()? {
             return Err(CudaError::NoManagedMemory { number });
@@ -59,13 +59,13 @@ impl CudaManaged {
         })
     }
 
-    /// The device by way of which the driver is asked.
+    /// Returns the device through which the driver is called.
     #[must_use]
     pub fn device(&self) -> &CudaDevice {
         self.segments.device()
     }
 
-    /// Bytes of the segments that are out.
+    /// Returns the bytes of the segments in use.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.segments.used()
@@ -77,9 +77,9 @@ fn nothing(_address: u64, _bytes: u64) {}
 source_of_segments!(CudaManaged, nothing, nothing);
 
 // SAFETY: 1, 2: by the invariant of `Segments` each segment is the driver's memory, which this process may read and write at any time:
-// there is no source where that does not hold of every device. It ends when it is given back, which only `give` and the drop do; tokens that are
-// not ours are refused by address and size. 3: pages move, contents do not change. 4: nothing is promised. 5, 6: nothing is done.
-// 7: segments begin at a multiple of the page.
+// there is no source if that does not hold for every device. The memory lives until it is given back, which only `give` and the drop do.
+// Tokens that are not ours are refused by address and size. 3: pages move, contents do not change. 4: nothing is promised. 5, 6: nothing is
+// done. 7: segments begin at a multiple of the page.
 unsafe impl MemorySource for CudaManaged {
     fn kind(&self) -> MemoryKind {
         MemoryKind::Managed
@@ -90,26 +90,26 @@ unsafe impl MemorySource for CudaManaged {
     }
 }
 
-/// What is said of managed memory, and taken back. Nothing of it changes what the memory holds or who may use it.
+/// Advice on managed memory, and its withdrawal. It changes neither the contents of the memory nor who may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// It is read far more often than written: each device may keep a copy of its own until somebody writes.
+    /// The memory is read much more often than it is written. Each device may keep a copy until somebody writes.
     ReadMostly,
-    /// It is not.
+    /// Withdraws [`ReadMostly`](Self::ReadMostly).
     NotReadMostly,
-    /// Pages are wanted there, and stay as long as they can.
+    /// The pages should be in this place, and stay there as long as possible.
     Prefer(Device),
-    /// They are wanted nowhere in particular.
+    /// Withdraws [`Prefer`](Self::Prefer).
     PreferNowhere,
-    /// That place reaches pages wherever they are, without a fault.
+    /// The processor in this place can access the pages without a fault, wherever they are.
     AccessedBy(Device),
-    /// It does so no longer.
+    /// Withdraws [`AccessedBy`](Self::AccessedBy).
     NotAccessedBy(Device),
 }
 
 impl Advice {
-    /// The driver's number, and the place it asks for; where none matters it is the host.
+    /// Returns the driver's number of the advice and of its place. If the place has no meaning, it is the host.
     fn raw(self) -> Result<(u32, DeviceNumber), CudaError> {
         let back = advice::BACK;
         Ok(match self {
@@ -123,7 +123,7 @@ impl Advice {
     }
 }
 
-/// The driver's number for a place.
+/// Returns the driver's number of a place.
 fn number_of(place: Device) -> Result<DeviceNumber, CudaError> {
     match place {
         Device::Host => Ok(PLACE_HOST),
@@ -144,10 +144,11 @@ fn expect_managed<T: Element>(buffer: &Buffer<T>) -> Result<(), CudaError> {
 }
 
 impl CudaDevice {
-    /// Says something of the pages that a managed buffer lies in.
+    /// Gives advice on the pages that contain a managed buffer.
     ///
     /// # Errors
-    /// [`CudaError::NotManaged`], [`CudaError::NoDevice`], and what the driver says.
+    /// Returns [`CudaError::NotManaged`] for other memory, [`CudaError::NoDevice`] if the device does not exist, and the errors of the
+    /// driver.
     pub fn advise<T: Element>(&self, buffer: &Buffer<T>, advice: Advice) -> Result<(), CudaError> {
         expect_managed(buffer)?;
         let (advice, place) = advice.raw()?;
@@ -156,16 +157,17 @@ impl CudaDevice {
         }
         let _current = self.enter_beside()?;
         let (address, bytes) = (buffer.as_ptr().addr() as u64, buffer.bytes());
-        // SAFETY: the bytes are the buffer's, and advice changes none of them.
+        // SAFETY: the bytes are the buffer's, and advice does not change them.
         unsafe { self.driver().managed_advise(address, bytes, advice, place) }
     }
 }
 
 impl CudaStream {
-    /// Brings the pages of a managed buffer to a place, on this stream. Most use it on the stream of the work that needs them there.
+    /// Moves the pages of a managed buffer to a place, on this stream. Most programs use the stream of the work that needs them.
     ///
     /// # Errors
-    /// [`CudaError::NotManaged`], [`CudaError::NoDevice`], and what the driver says. The buffer comes back with it.
+    /// Returns [`CudaError::NotManaged`] for other memory, [`CudaError::NoDevice`] if the device does not exist, and the errors of the
+    /// driver. The error contains the buffer.
     pub fn prefetch<T: Element>(
         &self,
         buffer: Buffer<T>,
@@ -178,7 +180,7 @@ impl CudaStream {
             let _current = self.device().enter()?;
             let (address, bytes) = (buffer.as_ptr().addr() as u64, buffer.bytes());
             let driver = self.device().driver();
-            // SAFETY: the bytes are the buffer's, which is held until this is done, and stay as they are.
+            // SAFETY: the bytes are the buffer's, which is held until this is complete, and they do not change.
             unsafe { driver.managed_prefetch(address, bytes, place, self.handle()) }
         })
     }

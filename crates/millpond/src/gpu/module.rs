@@ -1,4 +1,4 @@
-//! Modules: code that a device runs, loaded from PTX or from what was compiled for it.
+//! Modules: code for a device, loaded from PTX or from a compiled image.
 
 use super::abi::{
     FunctionHandle, INVALID_VALUE, JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES, ModuleHandle, NO_BINARY, NOT_FOUND,
@@ -16,11 +16,11 @@ use std::ffi::{CString, c_void};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Room for what the compiler says.
+/// The bytes of the buffer for the compiler's messages.
 const LOG: usize = 16 << 10;
 
-/// Code on a device. Cloning makes another handle; it is unloaded with the last of them and of its kernels, once the streams that
-/// these were launched on have done their work. While streams are captured it stays until they are not.
+/// Code on a device. Cloning makes another handle. The code is unloaded with the last handle of the module and its kernels, after the
+/// streams on which these were launched have completed their work. It is not unloaded while streams are captured.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaModule, CudaStream, DevicePool};
@@ -31,7 +31,7 @@ const LOG: usize = 16 << 10;
 ///     device => device?,
 /// };
 /// let (pool, stream) = (DevicePool::new(&device)?, CudaStream::new(&device)?);
-/// // What NVRTC or nvcc make of `extern "C" __global__ void scale(float *out, const float *in, float a, uint64_t n)`.
+/// // The PTX that NVRTC or nvcc make of `extern "C" __global__ void scale(float *out, const float *in, float a, uint64_t n)`.
 /// let ptx = ".version 7.0\n.target sm_70\n.address_size 64\n
 ///     .visible .entry scale(.param .u64 out, .param .u64 in, .param .f32 a, .param .u64 n) {
 ///         .reg .pred %p; .reg .b32 %r<4>; .reg .f32 %f<3>; .reg .b64 %rd<8>;
@@ -58,7 +58,7 @@ pub struct CudaModule(Arc<Inner>);
 struct Inner {
     device: CudaDevice,
     code: Code,
-    /// Where kernels of it were launched: these are waited for before it goes.
+    /// The streams on which its kernels were launched. They are waited for before the code is unloaded.
     streams: Mutex<Streams>,
 }
 
@@ -71,8 +71,8 @@ impl Inner {
         }
     }
 
-    /// Unloads it; answers whether it is over. While streams are captured, by us or by others one that it was launched on, it is not:
-    /// the graph may have it, and nobody can wait.
+    /// Unloads the code. Returns `false` if that must be tried later: while this library captures any stream, or another library captures a
+    /// stream that the code was launched on. The graph may contain the code, and the stream cannot be waited for.
     fn end(&mut self) -> bool {
         if graph::are_captured() {
             return false;
@@ -86,7 +86,7 @@ impl Inner {
         streams.outlive_others(false);
         let ended = streams.synchronize();
         let ended = ended.and_then(|()| self.code.unload(self.device.driver()));
-        // What the driver will not have back otherwise it keeps until the context ends.
+        // If the driver refuses for another reason, the code stays loaded until the context ends.
         !ended.is_err_and(|error| error.is_of_capture())
     }
 }
@@ -106,22 +106,22 @@ impl Drop for Inner {
     }
 }
 
-/// What was loaded, in the context of a device. Whoever has it unloads it once, in that context.
+/// Loaded code in a device's context. Its owner unloads it once, in that context.
 pub(super) struct Code(ModuleHandle);
 
 impl Code {
-    /// Loads a text, which ends with a zero, or a binary. The context is this thread's.
+    /// Loads a text that ends with a zero, or a binary. The context must be current on this thread.
     ///
     /// # Safety
-    /// What is no text is a whole image, as a compiler wrote it: the driver is not told how long it is.
+    /// A binary must be a whole image as written by a compiler, because the driver is not told its length.
     pub(super) unsafe fn load(device: &CudaDevice, image: *const c_void) -> Result<Self, KernelError> {
         let driver = device.driver();
         let mut module = ModuleHandle::NULL;
         let mut log = vec![0_u8; LOG];
         let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES];
-        // A number in the place of a pointer, as the driver wants it. The last byte stays zero.
+        // The driver takes this number in the place of a pointer. The last byte stays zero.
         let mut values = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(LOG - 1)];
-        // SAFETY: the image is as the caller says, the options are two, the log has as many bytes as it is told.
+        // SAFETY: the caller guarantees the image, there are two options, and the log has as many bytes as the driver is told.
         let loaded = unsafe {
             driver.module_load(
                 &raw mut module,
@@ -143,14 +143,14 @@ impl Code {
         Ok(Self(module))
     }
 
-    /// A function that is launched. The context is this thread's.
+    /// Returns a function of the module. The context must be current on this thread.
     pub(super) fn function(&self, device: &CudaDevice, name: &str) -> Result<FunctionHandle, KernelError> {
         let missing = || KernelError::NoEntry {
             name: name.to_owned(),
         };
         let text = CString::new(name).map_err(|_| missing())?;
         let mut function = FunctionHandle::NULL;
-        // SAFETY: the module is loaded, the name ends with a zero, the pointer is to a local.
+        // SAFETY: the module is loaded, the name ends with a zero, and the pointer is to a local.
         let found = unsafe {
             device
                 .driver()
@@ -164,9 +164,9 @@ impl Code {
         }
     }
 
-    /// Unloads it: nothing of it runs any more. The context is this thread's.
+    /// Unloads the code, which must not run any more. The context must be current on this thread.
     fn unload(&self, driver: &Driver) -> Result<(), CudaError> {
-        // SAFETY: loaded by us, and nobody has it any more.
+        // SAFETY: the code was loaded by us, and nobody has it any more.
         insist(|| unsafe { driver.module_unload(self.0) })
     }
 
@@ -184,7 +184,8 @@ fn no_binary(device: &CudaDevice) -> KernelError {
     }
 }
 
-/// Bytes of each parameter of a function; none where the driver is too old to say. The context is this thread's.
+/// Returns the bytes of each parameter of a function, or `None` if the driver is too old to know them. The context must be current on this
+/// thread.
 pub(super) fn parameters(
     device: &CudaDevice,
     function: FunctionHandle,
@@ -192,7 +193,7 @@ pub(super) fn parameters(
     let mut sizes = Vec::new();
     loop {
         let (mut offset, mut bytes) = (0, 0);
-        // SAFETY: the function is of a module that is loaded, the pointers are to locals.
+        // SAFETY: the function is of a module that is loaded, and the pointers are to locals.
         let told = unsafe {
             device
                 .driver()
@@ -200,7 +201,7 @@ pub(super) fn parameters(
         };
         match told {
             Ok(()) => sizes.push(bytes),
-            // There are no more.
+            // There are no more parameters.
             Err(CudaError::Driver {
                 code: INVALID_VALUE, ..
             }) => return Ok(Some(sizes)),
@@ -214,48 +215,48 @@ impl CudaModule {
     /// Loads PTX, which the driver compiles for the device.
     ///
     /// # Errors
-    /// Where it cannot, with what its compiler says.
+    /// Returns an error with the compiler's messages if the driver cannot load the PTX.
     pub fn load(device: &CudaDevice, ptx: &str) -> Result<Self, KernelError> {
-        // What no text should be, though it can: the driver would read as far as its headers say.
+        // A compiled image can be valid UTF-8 too. The driver would read as far as the image's headers say.
         if ptx.starts_with('\u{7f}') {
             return Err(KernelError::Image);
         }
         let text = CString::new(ptx).map_err(|error| KernelError::NoText {
             at: error.nul_position(),
         })?;
-        // SAFETY: a text that ends with a zero.
+        // SAFETY: the text ends with a zero.
         unsafe { Self::load_at(device, text.as_ptr().cast()) }
     }
 
-    /// Loads what a compiler has made: a cubin, a fatbin, or PTX that ends with a zero.
+    /// Loads a compiled image: a cubin, a fatbin, or PTX that ends with a zero.
     ///
     /// # Errors
-    /// Where there is no code for the device in it, or the driver cannot load it.
+    /// Returns an error if the image has no code for the device, or if the driver cannot load it.
     ///
     /// # Safety
-    /// It is such an image and all of it: the driver is not told where it ends, and reads as far as it says itself.
+    /// `image` must be a complete image of this kind. The driver is not told its length, and reads as far as its headers say.
     pub unsafe fn load_image(device: &CudaDevice, image: &[u8]) -> Result<Self, KernelError> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees the image.
         unsafe { Self::load_at(device, image.as_ptr().cast()) }
     }
 
     /// # Safety
-    /// As [`Code::load`].
+    /// The requirements of [`Code::load`].
     unsafe fn load_at(device: &CudaDevice, image: *const c_void) -> Result<Self, KernelError> {
         later::retry();
         let _current = device.enter_beside()?;
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees the image.
         let code = unsafe { Code::load(device, image) }?;
         Ok(Self(Arc::new(Inner::new(device, code))))
     }
 
-    /// Its device.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> &CudaDevice {
         &self.0.device
     }
 
-    /// Has it known that a kernel of it is launched on a stream.
+    /// Records that a kernel of the module is about to be launched on a stream.
     pub(super) fn note_launch(&self, stream: &CudaStream) {
         let streams = &self.0.streams;
         let mut streams = streams.lock().unwrap_or_else(PoisonError::into_inner);
@@ -272,10 +273,10 @@ impl CudaModule {
         }
     }
 
-    /// A kernel of it, by the name of its entry.
+    /// Returns a kernel of the module by the name of its entry.
     ///
     /// # Errors
-    /// Where it has no such entry, or none for the device.
+    /// Returns an error if the module has no such entry, or no code for the device.
     pub fn kernel(&self, name: &str) -> Result<CudaKernel, KernelError> {
         let device = self.device();
         let _current = device.enter_beside()?;

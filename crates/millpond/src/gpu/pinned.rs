@@ -11,12 +11,12 @@ use bytemuck::AnyBitPattern;
 use millpond_engine::{Event, Range, Segment, SourceError};
 use std::ffi::{c_uint, c_void};
 
-/// Memory of the host that CUDA's driver has pinned: devices copy to and from it at the link's full speed while the host does other
-/// things, and kernels can reach it.
+/// Memory of the host that CUDA's driver has pinned. Devices copy to and from it asynchronously at the full speed of the link, and kernels
+/// can access it.
 ///
-/// A source of plain segments for any [`Pool`](crate::Pool), which has all that pools of the host's memory have but guarded blocks;
-/// every device of the process may use it. To pin takes the driver about a millisecond for each segment, so a pool pays here. The
-/// memory counts against no `RLIMIT_MEMLOCK`, and none of it may be touched in a child of a fork.
+/// It is a source of plain segments for any [`Pool`](crate::Pool), with all features of pools of the host's memory except guarded blocks.
+/// Every device of the process may use the memory. The driver takes about a millisecond to pin a segment, so a pool is worth its while. The
+/// memory does not count against `RLIMIT_MEMLOCK`, and must not be accessed in the child of a fork.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaPinned, CudaStream, DevicePool};
@@ -44,7 +44,7 @@ pub struct CudaPinned {
 }
 
 impl CudaPinned {
-    /// A source. The driver is asked by way of this device, and all devices may use the memory.
+    /// Creates a source. The driver is called through this device, and all devices may use the memory.
     #[must_use]
     pub fn new(device: &CudaDevice) -> Self {
         Self {
@@ -52,13 +52,13 @@ impl CudaPinned {
         }
     }
 
-    /// The device by way of which the driver is asked.
+    /// Returns the device through which the driver is called.
     #[must_use]
     pub fn device(&self) -> &CudaDevice {
         self.segments.device()
     }
 
-    /// Bytes of the segments that are out.
+    /// Returns the bytes of the segments in use.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.segments.used()
@@ -67,9 +67,9 @@ impl CudaPinned {
 
 source_of_segments!(CudaPinned, note_pinned, note_unpinned);
 
-// SAFETY: 1, 2: by the invariant of `Segments` each segment is the driver's memory, mapped for this process, until it is given
-// back to it, which only `give` and the drop do; tokens that are not ours are refused by address and size. 3: nothing here touches
-// contents. 4: nothing is promised. 5, 6: nothing is done. 7: segments begin at a multiple of the page.
+// SAFETY: 1, 2: by the invariant of `Segments` each segment is the driver's memory, mapped for this process, until it is given back to the
+// driver, which only `give` and the drop do. Tokens that are not ours are refused by address and size. 3: nothing here touches contents. 4:
+// nothing is promised. 5, 6: nothing is done. 7: segments begin at a multiple of the page.
 unsafe impl MemorySource for CudaPinned {
     fn kind(&self) -> MemoryKind {
         MemoryKind::Pinned
@@ -81,24 +81,24 @@ unsafe impl MemorySource for CudaPinned {
 }
 
 impl CudaDevice {
-    /// The address that kernels on this device have for pinned memory of the host. What they do there is ordered with the host by
-    /// nobody but the caller, who keeps the buffer as long.
+    /// Returns the address by which kernels on this device access pinned memory of the host. The caller must order these accesses with
+    /// those of the host, and keep the buffer meanwhile.
     ///
     /// # Errors
-    /// [`CudaError::Pageable`] where the driver has not pinned the memory, and what it says.
+    /// Returns [`CudaError::Pageable`] if the driver has not pinned the memory, and the errors of the driver.
     pub fn address_of<T: AnyBitPattern>(&self, buffer: &Buffer<T>) -> Result<u64, CudaError> {
         if !is_known(self, buffer.as_ptr().cast(), buffer.bytes())? {
             return Err(CudaError::Pageable);
         }
         let _current = self.enter()?;
         let (mut address, at) = (0, buffer.as_ptr().cast_mut().cast());
-        // SAFETY: the first pointer is to a local; behind the other nothing is read.
+        // SAFETY: the first pointer is to a local. Nothing is read through the other.
         unsafe { self.driver().host_device_address(&raw mut address, at, 0) }?;
         Ok(address)
     }
 }
 
-/// Whether the driver has pinned these bytes, whoever asked it to: only with such memory does it copy while the host goes on.
+/// Returns whether the driver has pinned these bytes, by whichever request. It copies asynchronously only with such memory.
 ///
 /// This asks the driver for the attributes of the first and the last address. The flags of pinned memory are documented only
 /// for memory that the driver has allocated, and not for memory that was registered with it.

@@ -1,4 +1,4 @@
-//! A pool and a stream together: where tensors on a device come from, and where work on them goes.
+//! A pool and a stream together, on which tensors are allocated and their work is queued.
 
 use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
@@ -9,29 +9,29 @@ use crate::error::AllocError;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Sums that a large sum is made of at most.
+/// The maximum number of partial sums of a large sum.
 pub(crate) const PARTS: usize = 1024;
 
-/// A pool and a stream of its device: memory for tensors, and the order of work on them. Made by [`DevicePool::on`].
+/// A pool and a stream of its device, which provide the memory for tensors and the order of their work. It is made by [`DevicePool::on`].
 ///
-/// It holds 8 KiB and 8 bytes of the pool for sums on their way, and after a product of matrices what
-/// [cuBLAS](Self::matmul_backend) works in. Cloning makes another handle.
+/// It holds 8 KiB and 8 bytes of the pool for partial sums, and after a product of matrices the workspace of
+/// [cuBLAS](Self::matmul_backend). Cloning makes another handle.
 #[derive(Clone)]
 pub struct CudaQueue(Arc<Inner>);
 
 struct Inner {
     pool: DevicePool,
     stream: CudaStream,
-    /// Room for the parts of a sum, and for the sum. Whoever has it is alone until his work with it is on the stream.
+    /// The partial sums, and the sum. A thread holds the lock until its work with them is queued on the stream.
     sums: Mutex<DeviceBuffer<u64>>,
     products: Products,
 }
 
 impl DevicePool {
-    /// The pool with a stream for work: what [`DeviceTensor`](super::DeviceTensor)s are made on.
+    /// Returns the pool with a stream for work, on which [`DeviceTensor`](super::DeviceTensor)s are made.
     ///
     /// # Errors
-    /// Where the stream is another device's, and when there is no memory for what it needs (8 KiB).
+    /// Returns an error if the stream is another device's, or if there is not enough memory for the partial sums (8 KiB).
     pub fn on(&self, stream: &CudaStream) -> Result<CudaQueue, AllocError> {
         Ok(CudaQueue(Arc::new(Inner {
             pool: self.clone(),
@@ -43,19 +43,19 @@ impl DevicePool {
 }
 
 impl CudaQueue {
-    /// The pool.
+    /// Returns the pool.
     #[must_use]
     pub fn pool(&self) -> &DevicePool {
         &self.0.pool
     }
 
-    /// The stream.
+    /// Returns the stream.
     #[must_use]
     pub fn stream(&self) -> &CudaStream {
         &self.0.stream
     }
 
-    /// Their device.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> &CudaDevice {
         self.0.stream.device()

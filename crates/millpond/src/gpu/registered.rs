@@ -1,4 +1,4 @@
-//! Memory of the host that is there already, pinned by the driver for a while.
+//! Existing memory of the host that the driver pins for a while.
 
 use super::abi::{HOST_MAPPED, HOST_PORTABLE};
 use super::device::CudaDevice;
@@ -11,11 +11,11 @@ use std::ffi::c_void;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// A [`Buffer`] of ordinary memory that the driver has pinned where it is: copied like one of [`CudaPinned`](super::CudaPinned), and
-/// ordinary again after [`into_buffer`](Self::into_buffer) or when dropped.
+/// A [`Buffer`] of ordinary memory that the driver has pinned in place. It can be copied like one of [`CudaPinned`](super::CudaPinned). It
+/// becomes ordinary memory again by [`into_buffer`](Self::into_buffer) or when it is dropped.
 ///
-/// It owns the buffer, so that nobody gives it back or grows it meanwhile. To pin takes the driver longer than to copy the bytes
-/// once: it pays where a buffer is copied again and again.
+/// It owns the buffer, so that nobody frees or grows it meanwhile. Pinning takes the driver longer than copying the bytes once, so it is
+/// worthwhile for a buffer that is copied many times.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, Registered};
@@ -36,21 +36,21 @@ use std::ops::{Deref, DerefMut};
 /// # }
 /// ```
 pub struct Registered<T: Element> {
-    /// Of the buffer's bytes. First, so that it ends before they go.
+    /// The registration of the buffer's bytes. It is the first field, so that it is dropped before the buffer.
     registration: Option<Registration>,
     buffer: Buffer<T>,
 }
 
-/// Bytes that the driver has pinned, until it is dropped.
+/// Bytes that the driver has pinned, until this is dropped.
 struct Registration {
     device: CudaDevice,
     start: *mut c_void,
     bytes: usize,
-    /// Whether it is us who have noted it as pinned: memory locked by the system was noted before.
+    /// Whether this registration noted the memory as pinned. Memory that the system has locked was noted before.
     noted: bool,
 }
 
-// SAFETY: the pointer is never followed here; the driver takes it from any thread.
+// SAFETY: the pointer is never followed here, and the driver takes it from any thread.
 unsafe impl Send for Registration {}
 // SAFETY: as above.
 unsafe impl Sync for Registration {}
@@ -61,18 +61,18 @@ impl Drop for Registration {
             note_unpinned(self.start.addr() as u64, self.bytes as u64);
         }
         if let Ok(_current) = self.device.enter_beside() {
-            // A driver that refuses leaves the pages where they are, which nobody minds but the next who registers them.
-            // SAFETY: registered when this was made.
+            // If the driver refuses, the pages stay pinned, which affects only a later registration of them.
+            // SAFETY: the bytes were registered when this was made.
             let _ = insist(|| unsafe { self.device.driver().host_unregister(self.start) });
         }
     }
 }
 
 impl<T: Element> Registered<T> {
-    /// Pins a buffer for all devices, by way of this one.
+    /// Pins a buffer for all devices, through this one.
     ///
     /// # Errors
-    /// What the driver says: the buffer comes back with it.
+    /// Returns the errors of the driver. The error contains the buffer.
     pub fn new(device: &CudaDevice, buffer: Buffer<T>) -> Result<Self, TransferError<Buffer<T>>> {
         let registration = if buffer.is_empty() {
             None
@@ -85,7 +85,7 @@ impl<T: Element> Registered<T> {
         Ok(Self { registration, buffer })
     }
 
-    /// The buffer, ordinary again.
+    /// Returns the buffer, which is ordinary memory again.
     #[must_use]
     pub fn into_buffer(self) -> Buffer<T> {
         drop(self.registration);

@@ -1,4 +1,4 @@
-//! Rental on devices: buffers of at least a length, for a while.
+//! Rental on devices: temporary buffers of at least a given length.
 
 use super::buffer::DeviceBuffer;
 use super::graph;
@@ -12,12 +12,12 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A set of buffers on a device for those who may see each other's data, as a [`Rental`](crate::Rental) of the host's.
+/// A set of buffers on a device for users that may see each other's data. It is the device's counterpart of [`Rental`](crate::Rental).
 ///
-/// What is given back is kept by the set, and rented again on the stream that it was asked for on, as it is: **contents are what the
-/// last renter of the same set left**. What comes from the pool holds any bytes; where that may not be, the pool is one that
-/// [clears](super::DevicePoolBuilder::zero_on_reuse), or [`DevicePool::rent`] is used. What a captured stream rents is the graph's,
-/// and never kept. Cloning makes another handle.
+/// The set keeps returned buffers and rents them again on the stream that they were allocated on, without clearing them: **the contents are
+/// those that the last renter of the same set left**. New memory from the pool contains arbitrary bytes. If that is not acceptable, use a
+/// pool that [clears](super::DevicePoolBuilder::zero_on_reuse), or [`DevicePool::rent`]. Buffers that are rented on a captured stream
+/// belong to the graph and are never kept. Cloning makes another handle.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
@@ -51,11 +51,11 @@ impl fmt::Debug for DeviceRental {
 }
 
 impl DevicePool {
-    /// Rents a buffer of at least `min_len` elements, all zero once the stream has come so far. Its length is what memory comes in, a
-    /// power of two of bytes from 1 KiB to 1 MiB or whole MiB. It goes back when dropped.
+    /// Rents a buffer of at least `min_len` elements and queues its zeroing on the stream. Its size is that of its class: a power of two
+    /// from 1 KiB to 1 MiB, or whole MiB. It is freed when it is dropped.
     ///
     /// # Errors
-    /// As [`alloc_zeroed`](Self::alloc_zeroed).
+    /// Returns the errors of [`alloc_zeroed`](Self::alloc_zeroed).
     pub fn rent<T: Element>(
         &self,
         min_len: usize,
@@ -66,13 +66,13 @@ impl DevicePool {
         Ok(DeviceRented::new(buffer, None))
     }
 
-    /// A set of buffers to rent, which keeps up to 16 of each class.
+    /// Returns a set of buffers to rent, which keeps up to 16 buffers of each class.
     #[must_use]
     pub fn rental(&self) -> DeviceRental {
         self.rental_of(KEPT)
     }
 
-    /// The same, which keeps up to so many of each class.
+    /// Returns a set of buffers to rent, which keeps up to `most_kept` buffers of each class.
     #[must_use]
     pub fn rental_of(&self, most_kept: usize) -> DeviceRental {
         DeviceRental {
@@ -87,11 +87,11 @@ fn bytes_of<T: Element>(len: usize) -> Result<usize, AllocError> {
 }
 
 impl DeviceRental {
-    /// Rents a buffer of at least `min_len` elements. Its length is that of its class, and [`DeviceBuffer::len`] says it.
-    /// Buffers of more than 1 MiB are made anew each time.
+    /// Rents a buffer of at least `min_len` elements. Its length is that of its class, and is returned by [`DeviceBuffer::len`]. Buffers of
+    /// more than 1 MiB are allocated each time.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if there is not enough memory.
     pub fn rent<T: Element>(
         &self,
         min_len: usize,
@@ -100,7 +100,7 @@ impl DeviceRental {
         let (class, bytes) = class_of(bytes_of::<T>(min_len)?)?;
         let class = class.filter(|_| !(graph::are_captured() && graph::is_captured(stream.raw())));
         let kept = self.shelves.take(class, |kept| kept.stream() == stream);
-        // Work on other streams comes before the next renter's. One that cannot be made to goes back as it is.
+        // Work on other streams must come before the next renter's. A buffer for which that is not possible is freed.
         let kept = kept.filter(|kept| !kept.would_join());
         let kept = kept.and_then(|mut kept| kept.wait_for_uses().is_ok().then_some(kept));
         let buffer = match kept {
@@ -113,20 +113,20 @@ impl DeviceRental {
         ))
     }
 
-    /// What was rented, and what is kept now.
+    /// Returns counts of rentals and of the buffers that are kept now.
     #[must_use]
     pub fn stats(&self) -> RentalStats {
         self.shelves.stats()
     }
 
-    /// Gives back to the pool what waits to be rented.
+    /// Returns the buffers that are not rented to the pool.
     pub fn clear(&self) {
         self.shelves.clear();
     }
 
     fn keep(&self, class: usize, buffer: DeviceBuffer<u8>) {
-        // It may be another one, swapped in by the renter; what is a graph's stays so; and of what was lent, and never came back,
-        // nobody knows who uses it.
+        // The renter may have swapped in another buffer. A graph's buffer stays with the graph. The users of a buffer that was lent to
+        // cudarc and never returned are not known.
         let ours = buffer.len() == class_bytes(class) && buffer.pool() == Some(&self.pool);
         if ours && !buffer.is_lent() {
             self.shelves.keep(class, buffer);
@@ -134,14 +134,14 @@ impl DeviceRental {
     }
 }
 
-/// A rented buffer on a device: derefs to a [`DeviceBuffer`], all elements of which may be used, and goes back when dropped.
+/// A rented buffer on a device, which derefs to a [`DeviceBuffer`]. All of its elements may be used. It is returned when it is dropped.
 pub struct DeviceRented<T: Element> {
     buffer: DeviceBuffer<T>,
     home: Option<(DeviceRental, usize)>,
 }
 
 impl<T: Element> DeviceRented<T> {
-    /// Of a buffer of whole elements.
+    /// Takes a buffer of whole elements.
     fn new(mut bytes: DeviceBuffer<u8>, home: Option<(DeviceRental, usize)>) -> Self {
         Self {
             buffer: bytes.take(),
@@ -149,7 +149,7 @@ impl<T: Element> DeviceRented<T> {
         }
     }
 
-    /// Gives the buffer back now.
+    /// Returns the buffer now.
     pub fn give_back(self) {}
 }
 

@@ -1,4 +1,4 @@
-//! Elements on a device that somebody else keeps.
+//! Borrowed elements on a device.
 
 use super::buffer::DeviceBuffer;
 use super::error::CudaError;
@@ -10,8 +10,8 @@ use crate::dtype::{DType, Element};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Elements on a device that are borrowed, alone: what a [`DeviceBuffer`] is, but for whom they go back to. All work on them is put
-/// on their stream.
+/// Elements on a device that are borrowed exclusively. It is like a [`DeviceBuffer`], but does not own the memory. All work on the elements
+/// is queued on their stream.
 ///
 /// Made by [`DeviceScratch::alloc`](super::DeviceScratch::alloc).
 pub struct DeviceSlice<'a, T: Element> {
@@ -23,7 +23,7 @@ pub struct DeviceSlice<'a, T: Element> {
 
 impl<'a, T: Element> DeviceSlice<'a, T> {
     /// # Safety
-    /// So many elements are there, on the stream's device, and are nobody else's in the order of the stream for `'a`.
+    /// There must be `len` elements at the address, on the stream's device, which nobody else uses in the order of the stream for `'a`.
     pub(crate) unsafe fn new(address: u64, len: usize, stream: &'a CudaStream) -> Self {
         Self {
             address,
@@ -33,44 +33,44 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         }
     }
 
-    /// Its address on the device; 0 where there are no elements. To read or write there by other means takes what every use of a raw
-    /// pointer takes, and that the stream is kept to.
+    /// Returns the address on the device, or 0 if there are no elements. Access to it by other means has the requirements of every use of a
+    /// raw pointer, and must follow the order of the stream.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of the elements.
+    /// Returns the size of the elements in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
 
-    /// Their type.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn dtype(&self) -> DType {
         T::DTYPE
     }
 
-    /// Where they are.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> Device {
         Device::Cuda(self.stream.device().number())
     }
 
-    /// The stream that work on them is put on.
+    /// Returns the stream on which work on the elements is queued.
     #[must_use]
     pub fn stream(&self) -> &CudaStream {
         self.stream
@@ -81,18 +81,18 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         unsafe { Span::new(self.address, self.bytes(), self.stream) }
     }
 
-    /// As [`DeviceBuffer::fill_zero`].
+    /// Like [`DeviceBuffer::fill_zero`].
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn fill_zero(&mut self) -> Result<(), CudaError> {
         self.span().fill_zero()
     }
 
-    /// As [`DeviceBuffer::copy_from`].
+    /// Like [`DeviceBuffer::copy_from`].
     ///
     /// # Errors
-    /// Where there are not as many, or on another device, and what the driver says.
+    /// Returns an error if the lengths or the devices differ, and the errors of the driver.
     pub fn copy_from(&mut self, other: &DeviceBuffer<T>) -> Result<(), CudaError> {
         expect_elements(self.len, other.len())?;
         self.span().copy_from(other.span())
@@ -101,34 +101,34 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     /// Copies the elements to a buffer of the same device, in order with both streams.
     ///
     /// # Errors
-    /// Where there are not as many, or on another device, and what the driver says.
+    /// Returns an error if the lengths or the devices differ, and the errors of the driver.
     pub fn copy_to(&self, other: &mut DeviceBuffer<T>) -> Result<(), CudaError> {
         expect_elements(other.len(), self.len)?;
         other.span().copy_from(self.span())
     }
 
-    /// As [`DeviceBuffer::copy_from_host`].
+    /// Like [`DeviceBuffer::copy_from_host`].
     ///
     /// # Errors
-    /// Where there are not as many, and what the driver says.
+    /// Returns an error if the lengths differ, and the errors of the driver.
     pub fn copy_from_host(&mut self, elements: &[T]) -> Result<(), CudaError> {
         expect_elements(self.len, elements.len())?;
         self.span().write(bytemuck::cast_slice(elements))
     }
 
-    /// As [`DeviceBuffer::copy_to_host`].
+    /// Like [`DeviceBuffer::copy_to_host`].
     ///
     /// # Errors
-    /// Where there is not as much room, and what the driver says.
+    /// Returns an error if the lengths differ, and the errors of the driver.
     pub fn copy_to_host(&self, elements: &mut [T]) -> Result<(), CudaError> {
         expect_elements(self.len, elements.len())?;
         self.span().read(bytemuck::cast_slice_mut(elements))
     }
 
-    /// The elements, copied to the host.
+    /// Returns a copy of the elements on the host.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn to_vec(&self) -> Result<Vec<T>, CudaError> {
         let mut elements = vec![T::zeroed(); self.len];
         self.copy_to_host(&mut elements)?;

@@ -1,4 +1,4 @@
-//! Ordinary memory copied to and from a device by way of a few pinned pieces.
+//! Copies of ordinary memory to and from a device by way of a few pinned slots.
 
 use super::abi::StreamHandle;
 use super::buffer::DeviceBuffer;
@@ -21,46 +21,46 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Slots and the bytes of each, where nothing is said. The first slot is filled while nothing is copied yet, and each copy begins
-/// with the link's latency: a slot is as large as makes the latter small and the former bearable.
+/// The default number of slots, and the bytes of each. The first slot is filled before any copy begins, and each copy begins with the
+/// link's latency. The size of a slot is a compromise between the two.
 const SLOTS: usize = 3;
 const SLOT: usize = 8 << 20;
 
-/// No thread has this number.
+/// A number that no thread has.
 const NOBODY: u32 = 0;
 
-/// Why a [`Staging`] could not be made.
+/// The reason why a [`Staging`] could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StagingError {
-    /// There are fewer than two slots, so that nothing could overlap, or they have no bytes.
+    /// There are fewer than two slots, so that nothing can overlap, or the slots have no bytes.
     #[error("a staging takes two slots at least, of a byte at least: not {slots} of {bytes}")]
     Slots {
-        /// Slots asked for.
+        /// The number of slots that was requested.
         slots: usize,
-        /// Bytes of each.
+        /// The bytes of each slot.
         bytes: usize,
     },
-    /// There is no pinned memory for the slots.
+    /// The pinned memory of the slots could not be allocated.
     #[error("no pinned memory for the slots: {0}")]
     Memory(#[from] AllocError),
-    /// The driver refused.
+    /// The driver returned an error.
     #[error(transparent)]
     Cuda(#[from] CudaError),
 }
 
-/// How bytes get from ordinary memory to a slot and back; both sides are as long.
+/// The function that copies bytes between ordinary memory and a slot. Both slices have the same length.
 type OnHost = dyn Fn(&mut [u8], &[u8]) + Send + Sync;
 
-/// A copy on its way through a staging, with the host's end and the device's; and why there is none.
+/// A copy through a staging, with the host's end and the device's, and the error if it cannot begin.
 type Owned<H, T> = Staged<(H, DeviceBuffer<T>)>;
 type OwnedError<H, T> = TransferError<(H, DeviceBuffer<T>)>;
 
-/// A ring of pinned slots through which ordinary memory is copied to a device and back: while the device copies one slot the host
-/// copies the next.
+/// A ring of pinned slots through which ordinary memory is copied to a device and back. While the device copies one slot, the host copies
+/// the next.
 ///
-/// What the driver does with ordinary memory is the same with one slot and no overlap, which takes about twice as long as from pinned
-/// memory. Several threads may use a staging: pieces of what they send take turns, and a copy to the host has it alone.
+/// The driver copies ordinary memory in the same way, but with one slot and no overlap. That takes about twice as long as a copy from
+/// pinned memory. Several threads may use a staging. The pieces of their uploads take turns, and a download has the staging alone.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool, Staging};
@@ -88,14 +88,14 @@ struct Shared {
     device: CudaDevice,
     slot_bytes: usize,
     copy: Box<OnHost>,
-    /// Told of bytes that were looked at or packed.
+    /// The observer of bytes that were examined or packed.
     packed: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
     ring: Mutex<Ring>,
-    /// The thread that has the ring: the functions that copy run on it, and are not to ask for the ring again.
+    /// The thread that holds the ring. The copy functions run on that thread and must not lock the ring again.
     at_work: AtomicU32,
 }
 
-/// A thread has the ring, until this is dropped.
+/// A lock of the ring by one thread.
 struct Turn<'a> {
     at_work: &'a AtomicU32,
     ring: MutexGuard<'a, Ring>,
@@ -121,7 +121,7 @@ impl DerefMut for Turn<'_> {
     }
 }
 
-/// The slots, and whose turn it is.
+/// The slots, and the index of the next one.
 struct Ring {
     slots: Vec<Slot>,
     next: usize,
@@ -140,10 +140,10 @@ impl Ring {
     }
 }
 
-/// A piece of pinned memory, and who uses it.
+/// A piece of pinned memory, and its present use.
 ///
-/// Invariant: unless it is free the device may read and write the memory until `mark` is past, or all that was put on the stream by
-/// then.
+/// Invariant: unless it is free, the device may read and write the memory until `mark` is past, or until all work that was queued on the
+/// stream by then is complete.
 struct Slot {
     memory: ManuallyDrop<Buffer<u8>>,
     mark: Mark,
@@ -153,12 +153,12 @@ struct Slot {
 enum Busy {
     Free,
     Marked,
-    /// What goes on could not be marked.
+    /// The copy in progress could not be marked.
     Unmarked(CudaStream),
 }
 
 impl Slot {
-    /// Waits until the device has done with it.
+    /// Waits until the device no longer uses the slot.
     fn settle(&mut self) -> Result<(), CudaError> {
         let outcome = match &self.busy {
             Busy::Free => return Ok(()),
@@ -171,7 +171,7 @@ impl Slot {
         outcome.map_err(|why| why.error)
     }
 
-    /// Puts a copy to or from its memory on a stream.
+    /// Queues a copy to or from the slot's memory on a stream.
     fn queue(
         &mut self,
         stream: &CudaStream,
@@ -179,7 +179,7 @@ impl Slot {
     ) -> Result<(), CudaError> {
         let _current = stream.device().enter()?;
         let queued = copy(self, stream.device().driver(), stream.handle());
-        // Where the driver refused it may have begun all the same.
+        // If the driver returned an error, the copy may have begun all the same.
         self.busy = match queued.and_then(|()| self.mark.record(stream)) {
             Ok(()) => Busy::Marked,
             Err(_) => Busy::Unmarked(stream.clone()),
@@ -192,37 +192,39 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let _ = self.settle();
         if matches!(self.busy, Busy::Free) {
-            // SAFETY: nobody uses the memory any more, and this is the last of the slot.
+            // SAFETY: nobody uses the memory any more, and the slot is not used after this.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }
 }
 
 impl Staging {
-    /// Three slots of 8 MiB.
+    /// Creates a staging with three slots of 8 MiB.
     ///
     /// # Errors
-    /// [`StagingError`].
+    /// Returns a [`StagingError`] if the slots cannot be allocated.
     pub fn new(device: &CudaDevice) -> Result<Self, StagingError> {
         Self::with_slots(device, SLOTS, SLOT)
     }
 
-    /// So many slots of so many bytes, two at least. More than three are of no use where copies take turns evenly.
+    /// Creates a staging with at least two slots of `bytes` bytes each. More than three slots have no benefit if both sides copy at a
+    /// steady speed.
     ///
     /// # Errors
-    /// [`StagingError`].
+    /// Returns a [`StagingError`] if the numbers are too small or the slots cannot be allocated.
     pub fn with_slots(device: &CudaDevice, slots: usize, bytes: usize) -> Result<Self, StagingError> {
         Self::with_copy(device, slots, bytes, <[u8]>::copy_from_slice)
     }
 
-    /// The same with a function that copies bytes on the host, where one thread's copy is slower than the link: from its second
-    /// argument to its first, which are as long. What it leaves out keeps what the slot or the target held before.
+    /// Creates a staging with a function that copies bytes on the host, for hosts on which one thread's copy is slower than the link. The
+    /// function copies from its second argument to its first, which have the same length. Bytes that it does not copy keep the previous
+    /// content of the slot or the target.
     ///
-    /// It runs while the staging is at work, which others wait for: it is not to wait for another copy through it. One that it asks for
-    /// itself is refused ([`CudaError::Reentered`]).
+    /// The function runs while the staging is locked, so it must not wait for another copy through the same staging. A copy that it
+    /// requests itself fails with [`CudaError::Reentered`].
     ///
     /// # Errors
-    /// [`StagingError`].
+    /// Returns the errors of [`with_slots`](Self::with_slots).
     pub fn with_copy(
         device: &CudaDevice,
         slots: usize,
@@ -251,23 +253,23 @@ impl Staging {
         })))
     }
 
-    /// Its device.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> &CudaDevice {
         &self.0.device
     }
 
-    /// Bytes of each slot.
+    /// Returns the bytes of each slot.
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
         self.0.slot_bytes
     }
 
-    /// Copies elements from the host, as many as there are on the device, on the buffer's stream. Returns when all of them have been
-    /// read: the last ones are still on their way from the slots, which the stream's later work comes after.
+    /// Copies elements from the host to the device, on the buffer's stream. Returns when all of them have been read. The last ones may
+    /// still be on their way from the slots; later work on the stream comes after them.
     ///
     /// # Errors
-    /// Where there are not as many, or on another device, and what the driver says. The slots serve the next copy all the same.
+    /// Returns an error if the lengths or the devices differ, and the errors of the driver. The slots stay usable after an error.
     pub fn upload<T: Element>(&self, from: &[T], to: &mut DeviceBuffer<T>) -> Result<(), CudaError> {
         self.expect(from.len(), to)?;
         let mut at = to.address();
@@ -279,17 +281,17 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies bytes that fit into a slot to an address, by the next slot.
+    /// Copies bytes that fit into a slot to an address, through the next slot.
     ///
     /// # Safety
-    /// There are as many bytes at the address, and nobody uses them but in the order of the stream.
+    /// The address must have at least that many bytes, and they must be used only in the order of the stream.
     pub(super) unsafe fn send_plain(
         &self,
         stream: &CudaStream,
         at: u64,
         piece: &[u8],
     ) -> Result<(), CudaError> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees this.
         let sent = unsafe {
             self.send(stream, at, |slot| {
                 if let Some(memory) = slot.get_mut(..piece.len()) {
@@ -301,17 +303,17 @@ impl Staging {
         sent.map(|_| ())
     }
 
-    /// Has the next slot filled, and copies as many of its bytes as that answers to an address; answers them too.
+    /// Calls `fill` with the next slot, and copies as many bytes of it to an address as `fill` returns. Returns that number.
     ///
     /// # Safety
-    /// There are as many bytes at the address, and nobody uses them but in the order of the stream.
+    /// The address must have at least that many bytes, and they must be used only in the order of the stream.
     pub(super) unsafe fn send(
         &self,
         stream: &CudaStream,
         at: u64,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<usize, CudaError> {
-        // A slot is filled anew long before what is written down of it is done.
+        // The slot is filled again before a captured copy runs.
         expect_uncaptured(stream)?;
         let mut ring = self.ring()?;
         let slot = ring.next();
@@ -319,15 +321,15 @@ impl Staging {
         let bytes = fill(&mut slot.memory).min(slot.memory.len());
         if bytes > 0 {
             slot.queue(stream, |slot, driver, stream| {
-                // SAFETY: the caller's; the slot has these bytes, and is busy from here on.
+                // SAFETY: the caller guarantees the address. The slot has these bytes, and is busy from here on.
                 unsafe { driver.copy_to_device(at, slot.memory.as_ptr().cast(), bytes, stream) }
             })?;
         }
         Ok(bytes)
     }
 
-    /// Has somebody told of the bytes that are looked at or packed by [`upload_compressed`](Self::upload_compressed), once they were:
-    /// whoever measures what the host does. The first who asks is told.
+    /// Sets a callback that receives the number of bytes that [`upload_compressed`](Self::upload_compressed) has examined or packed. It is
+    /// for measurements of the host's work. Only the first call has an effect.
     #[doc(hidden)]
     pub fn tell_of_packing(&self, told: impl Fn(usize) + Send + Sync + 'static) {
         let _ = self.0.packed.set(Box::new(told));
@@ -339,10 +341,10 @@ impl Staging {
         }
     }
 
-    /// Copies the elements to the host, as many as there is room for there, on the buffer's stream, and waits for them.
+    /// Copies the elements to the host, on the buffer's stream, and waits until the copy is complete.
     ///
     /// # Errors
-    /// As [`upload`](Self::upload).
+    /// Returns the errors of [`upload`](Self::upload).
     pub fn download<T: Element>(&self, from: &DeviceBuffer<T>, to: &mut [T]) -> Result<(), CudaError> {
         self.expect(to.len(), from)?;
         expect_uncaptured(from.stream())?;
@@ -350,7 +352,7 @@ impl Staging {
         let whole = self.slot_bytes();
         let (bytes, stream) = (bytemuck::cast_slice_mut::<T, u8>(to), from.stream());
         let total = bytes.len();
-        // Has the device copy the piece that begins there to the next slot.
+        // Queues the device's copy of the piece at `offset` to the next slot.
         let ask = |ring: &mut Ring, offset: usize| {
             let slot = ring.next();
             slot.settle()?;
@@ -371,7 +373,7 @@ impl Staging {
             if let Some(memory) = slot.memory.get(..piece.len()) {
                 (self.0.copy)(piece, memory);
             }
-            // The slot that is free now is the next in turn.
+            // The slot that has become free is the next in turn.
             let offset = number * whole + ahead;
             if offset < total {
                 ask(&mut ring, offset)?;
@@ -380,11 +382,11 @@ impl Staging {
         Ok(())
     }
 
-    /// [`upload`](Self::upload) on a thread of its own, which has both ends meanwhile. `host` is anything that lends a slice: a
-    /// [`Buffer`], a `Vec`.
+    /// Runs [`upload`](Self::upload) on a thread of its own, which owns both ends meanwhile. `host` is anything that lends a slice, such as
+    /// a [`Buffer`] or a `Vec`.
     ///
     /// # Errors
-    /// Where the system gives no thread: both ends come back with it.
+    /// Returns an error with both ends if the system cannot create a thread.
     pub fn upload_owned<T, H>(
         &self,
         host: H,
@@ -400,10 +402,10 @@ impl Staging {
         })
     }
 
-    /// [`download`](Self::download) on a thread of its own, which has both ends meanwhile.
+    /// Runs [`download`](Self::download) on a thread of its own, which owns both ends meanwhile.
     ///
     /// # Errors
-    /// Where the system gives no thread: both ends come back with it.
+    /// Returns an error with both ends if the system cannot create a thread.
     pub fn download_owned<T, H>(
         &self,
         device: DeviceBuffer<T>,
@@ -419,14 +421,14 @@ impl Staging {
         })
     }
 
-    /// The ring, for as long as the answer lives.
+    /// Locks the ring.
     fn ring(&self) -> Result<Turn<'_>, CudaError> {
         let (shared, thread) = (&*self.0, thread_number());
-        // Only this thread can have put itself there.
+        // Only this thread can have stored its own number.
         if shared.at_work.load(Ordering::Relaxed) == thread {
             return Err(CudaError::Reentered);
         }
-        // Whoever panicked under it was the function that copies: each slot says itself who uses it.
+        // Only the copy function can have panicked under the lock. Each slot records its own state, so the ring stays valid.
         let ring = shared.ring.lock().unwrap_or_else(PoisonError::into_inner);
         shared.at_work.store(thread, Ordering::Relaxed);
         Ok(Turn {

@@ -1,11 +1,12 @@
-//! Time that work on a stream takes.
+//! Measures the time that work on a stream takes.
 
 use super::error::CudaError;
 use super::mark::Mark;
 use super::stream::CudaStream;
 use std::time::Duration;
 
-/// Time that work on a stream takes, as the device counts it: to half a microsecond. On the emulated driver it is the modelled time.
+/// Measures the time that work on a stream takes, by the device's clock with a resolution of half a microsecond. On the emulated driver it
+/// is the modelled time.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, CudaTimer, DevicePool};
@@ -30,10 +31,10 @@ pub struct CudaTimer {
 }
 
 impl CudaTimer {
-    /// Starts where the stream's work ends by now.
+    /// Starts the measurement at the present end of the stream's work.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn start(stream: &CudaStream) -> Result<Self, CudaError> {
         let begin = Mark::timed(stream.device())?;
         begin.record(stream)?;
@@ -43,10 +44,10 @@ impl CudaTimer {
         })
     }
 
-    /// The time to where the stream's work ends by now, for which it waits.
+    /// Returns the time until the present end of the stream's work, after waiting for it.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns the errors of the driver.
     pub fn stop(self) -> Result<Duration, CudaError> {
         let end = Mark::timed(self.stream.device())?;
         end.record(&self.stream)?;

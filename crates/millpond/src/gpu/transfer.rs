@@ -1,4 +1,4 @@
-//! Copies that go on while the host does: they own both ends.
+//! Asynchronous copies that own both ends.
 
 use super::abi::ContextHandle;
 use super::buffer::DeviceBuffer;
@@ -12,21 +12,21 @@ use crate::buffer::Buffer;
 use crate::dtype::Element;
 use std::fmt;
 
-/// A copy on its way, and what it copies from and to: nobody else has them until it is done.
+/// An asynchronous copy, and the memory that it copies from and to. Nobody else has that memory until the copy is complete.
 ///
-/// Made by [`CudaStream::upload`], [`download`](CudaStream::download), [`copy`](CudaStream::copy) and
-/// [`prefetch`](CudaStream::prefetch). Dropping one waits. What is forgotten (`std::mem::forget`) is never given back, so nothing is
-/// ever copied to or from memory that somebody else has.
+/// It is made by [`CudaStream::upload`], [`download`](CudaStream::download), [`copy`](CudaStream::copy) and
+/// [`prefetch`](CudaStream::prefetch). Dropping it waits for the copy. If it is forgotten (`std::mem::forget`), its memory is never freed,
+/// so that no copy uses memory of another owner.
 #[must_use = "dropping it waits for the copy"]
 pub struct Transfer<E> {
-    /// None once they were handed out. Invariant: until `mark` is past the device uses them.
+    /// `None` after the ends were handed out. Invariant: until `mark` is past the device uses them.
     ends: Option<E>,
-    /// None where it is past already.
+    /// `None` if the copy is known to be complete.
     mark: Option<Mark>,
     stream: CudaStream,
 }
 
-/// Why a copy could not be made, and what was to be copied.
+/// The reason why a copy failed, and its ends.
 pub struct TransferError<E> {
     error: CudaError,
     ends: Option<Box<E>>,
@@ -40,7 +40,7 @@ impl<E> TransferError<E> {
         }
     }
 
-    /// Where the device may still be at it the ends are nobody's any more.
+    /// Creates the error of a failed wait. If the device may still copy, the ends are forgotten.
     fn unsettled(why: Unsettled, ends: Option<E>) -> Self {
         if why.over {
             return Self::new(why.error, ends);
@@ -49,14 +49,14 @@ impl<E> TransferError<E> {
         Self::new(why.error, None)
     }
 
-    /// Why.
+    /// Returns the reason.
     #[must_use]
     pub fn error(&self) -> CudaError {
         self.error
     }
 
-    /// Both ends; what the target holds is not said. None where the driver has begun and cannot even say whether it still copies:
-    /// then they are never touched again.
+    /// Returns both ends. The content of the target is unspecified. Returns `None` if the driver has begun the copy and cannot tell whether
+    /// it still runs. The ends are then never used again.
     #[must_use]
     pub fn into_ends(self) -> Option<E> {
         self.ends.map(|ends| *ends)
@@ -86,26 +86,26 @@ impl<E> From<TransferError<E>> for CudaError {
 }
 
 impl<E> Transfer<E> {
-    /// The stream it is on.
+    /// Returns the stream of the copy.
     #[must_use]
     pub fn stream(&self) -> &CudaStream {
         &self.stream
     }
 
-    /// Whether it is done. So is that of a lost device: [`wait`](Self::wait) says why.
+    /// Returns whether the copy is complete. It counts as complete on a lost device; [`wait`](Self::wait) returns the error.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let Some(mark) = &self.mark else { return true };
         mark.is_past().unwrap_or_else(nothing_goes_on)
     }
 
-    /// Waits, and gives both ends back.
+    /// Waits for the copy, and returns both ends.
     ///
     /// # Errors
-    /// What the driver says, with both ends.
+    /// Returns the errors of the driver, with both ends.
     pub fn wait(mut self) -> Result<E, TransferError<E>> {
         let outcome = self.settle();
-        // They are there until here: whoever takes them has the whole of this.
+        // The ends are present until here, because taking them consumes this value.
         let ends = self.ends.take();
         match outcome {
             Ok(()) => ends.ok_or_else(|| TransferError::new(CudaError::NoDriver, None)),
@@ -113,7 +113,7 @@ impl<E> Transfer<E> {
         }
     }
 
-    /// Has a stream wait for it, on the device.
+    /// Makes a stream wait for the copy, on the device.
     pub(crate) fn hold(&self, stream: &CudaStream) -> Result<(), CudaError> {
         self.mark.as_ref().map_or(Ok(()), |mark| mark.hold(stream))
     }
@@ -144,8 +144,8 @@ impl<E> fmt::Debug for Transfer<E> {
     }
 }
 
-/// Puts work on a stream that uses `ends`, which are the transfer's from then on. `order` has the stream wait for whoever uses them,
-/// and says whether there is anything to be done; `work` queues it.
+/// Queues work on a stream that uses `ends`, and makes a transfer that owns them. `order` makes the stream wait for other users of the
+/// ends, and returns whether there is anything to be done. `work` queues the work.
 pub(super) fn begin<E>(
     stream: &CudaStream,
     mut ends: E,
@@ -157,7 +157,7 @@ pub(super) fn begin<E>(
         mark,
         stream: stream.clone(),
     };
-    // What is written down in a capture is never done as far as a mark can tell.
+    // The mark of captured work would never pass.
     let prepared = expect_uncaptured(stream).and_then(|()| order(&ends));
     let prepared = prepared.and_then(|some| some.then(|| Mark::new(stream.device())).transpose());
     let mark = match prepared {
@@ -168,13 +168,13 @@ pub(super) fn begin<E>(
     };
     let waited = || settle_on(stream, || stream.synchronize());
     if let Err(error) = work(&mut ends) {
-        // It may have begun all the same.
+        // The work may have begun all the same.
         return Err(match waited() {
             Ok(()) => TransferError::new(error, Some(ends)),
             Err(why) => TransferError::unsettled(why, Some(ends)),
         });
     }
-    // What cannot be marked is waited for.
+    // If the work cannot be marked, this thread waits for it.
     match mark.record(stream) {
         Ok(()) => Ok(transfer(ends, Some(mark))),
         Err(_) => match waited() {
@@ -187,12 +187,12 @@ pub(super) fn begin<E>(
 mod sealed {
     pub trait Sealed<T> {
         fn elements(&self) -> &[T];
-        /// Where they begin, to be written.
+        /// Returns the first element, for writing.
         fn start_mut(&mut self) -> *mut T;
     }
 }
 
-/// The host's end of a copy that goes on while the host does: a [`Buffer`] of pinned memory, or a [`Registered`] one.
+/// The host's end of an asynchronous copy: a [`Buffer`] of pinned memory, or a [`Registered`] one.
 pub trait HostEnd<T: Element>: sealed::Sealed<T> {}
 
 impl<T: Element> sealed::Sealed<T> for Buffer<T> {
@@ -222,14 +222,14 @@ impl<T: Element> HostEnd<T> for Registered<T> {}
 /// The host's end and the device's.
 type Ends<H, T> = (H, DeviceBuffer<T>);
 
-/// The device's end, and the host's until the copy is done.
+/// A transfer that owns the host's end, and the device's end.
 type Apart<H, T> = (Transfer<H>, DeviceBuffer<T>);
 
-/// A copy that was begun, or why it could not be and both ends.
+/// A copy that has begun, or the error with both ends.
 type Begun<E> = Result<Transfer<E>, TransferError<E>>;
 
 impl CudaStream {
-    /// Whether there is anything to be copied between these ends on this stream, which waits for whoever uses the device's.
+    /// Checks both ends and makes this stream wait for the users of the device's end. Returns whether there is anything to copy.
     fn order_ends<T: Element, H: HostEnd<T>>(
         &self,
         host: &H,
@@ -253,8 +253,8 @@ impl CudaStream {
         Ok(true)
     }
 
-    /// Copies elements from the host to the device on this stream, and does not wait for it. It comes after what uses the device's
-    /// end by now: its own stream, and those [recorded](DeviceBuffer::record_use).
+    /// Copies elements from the host to the device on this stream, and does not wait for it. The copy comes after the present uses of the
+    /// device's end: those on its own stream, and those [recorded](DeviceBuffer::record_use).
     ///
     /// ```
     /// use millpond::cuda::{CudaDevice, CudaError, CudaPinned, CudaStream, DevicePool};
@@ -276,40 +276,40 @@ impl CudaStream {
     /// ```
     ///
     /// # Errors
-    /// Where they are not as many, or the driver has not pinned the host's ([`CudaError::Pageable`]), or the stream is another
-    /// device's, and what the driver says. Both ends come back with it.
+    /// Returns an error if the lengths differ, if the driver has not pinned the host's memory ([`CudaError::Pageable`]), if the stream is
+    /// another device's, or if the driver refuses. The error contains both ends.
     pub fn upload<T: Element, H: HostEnd<T>>(&self, host: H, device: DeviceBuffer<T>) -> Begun<Ends<H, T>> {
         let order = |ends: &Ends<H, T>| self.order_ends(&ends.0, &ends.1);
         begin(self, (host, device), order, |(host, device)| {
             let _current = self.device().enter()?;
             let from = host.elements().as_ptr().cast();
             let driver = self.device().driver();
-            // SAFETY: both have these bytes, and the transfer holds both until this is done.
+            // SAFETY: both have these bytes, and the transfer holds both until the copy is complete.
             unsafe { driver.copy_to_device(device.address(), from, device.bytes(), self.handle()) }
         })
     }
 
-    /// Copies elements from the device to the host on this stream, and does not wait for it. It comes after what uses the device's
-    /// end by now.
+    /// Copies elements from the device to the host on this stream, and does not wait for it. The copy comes after the present uses of the
+    /// device's end.
     ///
     /// # Errors
-    /// As [`upload`](Self::upload).
+    /// Returns the errors of [`upload`](Self::upload).
     pub fn download<T: Element, H: HostEnd<T>>(&self, device: DeviceBuffer<T>, host: H) -> Begun<Ends<H, T>> {
         let order = |ends: &Ends<H, T>| self.order_ends(&ends.0, &ends.1);
         begin(self, (host, device), order, |(host, device)| {
             let _current = self.device().enter()?;
             let to = host.start_mut().cast();
             let driver = self.device().driver();
-            // SAFETY: both have these bytes, any of which are values of `T`, and the transfer holds both until this is done.
+            // SAFETY: both have these bytes, all bit patterns are values of `T`, and the transfer holds both until the copy is complete.
             unsafe { driver.copy_to_host(to, device.address(), device.bytes(), self.handle()) }
         })
     }
 
-    /// Copies elements from one buffer to another, of the same device or of another, on this stream, which is of one of the two. It
-    /// does not wait for it, and comes after what uses either by now.
+    /// Copies elements from one buffer to another on this stream, and does not wait for it. The buffers may be on different devices, and
+    /// the stream must belong to one of them. The copy comes after the present uses of both buffers.
     ///
     /// # Errors
-    /// Where they are not as many, or the stream is another device's, and what the driver says. Both ends come back with it.
+    /// Returns an error if the lengths differ, if the stream is another device's, or if the driver refuses. The error contains both ends.
     pub fn copy<T: Element>(
         &self,
         from: DeviceBuffer<T>,
@@ -338,19 +338,19 @@ impl CudaStream {
             let (target, origin, bytes) = (to.address(), from.address(), to.bytes());
             let [there, here] = [&*to, &*from].map(context_of);
             if there == here {
-                // SAFETY: both have these bytes, and the transfer holds both until this is done.
+                // SAFETY: both have these bytes, and the transfer holds both until the copy is complete.
                 return unsafe { driver.copy_on_device(target, origin, bytes, self.handle()) };
             }
-            // SAFETY: as above, and each is of that context.
+            // SAFETY: as above, and each buffer belongs to the context that is passed with it.
             unsafe { driver.copy_between(target, there, origin, here, bytes, self.handle()) }
         })
     }
 }
 
-/// Copies the first elements of one to the other on a stream, once `order` has it wait for whoever uses the device's.
+/// Copies the first elements of `host` to `device` on a stream, after `order` has made the stream wait for the users of the device's end.
 ///
 /// # Safety
-/// The device's buffer goes only after its pool was told of the stream.
+/// The device's buffer must be freed only after its pool was told of the stream.
 pub(crate) unsafe fn upload_part<T: Element>(
     stream: &CudaStream,
     host: Buffer<T>,
@@ -366,7 +366,7 @@ pub(crate) unsafe fn upload_part<T: Element>(
     begin(stream, host, prepare, |host| {
         let _current = stream.device().enter()?;
         let (bytes, driver) = (len * size_of::<T>(), stream.device().driver());
-        // SAFETY: both have these bytes. The transfer holds the host's, and the caller the device's, until this is done.
+        // SAFETY: both have these bytes. The transfer holds the host's, and the caller the device's, until the copy is complete.
         unsafe { driver.copy_to_device(device.address(), host.as_ptr().cast(), bytes, stream.handle()) }
     })
 }
@@ -376,11 +376,11 @@ fn context_of<T: Element>(buffer: &DeviceBuffer<T>) -> ContextHandle {
 }
 
 impl<H, T: Element> Transfer<Ends<H, T>> {
-    /// Gives the device's end back at once: its stream waits for the copy, on the device. The host's end is in use until that is
-    /// done, and stays with the transfer.
+    /// Returns the device's end at once: its stream waits for the copy, on the device. The host's end is in use until the copy is
+    /// complete, and stays with the transfer.
     ///
     /// # Errors
-    /// What the driver says, with both ends.
+    /// Returns the errors of the driver, with both ends.
     pub fn split(mut self) -> Result<Apart<H, T>, TransferError<Ends<H, T>>> {
         let stream = self.stream.clone();
         let Some((host, device)) = self.ends.take() else {
@@ -389,7 +389,7 @@ impl<H, T: Element> Transfer<Ends<H, T>> {
         let mut mark = self.mark.take();
         if device.stream() != &stream
             && let Some(copy) = mark.take_if(|mark| mark.hold(device.stream()).is_err())
-            // What its stream cannot wait for, this thread does.
+            // If that stream cannot wait, this thread waits.
             && let Err(why) = settle_on(&stream, || copy.wait())
         {
             return Err(TransferError::unsettled(why, Some((host, device))));

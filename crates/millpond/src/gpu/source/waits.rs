@@ -16,8 +16,8 @@ use crate::gpu::error::{CudaError, insist};
 use crate::gpu::streams::Streams;
 use std::mem::{replace, take};
 
-/// What was given back, and is still held until its streams can be waited for: addresses of segments, addresses and bytes of whole
-/// handles, and ranges to be released when nothing is mapped there any more.
+/// Memory that was given back and is held until its streams can be waited for: addresses of segments, addresses and bytes of whole handles,
+/// and ranges that are released when nothing is mapped in them any more.
 #[derive(Debug, Default)]
 pub(super) struct Postponed {
     pub(super) segments: Vec<u64>,
@@ -32,9 +32,9 @@ impl Postponed {
 }
 
 impl CudaSource {
-    /// Waits for the streams that have used this memory, and has go what was given back before; answers whether they came to their
-    /// end. Where others capture one of them they cannot be waited for now, and nothing is. A call that fails once is made again:
-    /// only a device that does not answer at all is lost.
+    /// Waits for the streams that have used this memory, and frees the memory that was given back earlier. Returns whether the wait
+    /// succeeded. If another library captures one of the streams, this waits for nothing. A call that fails once is repeated, so that only
+    /// a device that does not answer at all counts as lost.
     pub(super) fn wait_for_device(&mut self) -> bool {
         if self.lost.is_some() {
             return false;
@@ -55,10 +55,10 @@ impl CudaSource {
         }
     }
 
-    /// Whether blocks may be handed out: the device is not lost, and what the engine takes for ordered is.
+    /// Checks that blocks may be handed out: the device is not lost, and all work that the engine assumes to be ordered is.
     ///
     /// # Errors
-    /// [`CudaError::Captured`] until the streams can be waited for, and what made the device of no use.
+    /// Returns [`CudaError::Captured`] until the streams can be waited for, and the error that made the device unusable.
     pub(in crate::gpu) fn usable(&mut self) -> Result<(), CudaError> {
         if self.disordered {
             self.wait_for_device();
@@ -70,7 +70,7 @@ impl CudaSource {
         }
     }
 
-    /// The streams were waited for.
+    /// Frees postponed memory. The streams have been waited for.
     fn end_postponed(&mut self) {
         if self.postponed.is_empty() {
             return;
@@ -111,13 +111,13 @@ impl CudaSource {
                 let at = parts[unmapped].0;
                 self.postponed.parts.push((at, address + bytes - at));
             } else {
-                // Still mapped: the pages can serve nobody, and stay counted.
+                // The pages are still mapped and cannot be used, so they stay counted.
                 self.lost = Some(error);
             }
         }
     }
 
-    /// Releases the ranges in which nothing is mapped any more. One that the driver keeps stays reserved.
+    /// Releases the postponed ranges in which nothing is mapped. A range that the driver refuses to free stays reserved.
     pub(super) fn end_postponed_ranges(&mut self) {
         let Ok(_current) = self.enter() else { return };
         for address in take(&mut self.postponed.ranges) {
@@ -128,14 +128,14 @@ impl CudaSource {
                 self.postponed.ranges.push(address);
                 continue;
             }
-            // SAFETY: reserved by us, with nothing mapped there.
+            // SAFETY: the range was reserved by us, and nothing is mapped there.
             if unsafe { self.driver().address_free(address, bytes as usize) }.is_ok() {
                 self.ranges.remove(&address);
             }
         }
     }
 
-    /// Gives all back; answers whether it is over. Of a lost device nothing can be given back: its memory went with it.
+    /// Frees all memory. Returns whether nothing is left to do. A lost device's memory is lost with it and cannot be freed.
     pub(super) fn end(&mut self) -> bool {
         if !self.wait_for_device() {
             return self.lost.is_some();
@@ -147,11 +147,11 @@ impl CudaSource {
             }
         }
         for (address, bytes) in take(&mut self.ranges) {
-            // SAFETY: reserved by us, with nothing mapped there any more.
+            // SAFETY: the range was reserved by us, and nothing is mapped there any more.
             let _ = insist(|| unsafe { self.driver().address_free(address, bytes as usize) });
         }
         for (_, start) in take(&mut self.segments).into_values() {
-            // What the driver will not have it frees with the context.
+            // If the driver refuses, it frees the segment with the context.
             let _ = self.give_plain(start);
         }
         self.events().end(self.driver());
@@ -162,9 +162,9 @@ impl CudaSource {
         true
     }
 
-    /// All that is held, as a source of its own; nothing is left here.
+    /// Moves everything that is held to a new source.
     pub(super) fn remains(&mut self) -> Self {
-        // Who made them has promised that they live as long as the source did.
+        // The creators of these streams have promised that they live as long as the original source.
         self.streams.outlive_others(true);
         Self {
             device: self.device.clone(),
