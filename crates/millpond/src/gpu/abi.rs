@@ -1,10 +1,10 @@
-//! What the driver's functions take, as far as they are called here: handles, structures, constants.
+//! The handles, structures and constants of the driver's functions that are called here.
 //!
-//! The driver's own numbers stay numbers: a newer driver may answer one that no enumeration of today has.
+//! The driver's numbers stay numbers, because a newer driver may return one that an enumeration does not contain.
 
 use std::ffi::{c_int, c_uint, c_ushort, c_void};
 
-/// A code that every function answers.
+/// The code that every function returns.
 pub(super) type Code = c_uint;
 
 pub(super) const SUCCESS: Code = 0;
@@ -16,7 +16,7 @@ pub(super) const NO_BINARY: Code = 209;
 pub(super) const NOT_FOUND: Code = 500;
 pub(super) const NOT_READY: Code = 600;
 
-/// A handle that the driver made: opaque, and usable from any thread that the driver lets use it.
+/// A handle that the driver made. It is opaque, and usable from any thread that the driver allows.
 macro_rules! handles {
     ($($(#[$about:meta])* $name:ident;)*) => {
         $(
@@ -29,7 +29,7 @@ macro_rules! handles {
                 pub(super) const NULL: Self = Self(std::ptr::null_mut());
             }
 
-            // SAFETY: the pointer is never followed here; the driver takes it from any thread.
+            // SAFETY: the pointer is never followed here, and the driver takes it from any thread.
             unsafe impl Send for $name {}
             // SAFETY: as above.
             unsafe impl Sync for $name {}
@@ -38,21 +38,21 @@ macro_rules! handles {
 }
 
 handles! {
-    /// A context; for each device one is shared by all who ask for the primary one.
+    /// A context. Each device has one primary context, which all of its users share.
     ContextHandle;
-    /// A stream; null is the legacy default one.
+    /// A stream. Null is the legacy default stream.
     StreamHandle;
     /// An event.
     EventHandle;
-    /// A pool of the driver's own.
+    /// A memory pool of the driver.
     PoolHandle;
-    /// Work that was put together.
+    /// A graph of captured work.
     GraphHandle;
-    /// The same, ready to be launched.
+    /// A graph that is ready to be launched.
     ExecutableHandle;
-    /// Code that was loaded.
+    /// Loaded code.
     ModuleHandle;
-    /// A function of it that is launched.
+    /// A function of a module, for launches.
     FunctionHandle;
 }
 
@@ -92,47 +92,47 @@ pub(super) const HANDLE_NONE: c_uint = 0;
 /// Memory that can be exported as a file descriptor.
 pub(super) const HANDLE_FILE: c_uint = 1;
 pub(super) const ACCESS_READ_WRITE: c_uint = 3;
-/// The granularity that is no slower than it has to be.
+/// The recommended granularity, which is the fastest.
 pub(super) const GRANULARITY_RECOMMENDED: c_uint = 1;
-/// Above it a pool gives back what is free when the device is waited for; all of it is ours to keep.
+/// The bytes of free memory above which a pool gives memory back when the device is synchronised.
 pub(super) const POOL_RELEASE_THRESHOLD: c_uint = 4;
-/// What a pool holds from its device, and the most it has; what of it is in use, and the most that was.
+/// The bytes that a pool reserves from its device, with their peak, and the bytes in use, with their peak.
 pub(super) const POOL_RESERVED: c_uint = 5;
 pub(super) const POOL_RESERVED_PEAK: c_uint = 6;
 pub(super) const POOL_USED: c_uint = 7;
 pub(super) const POOL_USED_PEAK: c_uint = 8;
-/// An event that keeps the time.
+/// An event that records the time.
 pub(super) const EVENT_WITH_TIME: c_uint = 0;
-/// An event that is quicker for not keeping the time.
+/// An event that does not record the time, which is faster.
 pub(super) const EVENT_WITHOUT_TIME: c_uint = 2;
-/// A stream that does not wait for the legacy default one.
+/// A stream that does not wait for the legacy default stream.
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
-/// Where the compiler of PTX writes what is wrong, and how many bytes there are for it.
+/// The buffer for the error messages of the PTX compiler, and its bytes.
 pub(super) const JIT_ERROR_LOG: c_uint = 5;
 pub(super) const JIT_ERROR_LOG_BYTES: c_uint = 6;
 
-/// A capture during which nothing is refused but waiting for what is captured.
+/// A capture mode in which only waiting for captured work is refused.
 pub(super) const CAPTURE_RELAXED: c_uint = 2;
-/// A stream that is not captured; in any other state it is, or was and is not whole.
+/// The state of a stream that is not captured. In any other state it is captured, or its capture is invalid.
 pub(super) const CAPTURE_NONE: c_uint = 0;
 
-/// Pinned for all devices, not only for the one of the context.
+/// Memory that is pinned for all devices, and not only for that of the context.
 pub(super) const HOST_PORTABLE: c_uint = 1;
-/// With an address that kernels have.
+/// Memory that has an address for kernels.
 pub(super) const HOST_MAPPED: c_uint = 2;
 /// Managed memory that every stream may use.
 pub(super) const ATTACH_GLOBAL: c_uint = 1;
-/// The host, where the place of managed memory is a device's number.
+/// The host, as a place of managed memory. Other places are numbers of devices.
 pub(super) const PLACE_HOST: DeviceNumber = -1;
 
-/// What is said of managed memory; each is taken back by the number after it.
+/// Advice on managed memory. Each number is followed by that of its withdrawal.
 pub(super) mod advice {
     use super::c_uint;
 
     pub(crate) const READ_MOSTLY: c_uint = 1;
     pub(crate) const PREFERRED_LOCATION: c_uint = 3;
     pub(crate) const ACCESSED_BY: c_uint = 5;
-    /// From one to what takes it back.
+    /// The difference between an advice and its withdrawal.
     pub(crate) const BACK: c_uint = 1;
 }
 
@@ -189,7 +189,7 @@ impl Location {
 }
 
 impl AllocationProperties {
-    /// Memory that stays on a device, and is shared with no other process.
+    /// Returns the properties of memory that stays on a device and is not shared with other processes.
     pub(super) fn on(number: DeviceNumber) -> Self {
         Self {
             kind: ALLOCATION_PINNED,
@@ -205,7 +205,7 @@ impl AllocationProperties {
 }
 
 impl PoolProperties {
-    /// The same of a pool, as large as the device allows.
+    /// Returns the properties of a pool that is as large as the device allows, with the same restrictions.
     pub(super) fn on(number: DeviceNumber) -> Self {
         Self {
             kind: ALLOCATION_PINNED,

@@ -1,5 +1,5 @@
-//! cuBLAS: products of matrices by NVIDIA's library, where it is there. Loaded when the first product is formed; without it, and for
-//! what it does not take, our own kernel forms them.
+//! cuBLAS: products of matrices by NVIDIA's library, if it is installed. It is loaded with the first product. Without it, and for products
+//! that it does not support, this library's own kernel is used.
 
 use super::abi::StreamHandle;
 use super::cublas_error::CublasError;
@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_longlong, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
-/// Says where the library is, or `off`.
+/// The environment variable with the path of the library, or `off`.
 const VARIABLE: &str = "MILLPOND_CUBLAS";
 const NAMES: &[&str] = &[
     "libcublas.so.13",
@@ -49,7 +49,7 @@ functions! {
     } {}
 }
 
-/// The process's library.
+/// The library, loaded once in a process.
 struct Cublas {
     functions: Functions,
     _library: Library,
@@ -69,7 +69,7 @@ impl Cublas {
 
     fn load() -> Result<Self, String> {
         let library = library::open(VARIABLE, NAMES)?;
-        // SAFETY: cuBLAS's header has these signatures; the library is kept beside them.
+        // SAFETY: cuBLAS's header has these signatures. The library is kept beside them.
         let functions = unsafe { Functions::of(&library) };
         let functions = functions.map_err(|name| format!("the library that was found has no {name}"))?;
         Ok(Self {
@@ -79,23 +79,24 @@ impl Cublas {
     }
 }
 
-/// A product by cuBLAS, which knows matrices by their columns: `c = left * right`, each of them as it is or transposed, for so many
-/// matrices that lie evenly apart. Numbers are of elements.
+/// A product by cuBLAS, which uses column-major matrices: `c = left * right`, each factor as it is or transposed, for several matrices at
+/// equal distances. Distances are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gemm {
     pub(crate) transposed: [bool; 2],
-    /// Rows and columns of the product, and what is added up for each element.
+    /// The rows and columns of the product, and the number of terms that are added for each element.
     pub(crate) rows: i32,
     pub(crate) columns: i32,
     pub(crate) inner: i32,
-    /// Of the left and right factor and the product: the first element's address, how far columns are apart, and matrices.
+    /// For the left factor, the right factor and the product: the address of the first element, the distance of columns, and that of
+    /// matrices.
     pub(crate) addresses: [u64; 3],
     pub(crate) leading: [i32; 3],
     pub(crate) apart: [i64; 3],
     pub(crate) many: i32,
 }
 
-/// What elements are and what they are added up in: `cudaDataType_t` and `cublasComputeType_t`.
+/// The type of the elements, and the type in which they are added: `cudaDataType_t` and `cublasComputeType_t`.
 #[derive(Clone, Copy)]
 struct Kind {
     data: c_int,
@@ -115,35 +116,37 @@ impl Kind {
     }
 }
 
-/// Whether it has products of a type.
+/// Checks that cuBLAS supports products of a type.
 pub(crate) fn takes(dtype: DType) -> Result<(), CublasError> {
     Kind::of(dtype).map(|_| ())
 }
 
-/// Halves are added up in single precision, whole: `CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION`. With TF32, factors of single
-/// precision are rounded to 11 bits.
+/// The modes of computation. `EXACT` adds half-precision numbers entirely in single precision
+/// (`CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION`). `TF32` rounds factors of single precision to 11 bits.
 const EXACT: c_int = 16;
 const TF32: c_int = 3;
 
-/// Memory that a call works in.
+/// The workspace of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Workspace {
     pub(super) address: u64,
     pub(super) bytes: usize,
 }
 
-/// cuBLAS on a device. Whoever has it ends it, in the context it was made in. Invariant: the handle is cuBLAS's, live, ours.
+/// A handle of cuBLAS on a device. Its owner destroys it in the context in which it was made. Invariant: the handle is cuBLAS's, live,
+/// ours.
 pub(super) struct Handle {
     of: &'static Cublas,
     raw: Raw,
     version: u32,
 }
 
-// SAFETY: cuBLAS takes a handle from any thread, from one at a time: calls that change or use it take `&mut`.
+// SAFETY: cuBLAS takes a handle from any thread, from one at a time. Calls that change or use it take `&mut`.
 unsafe impl Send for Handle {}
 
 impl Handle {
-    /// The context is this thread's, and nothing is captured: it takes memory of the device's for itself.
+    /// Creates a handle. The context must be current on this thread, and nothing may be captured, because cuBLAS allocates memory of the
+    /// device.
     pub(super) fn new(emulated: bool) -> Result<Self, CublasError> {
         let of = Cublas::get(emulated)?;
         let mut handle = Self {
@@ -156,7 +159,7 @@ impl Handle {
             (of.functions.create)(&raw mut handle.raw)
         })?;
         let mut version = 0;
-        // SAFETY: the handle is live, the pointer is to a local.
+        // SAFETY: the handle is live, and the pointer is to a local.
         let told = unsafe { (of.functions.version)(handle.raw, &raw mut version) };
         if let Err(error) = check("cublasGetVersion_v2", told) {
             handle.end();
@@ -166,22 +169,22 @@ impl Handle {
         Ok(handle)
     }
 
-    /// 120804 is 12.8.4.
+    /// Returns the version. 120804 is 12.8.4.
     pub(super) fn version(&self) -> u32 {
         self.version
     }
 
-    /// Ends it. The context is this thread's, and nothing is captured.
+    /// Destroys the handle. The context must be current on this thread, and nothing may be captured.
     pub(super) fn end(self) {
-        // SAFETY: by the invariant; it is not used any more. One that it will not have back goes with the context.
+        // SAFETY: the handle is live by the invariant, and it is not used any more. If cuBLAS refuses, it ends with the context.
         let _ = unsafe { (self.of.functions.destroy)(self.raw) };
     }
 
-    /// Puts products on a stream. The context is this thread's.
+    /// Queues products on a stream. The context must be current on this thread.
     ///
     /// # Safety
-    /// The matrices are of this type, and they and the workspace lie in live blocks: nobody else uses them but in the order of the
-    /// stream, and nobody else has the product.
+    /// The matrices must be of this type, and they and the workspace must be in live blocks. Nobody else may use them except in the order
+    /// of the stream, and nobody else may use the product.
     pub(super) unsafe fn multiply(
         &mut self,
         stream: StreamHandle,
@@ -196,25 +199,25 @@ impl Handle {
             set_math_mode,
             ..
         } = self.of.functions;
-        // It forgets the workspace with each stream it is given.
-        // SAFETY: the handle is live, the stream the caller's.
+        // cuBLAS resets the workspace whenever its stream is set.
+        // SAFETY: the handle is live, and the caller guarantees the stream.
         check("cublasSetStream_v2", unsafe { set_stream(self.raw, stream) })?;
         let at = std::ptr::with_exposed_provenance_mut(workspace.address as usize);
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees the workspace.
         let set = unsafe { set_workspace(self.raw, at, workspace.bytes) };
         check("cublasSetWorkspace_v2", set)?;
         let mode = if tf32 { EXACT | TF32 } else { EXACT };
         // SAFETY: the handle is live.
         check("cublasSetMathMode", unsafe { set_math_mode(self.raw, mode) })?;
         for call in calls {
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees the matrices.
             unsafe { self.gemm(kind, call) }?;
         }
         Ok(())
     }
 
     /// # Safety
-    /// As [`multiply`](Self::multiply).
+    /// The requirements of [`multiply`](Self::multiply).
     unsafe fn gemm(&mut self, Kind { data, compute }: Kind, call: &Gemm) -> Result<(), CublasError> {
         const DEFAULT: c_int = -1;
         let [left, right] = call.transposed.map(c_int::from);
@@ -223,7 +226,7 @@ impl Handle {
             .map(|at| std::ptr::with_exposed_provenance_mut::<c_void>(at as usize));
         let [a_leading, b_leading, c_leading] = call.leading;
         let [a_apart, b_apart, c_apart] = call.apart;
-        // What the product is multiplied by, and what was there before: in the type that is added up in.
+        // The factors of the product and of the previous content, in the type in which terms are added.
         let (doubles, singles) = ([1.0f64, 0.0], [1.0f32, 0.0]);
         let factors: [*const c_void; 2] = if compute == 70 {
             [0, 1].map(|at| (&raw const doubles[at]).cast())
@@ -236,7 +239,8 @@ impl Handle {
             gemm, gemm_batched, ..
         } = self.of.functions;
         if call.many == 1 {
-            // SAFETY: the caller's; the two factors are of the type that is computed in, and read before it returns.
+            // SAFETY: the caller guarantees the matrices. The two factors are of the type of the computation, and are read before the call
+            // returns.
             let done = unsafe {
                 gemm(
                     self.raw, left, right, m, n, k, alpha, a, data, a_leading, b, data, b_leading, beta, c,

@@ -1,62 +1,62 @@
-//! What can keep cuBLAS from a product.
+//! Errors of products by cuBLAS.
 
 use super::error::CudaError;
 use crate::dtype::DType;
 use thiserror::Error;
 
-/// Why a product of matrices was not formed by cuBLAS.
+/// The reason why cuBLAS did not compute a product of matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CublasError {
-    /// It is off.
+    /// cuBLAS is disabled.
     #[error("cuBLAS is off: MILLPOND_CUBLAS says so")]
     Off,
-    /// The driver is emulated, and runs no code of NVIDIA's.
+    /// The driver is emulated and runs no code of NVIDIA's.
     #[error(
         "cuBLAS is not looked for beside an emulated driver: set MILLPOND_CUBLAS to a library that runs there"
     )]
     Emulated,
-    /// There is none.
+    /// cuBLAS was not found.
     #[error(
         "no cuBLAS here ({why}): `pip install nvidia-cublas-cu12` and set MILLPOND_CUBLAS to its libcublas.so.12, or install the CUDA toolkit"
     )]
     Missing {
-        /// What was looked for.
+        /// The names that were looked for.
         why: &'static str,
     },
-    /// It has no products of this type.
+    /// cuBLAS does not support products of this type.
     #[error("cuBLAS multiplies no matrices of {dtype}")]
     Type {
         /// The type.
         dtype: DType,
     },
-    /// It cannot be told where the elements are, or that they are so many.
+    /// cuBLAS cannot describe the layout of the elements, or their number.
     #[error(
         "cuBLAS takes matrices of fewer than 2^31 rows and columns, of which the rows or the columns are contiguous and none is repeated, in up to 64 times a regular batch: copy the view, or leave it to the kernel"
     )]
     Layout,
-    /// The stream is captured, and it was not used on this queue before.
+    /// The stream is captured, and cuBLAS was not used on this queue before.
     #[error(
         "cuBLAS cannot be made ready while work is captured: form a product on this queue before the capture"
     )]
     Capturing,
-    /// The pool has no memory for what it needs besides the matrices.
+    /// The pool has no memory for the workspace.
     #[error("the pool has no {bytes} bytes for cuBLAS to work in")]
     Workspace {
-        /// Bytes that were asked for.
+        /// The bytes that were requested.
         bytes: usize,
     },
-    /// A call of it failed.
+    /// A call of cuBLAS failed.
     #[error("{call} failed: {name} ({status})")]
     Failed {
         /// The function that was called.
         call: &'static str,
-        /// What it answered.
+        /// The status that it returned.
         status: i32,
-        /// Its name for that.
+        /// cuBLAS's name of the status.
         name: &'static str,
     },
-    /// The driver.
+    /// The driver returned an error.
     #[error(transparent)]
     Cuda(#[from] CudaError),
 }

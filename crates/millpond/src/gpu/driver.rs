@@ -1,4 +1,4 @@
-//! The driver: one table of its functions, each looked for once. What is not there is a value.
+//! The driver: one table of its functions, each looked up once. Missing functions are represented as values.
 
 use super::abi::{
     Access, AllocationProperties, Code, ContextHandle, DeviceNumber, DevicePtr, EventHandle,
@@ -19,7 +19,7 @@ macro_rules! table {
         }
 
         impl Functions {
-            /// Those that are not there.
+            /// Returns the names of the missing functions.
             fn missing(&self) -> Vec<&'static str> {
                 let all = [$(($symbol, self.$name.is_some())),*];
                 all.into_iter().filter(|(_, there)| !there).map(|(symbol, _)| symbol).collect()
@@ -30,7 +30,7 @@ macro_rules! table {
             unsafe fn of(library: &Library) -> Self {
                 Self {
                     $($name: {
-                        // SAFETY: the driver's function of this name has this signature: the header says so.
+                        // SAFETY: the driver's function of this name has this signature according to its header.
                         let found = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
                         found.ok().map(|function| *function)
                     },)*
@@ -38,7 +38,7 @@ macro_rules! table {
             }
         }
 
-        /// Calls of each that were watched.
+        /// The counts of observed calls of each function.
         #[derive(Default)]
         struct Watched {
             $($name: Tally,)*
@@ -50,8 +50,8 @@ macro_rules! table {
             }
         }
 
-        /// The functions. Each one's `unsafe` is that of its pointers and handles: they are the driver's or a caller's own,
-        /// and live.
+        /// The functions. Each one's `unsafe` is that of its pointers and handles: they must be the driver's or a caller's own, and be
+        /// live.
         impl Driver {
             $(
                 #[allow(clippy::too_many_arguments, reason = "as the driver has it")]
@@ -59,7 +59,7 @@ macro_rules! table {
                     let function = self.functions.$name;
                     let function = function.ok_or(CudaError::Missing { function: $symbol })?;
                     let begun = calls::begin();
-                    // SAFETY: the caller's, as above.
+                    // SAFETY: the caller guarantees this, as above.
                     let code = unsafe { function($($arg),*) };
                     if let Some(begun) = begun {
                         self.watched.$name.ended(begun, code != SUCCESS);
@@ -212,27 +212,26 @@ fn loaded(_: &str) -> Option<Library> {
 
 /// The process's CUDA driver.
 ///
-/// Its functions are looked for by name when it is first asked for: a machine without a driver, or with one that lacks some of
-/// them, is told of by an error and not by a panic.
+/// Its functions are looked up by name on first use. A missing driver, or a missing function, causes an error and not a panic.
 pub(super) struct Driver {
     functions: Functions,
     watched: Watched,
-    /// Whether it is the one of `millpond-cuda-emu`.
+    /// Whether it is the driver of `millpond-cuda-emu`.
     emulated: bool,
-    /// Apart, as it is asked about what the others answer.
+    /// The function that names errors. It is not in the table, because it is called for the results of the others.
     error_name: Option<ErrorName>,
 }
 
 type ErrorName = unsafe extern "C" fn(Code, *mut *const c_char) -> Code;
 
 impl Driver {
-    /// The driver, initialised.
+    /// Returns the driver, initialised.
     pub(super) fn get() -> Result<&'static Self, CudaError> {
         static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
         let driver = match DRIVER.get() {
             Some(driver) => driver,
             None => {
-                // The child of a process that was loading it would wait forever.
+                // The child of a process that was loading the driver would wait forever.
                 fork::check()?;
                 fork::watch();
                 DRIVER.get_or_init(Self::load)
@@ -251,13 +250,13 @@ impl Driver {
     /// Initialises the driver in a library.
     ///
     /// # Errors
-    /// [`CudaError::NoDriver`] if the library is not a driver; otherwise the reason why the driver cannot be initialised.
+    /// Returns [`CudaError::NoDriver`] if the library is not a driver. Otherwise returns the reason why the driver cannot be initialised.
     fn begin(library: Library) -> Result<Self, CudaError> {
         // The library stays loaded, because the driver does not support being unloaded.
         let library: &'static Library = Box::leak(Box::new(library));
-        // SAFETY: the driver's function of this name has this signature: the header says so.
+        // SAFETY: the driver's function of this name has this signature according to its header.
         let error_name = unsafe { library.get::<ErrorName>(b"cuGetErrorName\0") };
-        // SAFETY: only the address is looked at.
+        // SAFETY: only the presence of the symbol is used.
         let own = unsafe { library.get::<*const c_void>(b"millpond_emu_calls\0") };
         let driver = Self {
             // SAFETY: the library has the driver's name, and stays loaded.
@@ -279,7 +278,7 @@ impl Driver {
         }
     }
 
-    /// The newest version of CUDA that it serves: 12080 is 12.8.
+    /// Returns the newest version of CUDA that the driver supports. 12080 is 12.8.
     pub(super) fn version(&self) -> Result<u32, CudaError> {
         let mut version = 0;
         // SAFETY: the pointer is to a local.
@@ -287,17 +286,17 @@ impl Driver {
         Ok(version.unsigned_abs())
     }
 
-    /// Functions that are called here and that it does not have.
+    /// Returns the names of the used functions that the driver does not have.
     pub(super) fn missing_functions(&self) -> Vec<&'static str> {
         self.functions.missing()
     }
 
-    /// Its functions with the calls of each that were watched.
+    /// Returns the functions with the counts of their observed calls.
     pub(super) fn calls(&self) -> Vec<DriverCalls> {
         self.watched.calls()
     }
 
-    /// Whether it is an emulated one.
+    /// Returns whether the driver is the emulated one.
     pub(super) fn is_emulated(&self) -> bool {
         self.emulated
     }
@@ -312,7 +311,7 @@ impl Driver {
 
     fn name_of(&self, code: Code) -> &'static str {
         const UNKNOWN: &str = "a code without a name";
-        // The answer of each look at work that still goes on: the driver is not asked for its name each time.
+        // Each query of unfinished work returns this code, so its name is not looked up each time.
         if code == NOT_READY {
             return "CUDA_ERROR_NOT_READY";
         }
@@ -330,7 +329,7 @@ impl Driver {
         name.to_str().unwrap_or(UNKNOWN)
     }
 
-    /// Whether virtual memory can be managed: all the functions that takes are there.
+    /// Returns whether the driver has all functions for virtual memory management.
     pub(super) fn has_virtual_memory(&self) -> bool {
         let of = &self.functions;
         of.address_reserve.is_some()
@@ -343,7 +342,7 @@ impl Driver {
             && of.set_access.is_some()
     }
 
-    /// Whether it has pools of its own.
+    /// Returns whether the driver has memory pools.
     pub(super) fn has_pools(&self) -> bool {
         let of = &self.functions;
         of.pool_create.is_some()

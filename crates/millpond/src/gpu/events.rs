@@ -1,4 +1,4 @@
-//! Points in the work of streams, as the engine asks for them.
+//! The engine's events: points in the work of streams.
 
 use super::abi::{EVENT_WITHOUT_TIME, EventHandle};
 use super::driver::Driver;
@@ -8,7 +8,7 @@ use millpond_engine::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Events that were not seen to be complete, and the driver's that are used again.
+/// Events that were not seen to be complete, and unused events of the driver.
 ///
 /// Invariant: each handle is the driver's, of the context that is entered for every call here, and is in one place.
 #[derive(Debug, Default)]
@@ -22,21 +22,21 @@ pub(super) struct Events {
 #[derive(Debug)]
 struct Point {
     stream: Arc<RawStream>,
-    /// None where it could not be marked: others capture the stream, or the driver refused. It is marked later then, where the
-    /// stream's work ends by that time.
+    /// `None` if the point could not be marked, because another library captures the stream or the driver refused. It is then marked later,
+    /// at the end of the stream's work at that time.
     mark: Option<EventHandle>,
 }
 
 impl Events {
-    /// An event that is complete already.
+    /// Returns an event that is complete already.
     pub(super) fn past(&mut self) -> Event {
         self.next += 1;
         Event(self.next)
     }
 
-    /// Marks the present end of a stream's work.
+    /// Records an event at the present end of a stream's work.
     pub(super) fn record(&mut self, driver: &Driver, stream: Arc<RawStream>) -> Event {
-        // Some are never asked for again: those that are complete serve anew.
+        // The engine does not query every event again, so the driver's events of complete ones are collected here.
         while let Some((&oldest, _)) = self.pending.first_key_value() {
             if !self.is_complete(driver, oldest) {
                 break;
@@ -51,15 +51,15 @@ impl Events {
         event
     }
 
-    /// The same without the driver: it is asked later.
+    /// Creates an event without calling the driver, which is called later.
     pub(super) fn note(&mut self, stream: Arc<RawStream>) -> Event {
         let event = self.past();
         self.pending.insert(event, Point { stream, mark: None });
         event
     }
 
-    /// An event of the driver's at the present end of a stream's work. What others capture is left alone: an event in it would be
-    /// a part of their graph.
+    /// Records an event of the driver at the present end of a stream's work. A stream that another library captures is left alone, because
+    /// the event would become part of its graph.
     fn mark(&mut self, driver: &Driver, stream: &RawStream) -> Result<EventHandle, CudaError> {
         if stream.is_captured_by_others() {
             return Err(CudaError::Captured);
@@ -87,7 +87,8 @@ impl Events {
         }
     }
 
-    /// The driver's for an event, which is marked now where it could not be before; none where the event is complete.
+    /// Returns the driver's event for an event, and records it now if that was not possible before. Returns `None` if the event is
+    /// complete.
     fn marked(&mut self, driver: &Driver, event: Event) -> Result<Option<EventHandle>, CudaError> {
         let Some(point) = self.pending.get(&event) else {
             return Ok(None);
@@ -111,7 +112,7 @@ impl Events {
         Ok(Some(mark))
     }
 
-    /// Whether the device has passed it. Where the driver cannot say it has not.
+    /// Returns whether the device has passed the event. Returns `false` if the driver cannot tell.
     pub(super) fn is_complete(&mut self, driver: &Driver, event: Event) -> bool {
         let handle = match self.marked(driver, event) {
             Ok(Some(handle)) => handle,
@@ -126,7 +127,7 @@ impl Events {
                 true
             }
             Err(error) => {
-                // Others began to capture the stream just before it was marked.
+                // Another library began to capture the stream just before it was marked.
                 if error.is_of_capture()
                     && let Some(point) = self.pending.get_mut(&event)
                 {
@@ -137,8 +138,8 @@ impl Events {
         }
     }
 
-    /// Makes a stream wait for it, on the device; or waits for it here, where others capture that stream and work from before
-    /// would spoil the capture.
+    /// Makes a stream wait for the event, on the device. If another library captures that stream, this thread waits instead, because
+    /// waiting for work outside of the capture would invalidate it.
     pub(super) fn wait(
         &mut self,
         driver: &Driver,
@@ -160,19 +161,19 @@ impl Events {
         unsafe { driver.stream_wait_event(live.handle(), handle, 0) }
     }
 
-    /// All are complete: their streams were waited for.
+    /// Marks all events as complete. Their streams have been waited for.
     pub(super) fn all_passed(&mut self) {
         let passed = std::mem::take(&mut self.pending);
         self.spare
             .extend(passed.into_values().filter_map(|point| point.mark));
     }
 
-    /// Gives the driver's back.
+    /// Destroys the driver's events.
     pub(super) fn end(&mut self, driver: &Driver) {
         self.all_passed();
         for handle in self.spare.drain(..) {
-            // Nothing can be done where the driver will not have it back.
-            // SAFETY: the event is ours by the invariant, and forgotten here.
+            // There is no remedy if the driver refuses.
+            // SAFETY: the event is ours by the invariant, and is removed here.
             let _ = insist(|| unsafe { driver.event_destroy(handle) });
         }
     }

@@ -1,4 +1,4 @@
-//! Points in a stream's work that others wait for.
+//! Points in a stream's work that can be waited for.
 
 use super::abi::{EVENT_WITH_TIME, EVENT_WITHOUT_TIME, EventHandle, NOT_READY};
 use super::device::CudaDevice;
@@ -37,7 +37,7 @@ impl Mark {
         Ok(mark)
     }
 
-    /// One that keeps the time at which the device came to it, which takes the device a little longer.
+    /// Creates a mark that records the time at which the device reaches it, which takes the device slightly longer.
     pub(crate) fn timed(device: &CudaDevice) -> Result<Self, CudaError> {
         Self::with_flags(device, EVENT_WITH_TIME)
     }
@@ -54,16 +54,16 @@ impl Mark {
         })
     }
 
-    /// Puts it at the present end of a stream of its device.
+    /// Records the mark at the present end of a stream of its device.
     ///
     /// # Errors
-    /// [`CudaError::Captured`] where the stream is: nobody could wait for it then.
+    /// Returns [`CudaError::Captured`] if the stream is captured, because the mark could not be waited for.
     pub(crate) fn record(&self, stream: &CudaStream) -> Result<(), CudaError> {
         expect_uncaptured(stream)?;
         self.record_captured(stream)
     }
 
-    /// The same in a capture, where it orders what is captured.
+    /// Like [`record`](Self::record), but also records in a capture, where the mark orders captured work.
     pub(super) fn record_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
         self.record_raw(stream.raw())
     }
@@ -76,16 +76,18 @@ impl Mark {
         unsafe { self.device.driver().event_record(self.event, live.handle()) }
     }
 
-    /// Has a stream of any device wait for it, on the device.
+    /// Makes a stream of any device wait for the mark, on the device.
     ///
     /// # Errors
-    /// [`CudaError::Captured`] where the stream is: what is captured waits for nothing else, and to ask for it spoils the capture.
+    /// Returns [`CudaError::Captured`] if the stream is captured. Captured work cannot wait for work outside of the capture, and an attempt
+    /// invalidates the capture.
     pub(crate) fn hold(&self, stream: &CudaStream) -> Result<(), CudaError> {
         expect_uncaptured(stream)?;
         self.hold_captured(stream)
     }
 
-    /// The same in a capture, of a mark in it: a stream that was not part of it joins.
+    /// Like [`hold`](Self::hold), but also works in a capture, with a mark of that capture. A stream that is not part of the capture joins
+    /// it.
     pub(super) fn hold_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
         // The default stream is that of the context which is entered.
         let _current = stream.enter()?;
@@ -97,7 +99,7 @@ impl Mark {
         }
     }
 
-    /// Whether it is past.
+    /// Returns whether the device has passed the mark.
     pub(crate) fn is_past(&self) -> Result<bool, CudaError> {
         let _current = self.device.enter_beside()?;
         // SAFETY: the event is ours.
@@ -108,7 +110,7 @@ impl Mark {
         }
     }
 
-    /// Milliseconds from another one to this; both keep the time, and are past.
+    /// Returns the milliseconds from another mark to this one. Both must record the time and be past.
     pub(crate) fn milliseconds_since(&self, begin: &Self) -> Result<f32, CudaError> {
         let _current = self.device.enter_beside()?;
         let mut time = 0.0;
@@ -121,7 +123,7 @@ impl Mark {
         Ok(time)
     }
 
-    /// Waits for it.
+    /// Waits for the mark.
     pub(crate) fn wait(&self) -> Result<(), CudaError> {
         let _current = self.device.enter_beside()?;
         // SAFETY: the event is ours.
@@ -150,14 +152,14 @@ impl Drop for Mark {
             }
         }
         if let Ok(_current) = self.device.enter_beside() {
-            // A driver that refuses ends it with the context.
-            // SAFETY: made by us, and nobody has it any more; the driver keeps what it needs of it until it is past.
+            // If the driver refuses, the event ends with the context.
+            // SAFETY: the event was made by us, and nobody has it any more. The driver keeps what it needs of it until it is past.
             let _ = insist(|| unsafe { self.device.driver().event_destroy(self.event) });
         }
     }
 }
 
-/// Whether what is put on a stream is done, and not written down.
+/// Checks that work on a stream is run and not captured.
 pub(super) fn expect_uncaptured(stream: &CudaStream) -> Result<(), CudaError> {
     match stream.is_capturing()? {
         true => Err(CudaError::Captured),
@@ -165,11 +167,11 @@ pub(super) fn expect_uncaptured(stream: &CudaStream) -> Result<(), CudaError> {
     }
 }
 
-/// Why something cannot be waited for, and whether it is over all the same.
+/// The reason why a wait failed, and whether the work has ended nevertheless.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unsettled {
     pub(crate) error: CudaError,
-    /// As [`nothing_goes_on`] has it.
+    /// The result of [`nothing_goes_on`] for the error.
     pub(crate) over: bool,
 }
 
@@ -198,7 +200,7 @@ pub(crate) fn settle_on(
     })
 }
 
-/// Whether an error means that no work of the device goes on for this process: it is lost, or was never this process's.
+/// Returns whether an error means that no work of this process runs on the device: the device is lost, or never belonged to this process.
 pub(crate) fn nothing_goes_on(error: CudaError) -> bool {
     error.is_fatal() || error == CudaError::Forked
 }

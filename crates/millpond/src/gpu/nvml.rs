@@ -1,5 +1,5 @@
-//! NVIDIA's management library: the few of its functions that say what each process has of a device. Looked for when it is first
-//! needed.
+//! NVIDIA's management library, of which only the functions that list the memory of each process on a device are used. It is loaded when it
+//! is first needed.
 
 use super::library::{functions, open};
 use libloading::Library;
@@ -7,17 +7,17 @@ use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::fmt;
 use std::ptr;
 
-/// Where the library is, if it is not where the loader looks.
+/// The environment variable with the path of the library, if it is not in the loader's path.
 const VARIABLE: &str = "MILLPOND_NVML";
 const NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
 const SUCCESS: c_int = 0;
 const INSUFFICIENT_SIZE: c_int = 7;
 
-/// What the system does not let us see.
+/// The value for memory that the system does not allow this process to see.
 const NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
 
-/// Processes of one device that are listed at most.
+/// The maximum number of listed processes of one device.
 const MOST: usize = 1024;
 
 /// The known sizes of an entry of the list in bytes: without instances, with instances, and with protected memory. The
@@ -56,10 +56,10 @@ functions! {
     }
 }
 
-/// The library. Invariant: it was begun (`nvmlInit_v2`), and `functions` are its own.
+/// The library. Invariant: it was initialised (`nvmlInit_v2`), and `functions` are its own.
 pub(crate) struct ManagementLibrary {
     functions: Functions,
-    /// Loaded as long as its functions are called.
+    /// Keeps the library loaded as long as its functions are called.
     _library: Library,
 }
 
@@ -70,12 +70,12 @@ impl fmt::Debug for ManagementLibrary {
 }
 
 impl ManagementLibrary {
-    /// Or why it cannot be used.
+    /// Loads and initialises the library. Returns the reason if it cannot be used.
     pub(crate) fn load() -> Result<Self, String> {
         let library = open(VARIABLE, &NAMES)?;
-        // SAFETY: the library's header gives its functions these signatures; it stays loaded beside them.
+        // SAFETY: the library's header gives its functions these signatures. It stays loaded beside them.
         let functions = unsafe { Functions::of(&library) }.map_err(|name| format!("it has no {name}"))?;
-        // SAFETY: takes nothing.
+        // SAFETY: it takes no arguments.
         let code = unsafe { (functions.init)() };
         if code != SUCCESS {
             return Err(format!("nvmlInit_v2 failed with code {code}"));
@@ -86,11 +86,11 @@ impl ManagementLibrary {
         })
     }
 
-    /// Each process on the device at this place of the bus, with its bytes where the system lets us see them.
+    /// Returns each process on the device at this address of the bus, with its bytes if the system allows this process to see them.
     pub(crate) fn processes(&self, bus: &str) -> Option<Vec<(u32, Option<u64>)>> {
         let bus = CString::new(bus).ok()?;
         let mut device = ptr::null_mut();
-        // SAFETY: the library was begun; the text ends with a null, and the pointer is to a local.
+        // SAFETY: the library was initialised, the text ends with a zero, and the pointer is to a local.
         let code = unsafe { (self.functions.device)(bus.as_ptr(), &raw mut device) };
         if code != SUCCESS {
             return None;
@@ -102,7 +102,7 @@ impl ManagementLibrary {
         {
             for info in list(ask, device)? {
                 let used = Some(info.used).filter(|bytes| *bytes != NOT_AVAILABLE);
-                // One that computes and draws is in both lists.
+                // A process that computes and draws is in both lists.
                 if !all.iter().any(|(process, _)| *process == info.process) {
                     all.push((info.process, used));
                 }
@@ -153,7 +153,7 @@ fn read(words: &[u64], count: usize) -> Option<Vec<ProcessInfo>> {
 
 impl Drop for ManagementLibrary {
     fn drop(&mut self) {
-        // SAFETY: it was begun once, and nothing of it is used from here on.
+        // SAFETY: the library was initialised once, and nothing of it is used from here on.
         let _ = unsafe { (self.functions.shutdown)() };
     }
 }

@@ -1,8 +1,8 @@
-//! Products of matrices on a queue: by cuBLAS where it takes them, and what was taken last.
+//! Products of matrices on a queue, by cuBLAS if it supports them, and the record of the last backend.
 //!
-//! One handle of cuBLAS serves a device, for one call at a time. What it works in is a block of the queue's pool, which the queue keeps: so
-//! it is counted, and a graph that was captured with it finds it where it was. While work is captured neither is made: both would be
-//! the capture's, or spoil it.
+//! One handle of cuBLAS serves a device, for one call at a time. Its workspace is a block of the queue's pool, which the queue keeps. The
+//! workspace is therefore counted, and a graph that was captured with it finds it at the same address. Neither the handle nor the workspace
+//! is created while work is captured: they would belong to the capture, or invalidate it.
 
 use super::buffer::DeviceBuffer;
 use super::cublas::{self, Gemm, Handle, Workspace};
@@ -17,18 +17,18 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What forms products of matrices on a device.
+/// The implementation that computes products of matrices on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MatmulBackend {
     /// NVIDIA's library.
     Cublas {
-        /// Its version; 120804 is 12.8.4.
+        /// The version of the library. 120804 is 12.8.4.
         version: u32,
     },
-    /// The kernel of this library, by tiles in shared memory.
+    /// This library's kernel, by tiles in shared memory.
     Tiled {
-        /// Why cuBLAS did not.
+        /// The reason why cuBLAS was not used.
         why: CublasError,
     },
 }
@@ -42,7 +42,7 @@ impl fmt::Display for MatmulBackend {
     }
 }
 
-/// What a queue knows of products.
+/// The state of products on a queue.
 #[derive(Default)]
 pub(super) struct Products {
     tf32: AtomicBool,
@@ -51,7 +51,7 @@ pub(super) struct Products {
 
 #[derive(Default)]
 struct State {
-    /// What cuBLAS works in. Work that uses it is on the queue's stream.
+    /// The workspace of cuBLAS. Work that uses it is on the queue's stream.
     workspace: Option<DeviceBuffer<u8>>,
     last: Option<MatmulBackend>,
 }
@@ -62,12 +62,13 @@ impl Products {
     }
 }
 
-/// cuBLAS on a device, or why there is none, which holds for as long as the device is had. What only failed is tried again.
+/// The device's handle of cuBLAS, or the reason why there is none. The reason holds as long as the device is open, except that a failed
+/// call is tried again.
 #[derive(Default)]
 pub(super) struct OfDevice(Option<Result<Handle, CublasError>>);
 
 impl OfDevice {
-    /// The context is this thread's.
+    /// Returns the handle, and creates it with the first call. The context must be current on this thread.
     fn handle(&mut self, stream: &CudaStream) -> Result<&mut Handle, CublasError> {
         let found = match self.0.take() {
             Some(found) => found,
@@ -75,7 +76,7 @@ impl OfDevice {
             None => Handle::new(stream.device().is_emulated()),
         };
         if let Err(why @ (CublasError::Failed { .. } | CublasError::Cuda(_))) = found {
-            // It may go better another time.
+            // Another attempt may succeed.
             return Err(why);
         }
         self.0.insert(found).as_mut().map_err(|why| *why)
@@ -85,9 +86,9 @@ impl OfDevice {
         matches!(self.0, Some(Ok(_)))
     }
 
-    /// Ends it. The context is this thread's.
+    /// Destroys the handle. The context must be current on this thread.
     pub(super) fn end(&mut self) {
-        // It waits for the device, which nobody may while something is captured: then it goes with the context.
+        // Destroying the handle waits for the device, which is not allowed during a capture. In that case the handle ends with the context.
         if let Some(Ok(handle)) = self.0.take()
             && !graph::are_captured()
         {
@@ -96,42 +97,43 @@ impl OfDevice {
     }
 }
 
-/// Whether this stream, or any by us, is captured.
+/// Returns whether this stream is captured, or this library captures any stream.
 fn is_captured(stream: &CudaStream) -> Result<bool, CublasError> {
     Ok(graph::are_captured() || stream.is_capturing()?)
 }
 
-/// What NVIDIA recommends: 32 MiB from compute capability 9.0 on, and 4 MiB before.
+/// Returns the size that NVIDIA recommends: 32 MiB from compute capability 9.0 on, and 4 MiB before.
 fn workspace_bytes(device: &CudaDevice) -> usize {
     let (major, _) = device.compute_capability();
     if major >= 9 { 32 << 20 } else { 4 << 20 }
 }
 
 impl CudaQueue {
-    /// Whether cuBLAS may round factors of single precision to 11 bits (TF32) to multiply them on tensor cores, several times
-    /// as fast. Off unless allowed: products of `f32` are then exact to single precision.
+    /// Sets whether cuBLAS may round factors of single precision to 11 bits (TF32) and multiply them on tensor cores, which is several
+    /// times as fast. The default is no: products of `f32` are then exact to single precision.
     pub fn allow_tf32(&self, allowed: bool) {
         self.products().tf32.store(allowed, Ordering::Relaxed);
     }
 
-    /// What formed the last product of matrices on this queue, and why not cuBLAS; none where there was none yet.
+    /// Returns the backend of the last product of matrices on this queue, with the reason if it was not cuBLAS. Returns `None` before the
+    /// first product.
     ///
-    /// cuBLAS is loaded with the first product: `libcublas.so` by the loader's path, or what the variable `MILLPOND_CUBLAS` names;
-    /// with `off` it is not looked for. Whatever it does not take or fails in, the library's own kernel does. The queue
-    /// then holds what cuBLAS works in: 4 MiB of the pool, or 32 MiB from compute capability 9.0 on. Products that are
-    /// [captured](super::Capture) are its only where the queue had one before, and the graph needs the queue for as long as it is
+    /// cuBLAS is loaded with the first product: `libcublas.so` from the loader's path, or the library that the environment variable
+    /// `MILLPOND_CUBLAS` names. The value `off` disables it. Products that cuBLAS does not support or fails in are computed by this
+    /// library's own kernel. The queue then holds the workspace of cuBLAS: 4 MiB of the pool, or 32 MiB from compute capability 9.0 on.
+    /// [Captured](super::Capture) products use cuBLAS only if the queue has used it before, and the graph needs the queue as long as it is
     /// launched.
     #[must_use]
     pub fn matmul_backend(&self) -> Option<MatmulBackend> {
         self.products().state().last
     }
 
-    /// Remembers what formed a product.
+    /// Records the backend of a product.
     fn formed_by(&self, backend: MatmulBackend) {
         self.products().state().last = Some(backend);
     }
 
-    /// The workspace, made with the first product.
+    /// Returns the workspace, and allocates it with the first product.
     fn workspace(&self) -> Result<Workspace, CublasError> {
         let place = |buffer: &DeviceBuffer<u8>| Workspace {
             address: buffer.address(),
@@ -144,11 +146,11 @@ impl CudaQueue {
             return Err(CublasError::Capturing);
         }
         let bytes = workspace_bytes(self.device());
-        // Not under the lock: whoever watches the pool is called from there.
+        // This allocates outside of the lock, because it calls the pool's observers.
         let made = self.pool().alloc(bytes, self.stream());
         let made = made.map_err(|_| CublasError::Workspace { bytes })?;
         let mut state = self.products().state();
-        // Another thread may have made one meanwhile: ours goes back, and not under the lock either.
+        // Another thread may have allocated one meanwhile. Then this one is freed, also outside of the lock.
         let surplus = match &state.workspace {
             Some(_) => Some(made),
             None => state.workspace.replace(made),
@@ -160,12 +162,12 @@ impl CudaQueue {
     }
 }
 
-/// Has cuBLAS form products on a queue's stream, with matrices of other streams too. Answers whether it does; where not, nothing that
-/// counts was done, and the caller forms them otherwise.
+/// Computes products with cuBLAS on a queue's stream, with matrices of this and other streams. Returns whether that succeeded. If not, no
+/// result was written that the caller may use, and the caller computes the products by other means.
 ///
 /// # Safety
-/// The elements that the calls say are of this type and lie in live blocks of the streams: nobody else uses them but in the order of
-/// these, and nobody else has the product.
+/// The elements that the calls describe must be of this type and in live blocks of the streams. Nobody else may use them except in the
+/// order of these streams, and nobody else may use the product.
 pub(crate) unsafe fn by_cublas(
     (queue, others): (&CudaQueue, &[&CudaStream]),
     dtype: DType,
@@ -173,7 +175,7 @@ pub(crate) unsafe fn by_cublas(
 ) -> bool {
     let formed = cublas::takes(dtype).and_then(|()| {
         let calls = calls().ok_or(CublasError::Layout)?;
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees the elements.
         unsafe { multiply(queue, others, dtype, &calls) }
     });
     queue.formed_by(match formed {
@@ -184,7 +186,7 @@ pub(crate) unsafe fn by_cublas(
 }
 
 /// # Safety
-/// As [`by_cublas`].
+/// The requirements of [`by_cublas`].
 unsafe fn multiply(
     queue: &CudaQueue,
     others: &[&CudaStream],
@@ -196,9 +198,9 @@ unsafe fn multiply(
         other.expect_on(device)?;
     }
     let tf32 = queue.products().tf32.load(Ordering::Relaxed);
-    // The first makes what takes memory of the device, whoever captures a stream meanwhile.
+    // The first call allocates memory of the device, whoever captures a stream meanwhile.
     let _current = device.enter_beside()?;
-    // Whether there is a cuBLAS at all, before memory is taken for it.
+    // This checks whether cuBLAS is available before a workspace is allocated for it.
     let version = device.cublas().handle(stream)?.version();
     let workspace = queue.workspace()?;
     launch::among(stream, others, || {

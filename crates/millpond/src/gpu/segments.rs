@@ -1,4 +1,4 @@
-//! Memory of the host that a driver hands out, segment by segment: what its sources have in common.
+//! Segments of host memory that the driver allocates, which the pinned and the managed source share.
 
 use super::abi::{ATTACH_GLOBAL, HOST_MAPPED, HOST_PORTABLE};
 use super::device::CudaDevice;
@@ -8,7 +8,7 @@ use millpond_engine::{Segment, SourceError};
 use std::collections::BTreeMap;
 use std::ptr;
 
-/// How the driver is asked.
+/// The way in which the driver allocates memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Pinned,
@@ -17,8 +17,8 @@ pub(super) enum Way {
 
 /// The segments of one source.
 ///
-/// Invariant: `held` has every segment that was taken and not given back, by its address; its memory is the driver's, lies from
-/// `start` on, and is nobody else's.
+/// Invariant: `held` has every segment that was taken and not given back, by its address. Its memory is the driver's, begins at `start`,
+/// and is nobody else's.
 #[derive(Debug)]
 pub(super) struct Segments {
     device: CudaDevice,
@@ -31,7 +31,7 @@ pub(super) struct Segments {
 #[derive(Clone, Copy, Debug)]
 struct Held {
     bytes: u64,
-    /// Where the driver has it begin.
+    /// The driver's own start address.
     start: u64,
 }
 
@@ -54,7 +54,7 @@ impl Segments {
         self.used
     }
 
-    /// What the machine has: the driver takes all of it from there.
+    /// Returns the memory of the machine, from which the driver allocates.
     pub(super) fn capacity() -> u64 {
         os::machine_memory().1
     }
@@ -78,7 +78,7 @@ impl Segments {
     }
 
     pub(super) fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        // What can be asked for is what an address plus its length can be.
+        // An address plus its length must be representable, so larger requests are refused.
         let size = usize::try_from(bytes.max(1))
             .ok()
             .filter(|size| *size < isize::MAX as usize);
@@ -91,7 +91,7 @@ impl Segments {
         Ok(Segment::new(address, bytes))
     }
 
-    /// Gives a segment back that is [held](Self::holds).
+    /// Frees a segment that is [held](Self::holds).
     pub(super) fn give(&mut self, segment: &Segment) {
         if let Some(held) = self.held.remove(&segment.address()) {
             self.used -= held.bytes;
@@ -99,7 +99,7 @@ impl Segments {
         }
     }
 
-    /// Calls with each segment, and gives it back.
+    /// Calls `with` for each segment, and frees it.
     pub(super) fn give_all(&mut self, mut with: impl FnMut(u64, u64)) {
         for (address, held) in std::mem::take(&mut self.held) {
             with(address, held.bytes);
@@ -108,7 +108,7 @@ impl Segments {
         self.used = 0;
     }
 
-    /// At a multiple of the system's page; and where the driver has it begin.
+    /// Allocates memory at a multiple of the system's page. Returns its address and the driver's own start address.
     fn take_aligned(&self, size: usize) -> Result<(u64, u64), CudaError> {
         let start = self.ask(size)?;
         let page = Self::page();
@@ -138,7 +138,7 @@ impl Segments {
         }
     }
 
-    /// What the driver will not have back it frees with the context; nobody uses it any more.
+    /// Frees memory that nobody uses any more. If the driver refuses, it frees the memory with the context.
     fn give_back(&self, held: Held) {
         let Ok(_current) = self.device.enter_beside() else {
             return;
@@ -147,7 +147,7 @@ impl Segments {
         match self.way {
             Way::Pinned => {
                 let at = ptr::with_exposed_provenance_mut(held.start as usize);
-                // SAFETY: the driver's and ours by the invariant, and forgotten by the caller.
+                // SAFETY: the memory is the driver's and ours by the invariant, and the caller does not use it again.
                 let _ = insist(|| unsafe { driver.host_free(at) });
             }
             // SAFETY: as above.
@@ -179,7 +179,8 @@ impl Segments {
     }
 }
 
-/// A source of plain segments over [`Segments`] in the field `segments`; what is done with each beside is said in two functions.
+/// Implements a source of plain segments over [`Segments`] in the field `segments`. The two functions are called for each segment that is
+/// taken or given back.
 macro_rules! source_of_segments {
     ($source:ty, $took:expr, $gives:expr) => {
         impl millpond_engine::Source for $source {
@@ -255,7 +256,7 @@ macro_rules! source_of_segments {
                 Event(self.segments.next_event())
             }
 
-            /// Blocks are the host's: whoever lends one to a device holds it until the device is done.
+            /// Blocks are the host's. A caller that lends one to a device holds it until the device no longer uses it.
             fn is_complete(&self, _event: Event) -> bool {
                 true
             }

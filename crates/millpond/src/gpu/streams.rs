@@ -1,4 +1,4 @@
-//! The streams a source knows, by the engine's numbers.
+//! The streams that a source knows, by the engine's numbers.
 
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
@@ -7,15 +7,16 @@ use super::mark::Mark;
 use super::stream::{CudaStream, Handles, RawStream};
 use std::sync::{Arc, Weak};
 
-/// Streams that have asked for memory or used it. Each is kept alive for as long as its number may stand for it.
+/// Streams that memory was allocated or used on. Each is kept alive as long as its number may stand for it.
 ///
-/// Invariant: a number stands for one stream as long as anybody has a handle of that. What is kept here is no handle: a stream that
-/// several of these know has ended for all of them once nobody else has it.
+/// Invariant: a number stands for one stream as long as anybody has a handle of that stream. The entries here are not handles: a stream
+/// that several of these lists know has ended for all of them once nobody else has it.
 #[derive(Debug)]
 pub(super) struct Streams {
     device: CudaDevice,
     known: Vec<Known>,
-    /// Whether the first was ever asked for: waiting for it is refused where a stream that goes with it is captured.
+    /// Whether the legacy stream, the first entry, was ever requested. Waiting for it is refused while a stream that synchronises with it
+    /// is captured.
     legacy: bool,
     /// Marks of streams of other libraries that may have ended by now. The marks are waited for in place of the streams.
     marks: Vec<Mark>,
@@ -72,7 +73,7 @@ impl Known {
 }
 
 impl Streams {
-    /// The legacy default stream is the first.
+    /// Creates a list with the legacy default stream as the first entry.
     pub(super) fn new(device: &CudaDevice) -> Self {
         Self {
             device: device.clone(),
@@ -83,8 +84,8 @@ impl Streams {
         }
     }
 
-    /// The number of a stream. That of one which nobody has any more is given on, once its work is done: what was freed on it
-    /// would be handed out on the other at once. Nothing is waited for.
+    /// Returns the number of a stream. The number of a stream without handles is reused once its work is complete, because memory that was
+    /// freed on the old stream is handed out on the new one at once. This waits for nothing.
     pub(super) fn number_of(&mut self, stream: &CudaStream) -> u32 {
         let known = self.known.iter().position(|known| known.stream.is(stream.raw()));
         let number = known.unwrap_or_else(|| self.add(stream));
@@ -106,22 +107,24 @@ impl Streams {
         }
     }
 
-    /// Those that may have used memory, but for what we capture: that had done all its work by then.
+    /// Returns the streams that may have used memory, without those that this library captures. The earlier work of those was complete when
+    /// the capture began.
     fn used(&self) -> impl Iterator<Item = &RawStream> {
         let known = self.known.iter().skip(usize::from(!self.legacy));
         let streams = known.map(|known| &*known.stream);
         streams.filter(|stream| !graph::is_captured(stream))
     }
 
-    /// Whether others capture none of them.
+    /// Returns whether other libraries capture none of these streams.
     pub(super) fn can_wait(&self) -> bool {
         !self.used().any(RawStream::is_captured_by_others)
     }
 
-    /// Waits for each of them.
+    /// Waits for each of these streams.
     ///
     /// # Errors
-    /// [`CudaError::Captured`] where others capture one: nothing was waited for then, and their capture goes on.
+    /// Returns [`CudaError::Captured`] if another library captures one of them. In that case this waits for nothing, and the capture
+    /// continues.
     pub(super) fn synchronize(&self) -> Result<(), CudaError> {
         let _current = self.device.enter_beside()?;
         if !self.can_wait() {
@@ -165,7 +168,7 @@ impl Streams {
         }
     }
 
-    /// The stream of a number, which is used from now on; the first where none has that number.
+    /// Returns the stream of a number and notes that it is used from now on. If no stream has the number, returns the first.
     pub(super) fn used_as(&mut self, number: u32) -> Arc<RawStream> {
         let known = self.known.get(number as usize).unwrap_or(&self.known[0]);
         let stream = Arc::clone(&known.stream);
@@ -173,7 +176,7 @@ impl Streams {
         stream
     }
 
-    /// Whether all of them have done their work; of one that is captured nobody can say.
+    /// Returns whether all of these streams have completed their work. Returns `false` if one of them is captured.
     pub(super) fn are_idle(&self) -> bool {
         let mut used = self.known.iter().skip(usize::from(!self.legacy));
         used.all(|known| known.stream.is_idle())
@@ -183,7 +186,7 @@ impl Streams {
                 .is_none_or(|moment| self.device.waits().ended_since(moment))
     }
 
-    /// The stream of a number, if it has asked for something.
+    /// Returns the stream of a number, if there is one.
     pub(super) fn stream(&self, number: u32) -> Option<&RawStream> {
         self.known.get(number as usize).map(|known| &*known.stream)
     }
