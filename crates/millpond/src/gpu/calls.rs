@@ -1,34 +1,34 @@
-//! Calls of the driver, counted and timed while somebody wants to know.
+//! Counts and times calls of the driver on request.
 
 use super::driver::Driver;
 use super::error::CudaError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Read at every call of the driver: that, and nothing else, is what it costs to be able to watch.
+/// Whether calls are counted. Reading this is the only cost of a call while they are not.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// Calls of one of the driver's functions while they were watched.
+/// The counted calls of one of the driver's functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverCalls {
-    /// The function.
+    /// The name of the function.
     pub function: &'static str,
-    /// Calls that have returned.
+    /// The number of calls that have returned.
     pub calls: u64,
-    /// Of these, those that did not answer success: "not ready" of an event is among them.
+    /// The number of these calls that did not return success. This includes "not ready" for an event.
     pub failed: u64,
-    /// From call to return, added up, on whichever threads.
+    /// The total time from call to return, on all threads.
     pub time: Duration,
 }
 
-/// Has this process's calls of CUDA's driver counted and timed from now on, or no more. It is off at first.
+/// Starts or stops counting and timing this process's calls of CUDA's driver. The default is off.
 pub fn watch_driver_calls(watch: bool) {
     WATCHED.store(watch, Ordering::Relaxed);
 }
 
-/// The driver's functions that were called while they were watched, since the program began; take the difference of two answers
-/// for a part of it.
+/// Returns the driver's functions that were called while counting was on, since the start of the program. Use the difference of two results
+/// for a part of the program.
 ///
 /// ```
 /// use millpond::cuda::{self, CudaDevice, CudaError};
@@ -46,20 +46,20 @@ pub fn watch_driver_calls(watch: bool) {
 /// ```
 ///
 /// # Errors
-/// Where there is no driver.
+/// Returns an error if there is no driver.
 pub fn driver_calls() -> Result<Vec<DriverCalls>, CudaError> {
     let mut calls = Driver::get()?.calls();
     calls.retain(|of| of.calls > 0);
     Ok(calls)
 }
 
-/// When a call begins, if it is watched.
+/// Returns the start time of a call, if calls are counted.
 #[inline]
 pub(super) fn begin() -> Option<Instant> {
     WATCHED.load(Ordering::Relaxed).then(Instant::now)
 }
 
-/// Calls of one function.
+/// The counts of one function.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     calls: AtomicU64,

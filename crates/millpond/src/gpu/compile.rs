@@ -1,4 +1,4 @@
-//! A program's own CUDA C: how it is compiled, and for which device.
+//! Compilation of a program's own CUDA C, and the choice of the architecture.
 
 use super::device::CudaDevice;
 use super::kernel_error::KernelError;
@@ -7,12 +7,12 @@ use super::nvrtc::Nvrtc;
 use std::ffi::CString;
 use std::path::Path;
 
-/// How CUDA C is compiled: for [`CudaModule::compile_with`].
+/// The options with which [`CudaModule::compile_with`] compiles CUDA C.
 ///
-/// The compiler is NVRTC, loaded when it is first needed: `libnvrtc.so` by the loader's path, or what the variable
-/// `MILLPOND_NVRTC` names. Unless an option says otherwise it compiles for the device's compute capability, or for the newest
-/// below that it knows. If several versions are installed, one that is no newer than the driver is preferred. A driver refuses
-/// PTX of a newer compiler, so a newer compiler compiles to a binary for the device instead. Nothing is stored on disk.
+/// The compiler is NVRTC, which is loaded on first use: `libnvrtc.so` from the loader's path, or the library that the environment variable
+/// `MILLPOND_NVRTC` names. Unless an option says otherwise, it compiles for the device's compute capability, or for the newest lower one
+/// that it knows. If several versions are installed, one that is no newer than the driver is preferred. A driver refuses PTX of a newer
+/// compiler, so a newer compiler compiles to a binary for the device instead. Nothing is stored on disk.
 ///
 /// ```
 /// use millpond::cuda::CompileOptions;
@@ -27,13 +27,13 @@ pub struct CompileOptions {
 }
 
 impl CompileOptions {
-    /// None of its own.
+    /// Creates empty options.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What errors call the source; `kernel.cu` unless said otherwise.
+    /// Sets the name of the source in errors. The default is `kernel.cu`.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
@@ -46,20 +46,20 @@ impl CompileOptions {
         self.option(format!("--define-macro={name}={value}"))
     }
 
-    /// A folder in which `#include` looks.
+    /// Adds a folder in which `#include` searches.
     #[must_use]
     pub fn include(self, folder: impl AsRef<Path>) -> Self {
         self.option(format!("--include-path={}", folder.as_ref().display()))
     }
 
-    /// Any other option of NVRTC's, such as `--std=c++17`.
+    /// Adds any other option of NVRTC, such as `--std=c++17`.
     #[must_use]
     pub fn option(mut self, option: impl Into<String>) -> Self {
         self.arguments.push(option.into());
         self
     }
 
-    /// The options, as the compiler gets them after the architecture.
+    /// Returns the options that the compiler receives after the architecture.
     #[must_use]
     pub fn arguments(&self) -> &[String] {
         &self.arguments
@@ -68,7 +68,7 @@ impl CompileOptions {
     /// Compiles a source to PTX for a device.
     ///
     /// # Errors
-    /// As [`CudaModule::compile`], but for what the driver says.
+    /// Returns the errors of [`CudaModule::compile`], except those of the driver.
     pub fn to_ptx(&self, device: &CudaDevice, source: &str) -> Result<String, KernelError> {
         let nvrtc = Nvrtc::get()?;
         let architecture = architecture(device.compute_capability(), &nvrtc.architectures());
@@ -114,8 +114,8 @@ impl CompileOptions {
     }
 }
 
-/// A device's compute capability, or the newest below it that the compiler knows: newer devices run that too. Where it knows none
-/// such, the device's own: it says so itself.
+/// Returns a device's compute capability, or the newest lower one that the compiler knows, because newer devices also run its code. If the
+/// compiler knows no such architecture, this returns the device's own, and the compiler reports the error.
 fn architecture((major, minor): (u32, u32), known: &[u32]) -> u32 {
     let own = major * 10 + minor;
     let older = known.iter().copied().filter(|known| *known <= own);
@@ -137,7 +137,7 @@ fn text(text: &str) -> Result<CString, KernelError> {
 }
 
 impl CudaModule {
-    /// Compiles CUDA C for the device, and loads it. Kernels are declared `extern "C" __global__`: so their names stay as they are.
+    /// Compiles CUDA C for the device, and loads it. Kernels must be declared `extern "C" __global__`, so that their names are not mangled.
     ///
     /// ```
     /// use millpond::cuda::{CudaDevice, CudaError, CudaModule, CudaStream, DevicePool, KernelError};
@@ -170,16 +170,16 @@ impl CudaModule {
     /// ```
     ///
     /// # Errors
-    /// [`KernelError::NoCompiler`] if NVRTC is not installed, [`KernelError::Compile`] with the compiler's log if the source
-    /// has errors, and the errors of [`load`](Self::load).
+    /// Returns [`KernelError::NoCompiler`] if NVRTC is not installed, [`KernelError::Compile`] with the compiler's log if the source has
+    /// errors, and the errors of [`load`](Self::load).
     pub fn compile(device: &CudaDevice, source: &str) -> Result<Self, KernelError> {
         Self::compile_with(device, source, &CompileOptions::new())
     }
 
-    /// The same with options.
+    /// Compiles CUDA C with options, and loads it.
     ///
     /// # Errors
-    /// As [`compile`](Self::compile); [`KernelError::Compiler`] where the compiler does not know an option.
+    /// Returns the errors of [`compile`](Self::compile), and [`KernelError::Compiler`] if the compiler does not know an option.
     pub fn compile_with(
         device: &CudaDevice,
         source: &str,

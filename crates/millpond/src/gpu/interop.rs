@@ -1,6 +1,6 @@
-//! Next to cudarc: its streams as ours, our buffers lent to it, its slices taken over.
+//! Interoperation with cudarc: using its streams, lending buffers to it, and taking over its slices.
 //!
-//! Both work in the primary context of a device, so that neither copies anything for the other.
+//! Both libraries work in the primary context of a device, so nothing has to be copied between them.
 
 use super::buffer::{DeviceBuffer, Loan};
 use super::device::CudaDevice;
@@ -15,10 +15,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 impl CudaDevice {
-    /// The device of a context of cudarc's.
+    /// Returns the device of a context of cudarc.
     ///
     /// # Errors
-    /// [`CudaError::OtherContext`] where it is not the device's primary one, and what the driver says.
+    /// Returns [`CudaError::OtherContext`] if the context is not the device's primary one, and the errors of the driver.
     pub fn of_cudarc(context: &theirs::CudaContext) -> Result<Self, CudaError> {
         let number = u32::try_from(context.ordinal()).unwrap_or(u32::MAX);
         let device = Self::get(number)?;
@@ -28,7 +28,7 @@ impl CudaDevice {
 }
 
 impl CudaStream {
-    /// A stream of cudarc's as one of ours: the same stream, which lives for as long as either has it.
+    /// Returns a handle of a stream of cudarc. It is the same stream, which lives as long as either library has a handle.
     ///
     /// ```
     /// use cudarc::driver::CudaContext;
@@ -52,7 +52,7 @@ impl CudaStream {
     /// ```
     ///
     /// # Errors
-    /// As [`CudaDevice::of_cudarc`], and [`CudaError::PerThread`].
+    /// Returns the errors of [`CudaDevice::of_cudarc`], and [`CudaError::PerThread`] for the per-thread default stream.
     pub fn of_cudarc(stream: &Arc<theirs::CudaStream>) -> Result<Self, CudaError> {
         // The header's `CU_STREAM_PER_THREAD`.
         if stream.cu_stream().addr() == 2 {
@@ -64,13 +64,13 @@ impl CudaStream {
     }
 }
 
-/// Elements of a [`DeviceBuffer`] that are lent to cudarc, for a stream of its own. What is done with them there comes before what is
-/// put on the buffer's stream once this has been dropped.
+/// Elements of a [`DeviceBuffer`] that are lent to cudarc, for one of its streams. Work on them there comes before work that is queued on
+/// the buffer's stream after this value has been dropped.
 ///
-/// Of its other streams that use the views cudarc knows while it tracks events, as it does by itself; whoever switches that off
-/// orders them.
+/// cudarc knows its other streams that use the views as long as it tracks events, which is its default. A program that disables the
+/// tracking must order those streams.
 ///
-/// A [`CudaSlice`] itself is never had: it could be kept, and would give memory to the driver that is a pool's.
+/// The [`CudaSlice`] itself is not accessible, because it could be kept, and would then free memory of a pool through the driver.
 pub struct Lent<'a, T: Element + DeviceRepr> {
     stream: CudaStream,
     /// Invariant: the buffer has a loan of these elements, and the loan is a [`Slice`].
@@ -92,22 +92,22 @@ impl<T: Element + DeviceRepr> Drop for Slice<T> {
 }
 
 impl<T: Element + DeviceRepr> DeviceBuffer<T> {
-    /// Lends the elements to cudarc, to be used on a stream of its own. That waits, on the device, for what the buffer's stream has
-    /// to do by now.
+    /// Lends the elements to cudarc, for use on one of its streams. That stream waits, on the device, for the work that is queued on the
+    /// buffer's stream now.
     ///
     /// # Errors
-    /// Where the stream is of another device or context, or captured, and what the driver says.
+    /// Returns an error if the stream is of another device or context or is captured, and the errors of the driver.
     pub fn lend(&mut self, stream: &Arc<theirs::CudaStream>) -> Result<Lent<'_, T>, CudaError> {
         let ours = CudaStream::of_cudarc(stream)?;
         ours.expect_on(self.on())?;
-        // Work that is written down is done later, when the elements may be somebody else's.
+        // Captured work runs later, when the elements may belong to somebody else.
         if ours.is_capturing()? {
             return Err(CudaError::Capturing);
         }
         ours.wait_for(self.stream())?;
         self.record_use(&ours)?;
         let (address, len) = (self.address(), self.len());
-        // It makes events, and panics where the driver refuses.
+        // cudarc creates events here, and panics if the driver refuses.
         let upgraded = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: the elements exist for as long as the buffer has the slice. The slice is never dropped as a `CudaSlice`,
             // so cudarc never frees them.
@@ -123,11 +123,11 @@ impl<T: Element + DeviceRepr> DeviceBuffer<T> {
         })
     }
 
-    /// Takes over a slice of cudarc's: the same memory, which goes back to cudarc when the buffer is dropped and its work is done.
-    /// Its stream is the slice's.
+    /// Takes over a slice of cudarc. The memory stays the same, and is returned to cudarc when the buffer is dropped and its work is
+    /// complete. The buffer's stream is the slice's.
     ///
     /// # Errors
-    /// The slice itself with what is wrong: its context is not the device's primary one, or what the driver says.
+    /// Returns the slice with an error if its context is not the device's primary one, and with the errors of the driver.
     pub fn from_cudarc(slice: CudaSlice<T>) -> Result<Self, (CudaError, CudaSlice<T>)> {
         let stream = match CudaStream::of_cudarc(slice.stream()) {
             Ok(stream) => stream,
@@ -137,17 +137,17 @@ impl<T: Element + DeviceRepr> DeviceBuffer<T> {
         let mut slice = slice;
         let theirs = Arc::clone(slice.stream());
         let address = {
-            // What other streams of cudarc's still do with it comes first.
+            // The work of cudarc's other streams on the slice comes first.
             let (address, _used) = slice.device_ptr_mut(&theirs);
             address
         };
-        // SAFETY: the slice has these elements, and is kept until the buffer has gone.
+        // SAFETY: the slice has these elements, and is kept until the buffer has been dropped.
         Ok(unsafe { Self::foreign(address, len, &stream, Box::new(slice)) })
     }
 }
 
 impl<T: Element + DeviceRepr> Lent<'_, T> {
-    /// To be read.
+    /// Returns a view for reading.
     #[must_use]
     pub fn view(&self) -> CudaView<'_, T> {
         let loan = self.buffer.lent().map(|loan| loan as &dyn Any);
@@ -157,7 +157,7 @@ impl<T: Element + DeviceRepr> Lent<'_, T> {
         }
     }
 
-    /// To be read and written.
+    /// Returns a view for reading and writing.
     #[must_use]
     pub fn view_mut(&mut self) -> CudaViewMut<'_, T> {
         let loan = self.buffer.loan().as_deref_mut().map(|loan| loan as &mut dyn Any);
@@ -167,7 +167,7 @@ impl<T: Element + DeviceRepr> Lent<'_, T> {
         }
     }
 
-    /// The buffer they are of.
+    /// Returns the buffer that contains the elements.
     #[must_use]
     pub fn buffer(&self) -> &DeviceBuffer<T> {
         self.buffer
@@ -177,7 +177,7 @@ impl<T: Element + DeviceRepr> Lent<'_, T> {
 impl<T: Element + DeviceRepr> Drop for Lent<'_, T> {
     fn drop(&mut self) {
         drop(self.buffer.loan().take());
-        // Where the buffer's stream cannot wait, this thread does.
+        // If the buffer's stream cannot wait, this thread waits.
         let ordered = self.buffer.stream().clone().wait_for(&self.stream);
         let _ = ordered.or_else(|_| self.stream.synchronize());
     }

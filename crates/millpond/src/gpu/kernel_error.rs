@@ -1,63 +1,63 @@
-//! What can be wrong with modules and launches.
+//! Errors of modules and launches.
 
 use super::error::CudaError;
 use thiserror::Error;
 
-/// Why a module could not be loaded, or a kernel of it not be launched.
+/// The reason why a module could not be loaded, or why one of its kernels could not be launched.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum KernelError {
     /// A call failed for a reason that has nothing to do with kernels.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// A text with a zero in it, at which whoever reads it would stop.
+    /// The text contains a zero, at which the driver would stop reading.
     #[error(
         "byte {at} of the text is 0: give source, PTX and options without, and what is no text to `load_image`"
     )]
     NoText {
-        /// Where it is.
+        /// The position of the zero.
         at: usize,
     },
-    /// What was to be loaded as PTX is an image that a compiler has made.
+    /// The text is an image that a compiler has made, and not PTX.
     #[error("this is no PTX but an image that was made of it: load it with `load_image`")]
     Image,
-    /// CUDA C was to be compiled, and there is no compiler.
+    /// CUDA C cannot be compiled, because no compiler was found.
     #[error(
         "no NVRTC here to compile CUDA C ({why}): `pip install nvidia-cuda-nvrtc-cu12` and set MILLPOND_NVRTC to its libnvrtc.so.12, or install the CUDA toolkit"
     )]
     NoCompiler {
-        /// What was looked for.
+        /// The names that were looked for.
         why: String,
     },
     /// The compiler found errors in the source.
     #[error("{name} cannot be compiled{}", said(.log))]
     Compile {
-        /// What the source is called.
+        /// The name of the source.
         name: String,
-        /// What the compiler said, with the numbers of lines.
+        /// The compiler's messages, with line numbers.
         log: String,
     },
-    /// The compiler failed for another reason than the source.
+    /// The compiler failed for a reason other than the source.
     #[error("{call} failed: {name} ({code}){}", said(.log))]
     Compiler {
         /// The function that was called.
         call: &'static str,
-        /// What it answered.
+        /// The code that it returned.
         code: i32,
-        /// NVRTC's name for that.
+        /// NVRTC's name of the code.
         name: String,
-        /// What the compiler said; empty where it said nothing.
+        /// The compiler's messages, which may be empty.
         log: String,
     },
-    /// The driver could not make code of it.
+    /// The driver could not load the code.
     #[error("the module cannot be loaded: {why}{}", said(.log))]
     Refused {
-        /// What the driver answered.
+        /// The driver's error.
         why: CudaError,
-        /// What its compiler said; empty where it said nothing.
+        /// The messages of the driver's compiler, which may be empty.
         log: String,
     },
-    /// There is code, and none for this device.
+    /// The image contains code, but none for this device.
     #[error(
         "there is no code for cuda:{device}, which is of compute capability {}.{}: compile to PTX of at most that, or for just that",
         .compute.0, .compute.1
@@ -68,7 +68,7 @@ pub enum KernelError {
         /// Its compute capability.
         compute: (u32, u32),
     },
-    /// The module has no such entry.
+    /// The module does not have this entry.
     #[error(
         "the module has no entry {name:?}: declare the kernel `extern \"C\" __global__`, so that its name stays as it is"
     )]
@@ -76,42 +76,42 @@ pub enum KernelError {
         /// The name.
         name: String,
     },
-    /// A kernel has another number of parameters than it was given.
+    /// The number of arguments differs from that of the kernel's parameters.
     #[error("{kernel} has {expected} parameters, and {found} were given")]
     Parameters {
         /// The kernel.
         kernel: String,
-        /// Parameters it has.
+        /// The number of parameters.
         expected: usize,
-        /// Arguments it was given.
+        /// The number of arguments.
         found: usize,
     },
-    /// A parameter is of another size than what was given for it.
+    /// The size of an argument differs from that of the parameter.
     #[error("parameter {index} of {kernel} is of {expected} bytes, and {found} were given")]
     Parameter {
         /// The kernel.
         kernel: String,
-        /// Which one, from 0.
+        /// The index of the parameter, from 0.
         index: usize,
-        /// Bytes it has.
+        /// The bytes of the parameter.
         expected: usize,
-        /// Bytes it was given.
+        /// The bytes of the argument.
         found: usize,
     },
-    /// The device does not take a grid, or blocks, of this shape.
+    /// The device does not support a grid or blocks of this shape.
     #[error(
         "{kernel} cannot be launched with a grid of {grid:?} blocks of {block:?} threads and {shared} bytes of shared memory each: {why}"
     )]
     Shape {
         /// The kernel.
         kernel: String,
-        /// Blocks along each of three dimensions.
+        /// The number of blocks along each of three dimensions.
         grid: [u32; 3],
-        /// Threads of a block, the same way.
+        /// The number of threads of a block along each of three dimensions.
         block: [u32; 3],
-        /// Bytes of dynamic shared memory of a block.
+        /// The bytes of dynamic shared memory of a block.
         shared: u32,
-        /// What the driver answered.
+        /// The driver's error.
         why: CudaError,
     },
 }

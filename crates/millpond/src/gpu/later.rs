@@ -1,8 +1,8 @@
-//! What cannot be ended while streams are captured, and is as soon as they are not.
+//! Items that cannot be freed while streams are captured, and are freed as soon as that is possible.
 //!
-//! A source that is dropped has to wait for the streams that used its memory before that goes back, and a module for those that run
-//! its code. While others capture one of them nobody can. So what is to be ended is kept here, whole, and dropped again at the
-//! next chance; what still cannot end keeps itself once more.
+//! A source that is dropped has to wait for the streams that used its memory before the memory is freed, and a module has to wait for those
+//! that run its code. That is not possible while another library captures one of them. The item is therefore kept here, whole, and dropped
+//! again at the next chance. If it still cannot be freed, it is kept once more.
 
 use super::fork;
 use std::any::Any;
@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 struct Kept {
-    /// Ends when it is dropped.
+    /// The item, which is freed when it is dropped.
     _what: Box<dyn Any + Send>,
     device: u32,
-    /// Of the device's memory.
+    /// The bytes of the device's memory that the item holds.
     bytes: u64,
 }
 
 static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
-/// How many those are, to be looked at without a lock.
+/// The number of kept items, which can be read without a lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn kept() -> MutexGuard<'static, Vec<Kept>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps what could not end, and holds so many bytes of a device.
+/// Keeps an item that could not be freed and that holds `bytes` bytes of a device.
 pub(super) fn keep(what: impl Any + Send, device: u32, bytes: u64) {
     kept().push(Kept {
         _what: Box::new(what),
@@ -35,18 +35,18 @@ pub(super) fn keep(what: impl Any + Send, device: u32, bytes: u64) {
     COUNT.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Lets what is kept end, as far as it can by now.
+/// Drops the kept items. Those that still cannot be freed are kept again.
 pub(super) fn retry() {
     if COUNT.load(Ordering::Acquire) == 0 || fork::is_forked() {
         return;
     }
     let all = std::mem::take(&mut *kept());
     COUNT.fetch_sub(all.len(), Ordering::AcqRel);
-    // Outside the lock: one may keep itself again.
+    // The items are dropped outside of the lock, because an item may be kept again.
     drop(all);
 }
 
-/// Bytes of a device that are still to go back, of sources that nobody has any more.
+/// Returns the bytes of a device that are still to be freed, of sources that were dropped.
 pub(super) fn bytes(device: u32) -> u64 {
     let kept = kept();
     let of = kept.iter().filter(|kept| kept.device == device);

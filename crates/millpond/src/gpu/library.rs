@@ -1,10 +1,10 @@
-//! CUDA's libraries beside the driver, each looked for when it is first needed. What is not there is a value.
+//! Loads CUDA's libraries other than the driver, each on first use. A missing library is represented as a value.
 
 use libloading::Library;
 use std::ffi::OsStr;
 
-/// Loads the library that a variable of the environment names, or else the first of these names that the loader finds. Nothing is
-/// looked for beside what the variable says. Answers why there is none.
+/// Loads the library that an environment variable names. If the variable is not set, loads the first of `names` that the loader finds.
+/// Returns the reason if there is none.
 pub(super) fn open(variable: &str, names: &[&str]) -> Result<Library, String> {
     if let Some(said) = std::env::var_os(variable).filter(|said| !said.is_empty()) {
         return load(&said).map_err(|why| format!("{variable} is set, and {why}"));
@@ -14,11 +14,11 @@ pub(super) fn open(variable: &str, names: &[&str]) -> Result<Library, String> {
 }
 
 fn load(name: &OsStr) -> Result<Library, String> {
-    // SAFETY: a library of CUDA's, or what the user says is one. They do nothing of note when they are loaded.
+    // SAFETY: the library is one of CUDA's, or one that the user declares to be. Loading it has no relevant side effects.
     unsafe { Library::new(name) }.map_err(|error| error.to_string())
 }
 
-/// A table of a library's functions: those it has to have, then those it may have.
+/// Defines a table of a library's functions: first the required ones, then the optional ones.
 ///
 /// ```ignore
 /// functions! { Functions { create = "fooCreate"(foo: *mut Foo); } { version = "fooVersion"(version: *mut c_int); } }
@@ -37,19 +37,19 @@ macro_rules! functions {
         }
 
         impl $table {
-            /// Or the name of the first that is missing.
+            /// Looks up the functions. Returns the name of the first required function that is missing.
             ///
             /// # Safety
-            /// The library's functions of these names have these signatures. It stays loaded as long as they are called.
+            /// The library's functions of these names must have these signatures. It must stay loaded as long as they are called.
             unsafe fn of(library: &libloading::Library) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
-                        // SAFETY: the caller's.
+                        // SAFETY: the caller guarantees the signature.
                         let found = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
                         *found.map_err(|_| $symbol)?
                     },)*
                     $($other: {
-                        // SAFETY: the caller's.
+                        // SAFETY: the caller guarantees the signature.
                         let found = unsafe { library.get(concat!($may, "\0").as_bytes()) };
                         found.ok().map(|function| *function)
                     },)*

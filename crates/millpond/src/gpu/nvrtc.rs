@@ -1,4 +1,4 @@
-//! NVRTC: CUDA C to PTX. A library of its own, loaded when something is first compiled.
+//! NVRTC, which compiles CUDA C to PTX. It is a separate library, which is loaded with the first compilation.
 
 use super::device::CudaDevice;
 use super::kernel_error::KernelError;
@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
-/// Says where the library is, for those who have it where the loader does not look.
+/// The environment variable with the path of the library, if it is not in the loader's path.
 const VARIABLE: &str = "MILLPOND_NVRTC";
 /// The names of the library, each with its version of CUDA, the newest first.
 const NAMES: &[(u32, &str)] = &[
@@ -59,16 +59,16 @@ functions! {
 
 type ErrorString = unsafe extern "C" fn(Code) -> *const c_char;
 
-/// The process's NVRTC.
+/// The NVRTC library of the process.
 pub(super) struct Nvrtc {
     functions: Functions,
-    /// Apart, as it answers a text.
+    /// This is not in the table, because it returns a text.
     error_string: Option<ErrorString>,
     _library: Library,
 }
 
 impl Nvrtc {
-    /// The library, loaded once.
+    /// Returns the library, which is loaded once.
     pub(super) fn get() -> Result<&'static Self, KernelError> {
         static NVRTC: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
         let loaded = NVRTC.get_or_init(Self::load).as_ref();
@@ -77,7 +77,7 @@ impl Nvrtc {
 
     fn load() -> Result<Self, String> {
         let library = library::open(VARIABLE, &names(CudaDevice::driver_version().ok()))?;
-        // SAFETY: NVRTC's header has these signatures; the library is kept beside them.
+        // SAFETY: NVRTC's header has these signatures. The library is kept beside them.
         let functions = unsafe { Functions::of(&library) };
         let functions = functions.map_err(|name| format!("the library that was found has no {name}"))?;
         // SAFETY: as above.
@@ -104,7 +104,8 @@ impl Nvrtc {
         self.functions.cubin_size.is_some() && self.functions.cubin.is_some()
     }
 
-    /// Compute capabilities that it compiles for, as 90 for 9.0; none where it is too old to say.
+    /// Returns the compute capabilities that the library compiles for, such as 90 for 9.0. The list is empty if the library is too old to
+    /// report them.
     pub(super) fn architectures(&self) -> Vec<u32> {
         let (Some(count_of), Some(fill)) = (self.functions.arch_count, self.functions.archs) else {
             return Vec::new();
@@ -117,7 +118,7 @@ impl Nvrtc {
             return Vec::new();
         }
         let mut all: Vec<c_int> = vec![0; count];
-        // SAFETY: there is room for as many as it has just said.
+        // SAFETY: there is room for as many as the library has just reported.
         if unsafe { fill(all.as_mut_ptr()) } != SUCCESS {
             return Vec::new();
         }
@@ -126,7 +127,7 @@ impl Nvrtc {
             .collect()
     }
 
-    /// Compiles a source to PTX. The name is what the log calls it.
+    /// Compiles a source to PTX. `name` is the source's name in the log.
     pub(super) fn compile(
         &self,
         name: &CStr,
@@ -163,7 +164,7 @@ impl Nvrtc {
         let program = self.program(name, source)?;
         let places: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let count = c_int::try_from(places.len()).unwrap_or(c_int::MAX);
-        // SAFETY: the program is live, and there are so many options, each a C string.
+        // SAFETY: the program is live, and there are as many options as `count` says, each a C string.
         let compiled = unsafe { (self.functions.compile)(program.handle, count, places.as_ptr()) };
         match compiled {
             SUCCESS => Ok(program),
@@ -199,7 +200,7 @@ impl Nvrtc {
             unsafe { function(code) }
         });
         let name = name.filter(|name| !name.is_null()).map(|name| {
-            // SAFETY: its names are constants that end with a zero, in a library that stays loaded.
+            // SAFETY: the library's names are constants that end with a zero, in a library that stays loaded.
             let name = unsafe { CStr::from_ptr(name) };
             name.to_string_lossy().into_owned()
         });
@@ -212,7 +213,7 @@ impl Nvrtc {
     }
 }
 
-/// A source at the compiler. Invariant: the handle is NVRTC's, live, and ours.
+/// A program of the compiler. Invariant: the handle is NVRTC's, live, and ours.
 struct Program<'a> {
     of: &'a Nvrtc,
     handle: Handle,
@@ -220,7 +221,7 @@ struct Program<'a> {
 
 impl Drop for Program<'_> {
     fn drop(&mut self) {
-        // SAFETY: by the invariant; it is not used any more.
+        // SAFETY: the handle is live by the invariant, and it is not used any more.
         let _ = unsafe { (self.of.functions.destroy)(&raw mut self.handle) };
     }
 }
@@ -229,7 +230,7 @@ type SizeOf = unsafe extern "C" fn(Handle, *mut usize) -> Code;
 type Fill = unsafe extern "C" fn(Handle, *mut c_char) -> Code;
 
 impl Program<'_> {
-    /// A text of it, without the zero that ends it.
+    /// Returns a text of the program, without the zero that ends it.
     fn text(&self, size: (&'static str, SizeOf), fill: (&'static str, Fill)) -> Result<String, KernelError> {
         let mut text = self.bytes(size, fill)?;
         let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
@@ -244,17 +245,17 @@ impl Program<'_> {
         (call, fill): (&'static str, Fill),
     ) -> Result<Vec<u8>, KernelError> {
         let mut bytes = 0;
-        // SAFETY: the program is live, the pointer is to a local.
+        // SAFETY: the program is live, and the pointer is to a local.
         let told = unsafe { size_of(self.handle, &raw mut bytes) };
         self.of.check(size_call, told)?;
         let mut text = vec![0_u8; bytes];
-        // SAFETY: the program is live, and there is as much room as it has just said.
+        // SAFETY: the program is live, and there is as much room as it has just reported.
         let filled = unsafe { fill(self.handle, text.as_mut_ptr().cast()) };
         self.of.check(call, filled)?;
         Ok(text)
     }
 
-    /// What the compiler said; nothing where it cannot be had.
+    /// Returns the compiler's messages, or an empty text if they cannot be read.
     fn log(&self) -> String {
         let log = self.text(
             ("nvrtcGetProgramLogSize", self.of.functions.log_size),

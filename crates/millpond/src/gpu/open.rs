@@ -1,11 +1,11 @@
-//! An open device as recordings, the monitor and the readings of memory pressure see it.
+//! An open device as seen by recordings, the monitor and the readings of memory pressure.
 
 use super::device::{CudaDevice, DeviceMemory, open_devices};
 use super::nvml::ManagementLibrary;
 use crate::device::{self, Device, OpenDevice};
 use std::sync::OnceLock;
 
-/// Has the devices that this process has opened listed among the open devices.
+/// Registers the devices that this process has opened among the open devices.
 pub(super) fn provide() {
     device::provide(|| {
         let open = |device| -> Box<dyn OpenDevice> { Box::new(device) };
@@ -27,7 +27,7 @@ impl OpenDevice for CudaDevice {
         Some((free, total))
     }
 
-    /// Asks NVIDIA's management library, which is loaded for the first device that is asked.
+    /// Asks NVIDIA's management library, which is loaded on first use.
     fn processes(&self) -> Option<Vec<(u32, Option<u64>)>> {
         static LIBRARY: OnceLock<Option<ManagementLibrary>> = OnceLock::new();
         let library = LIBRARY.get_or_init(|| ManagementLibrary::load().ok());

@@ -1,8 +1,9 @@
-//! Words without their zeros: what is sent to a device where much of it is zero, and a kernel puts back (`kernels/expand.cu`).
+//! Data without its zero words, which is sent to a device and expanded by a kernel (`kernels/expand.cu`).
 //!
-//! Groups of 1,024 words of four bytes. First there is for each group where its words begin among all that are kept, then for each
-//! 32 bits of four bytes that say which of its words are kept, then the words. So each word's place is found from a few bits that lie
-//! beside it, by any number of threads at once, and nothing is ever lost: what is not zero is kept as it is.
+//! The data consists of groups of 1,024 words of four bytes. The packed form first has, for each group, the index of its first word among
+//! all words that are kept. Then come, for each 32 words, four bytes with one bit for each word that is kept, and then the kept words. Any
+//! number of threads can therefore find the place of a word from a few neighbouring bits. Nothing is lost: words that are not zero are kept
+//! unchanged.
 
 mod group;
 mod speed;
@@ -12,19 +13,19 @@ mod threads;
 use group::pack_group;
 pub(super) use speed::{HostSpeed, Speeds};
 
-/// Words and bytes of a group.
+/// The words and the bytes of a group.
 const WORDS: usize = 1024;
 pub(super) const GROUP: usize = 4 * WORDS;
-/// Bytes that come with a group whatever it holds.
+/// The bytes of the header of a group, whatever it contains.
 const HEAD: usize = 4 + WORDS / 8;
-/// Groups that are looked at to tell whether it pays.
+/// The number of groups in a sample.
 const SAMPLE: usize = 64;
 
-/// Bytes that were packed.
+/// The size of packed data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Packed {
     pub(super) groups: usize,
-    /// Words that are kept.
+    /// The number of words that are kept.
     pub(super) kept: usize,
 }
 
@@ -34,12 +35,13 @@ impl Packed {
     }
 }
 
-/// The most bytes that so many bytes of whole groups may come to and still be worth it.
+/// Returns the most bytes that data of whole groups may be packed to for packing to be worth it.
 pub(super) fn worth(bytes: usize) -> usize {
     bytes / 8 * 7
 }
 
-/// What bytes would come to, as a share of what they are, by a few groups that lie evenly spread; none where there is no whole group.
+/// Estimates the packed size as a share of the original size, from a few groups at equal distances. Returns `None` if there is no whole
+/// group.
 pub(super) fn share(bytes: &[u8]) -> Option<f64> {
     let groups = bytes.len() / GROUP;
     if groups == 0 {
@@ -47,7 +49,7 @@ pub(super) fn share(bytes: &[u8]) -> Option<f64> {
     }
     let looked = groups.min(SAMPLE);
     let sizes = (0..looked).map(|number| {
-        // The middle of each part of equal size, so that neither end counts for more.
+        // This is the middle of each part of equal size, so that neither end has more weight.
         let group = (2 * number + 1) * groups / (2 * looked);
         let words = bytes[group * GROUP..][..GROUP].as_chunks::<4>().0;
         HEAD + 4 * words.iter().filter(|word| **word != [0; 4]).count()
@@ -55,13 +57,13 @@ pub(super) fn share(bytes: &[u8]) -> Option<f64> {
     Some(sizes.sum::<usize>() as f64 / (looked * GROUP) as f64)
 }
 
-/// Bytes that [`share`] looks at.
+/// Returns the bytes that [`share`] reads.
 pub(super) fn sampled(bytes: usize) -> usize {
     (bytes / GROUP).min(SAMPLE) * GROUP
 }
 
-/// Packs whole groups into `to`; none where they come to more than is [worth] it, which is known as soon as it is so. Large ones are
-/// packed by as many threads as operations on tensors take.
+/// Packs whole groups into `to`. Returns `None` as soon as they take more than is [worth] it. Large data is packed by as many threads as
+/// operations on tensors use.
 pub(super) fn pack(from: &[u8], to: &mut [u8]) -> Option<Packed> {
     let groups = from.len() / GROUP;
     let room = Room::new(to.get_mut(..worth(from.len()))?, groups)?;
@@ -74,7 +76,7 @@ pub(super) fn pack(from: &[u8], to: &mut [u8]) -> Option<Packed> {
     Some(Packed { groups, kept })
 }
 
-/// Where groups go.
+/// The destination of groups.
 struct Room<'a> {
     starts: &'a mut [[u8; 4]],
     maps: &'a mut [u8],
@@ -92,17 +94,18 @@ impl<'a> Room<'a> {
         })
     }
 
-    /// Packs groups, before which so many words are kept; answers how many are kept of these, or none where there is no room.
+    /// Packs groups that follow `before` kept words. Returns how many words of these groups are kept, or `None` if there is not enough
+    /// room.
     fn pack(self, from: &[u8], before: usize) -> Option<usize> {
         let mut kept = 0;
         let parts = from.chunks_exact(GROUP).zip(self.starts);
         for ((group, start), map) in parts.zip(self.maps.chunks_exact_mut(WORDS / 8)) {
             *start = u32::try_from(before + kept).ok()?.to_ne_bytes();
-            // A group is written as if all of it were kept: each word where the next one goes that is not zero.
+            // A group is written as if all of it were kept: each word goes to the place after the last word that is not zero.
             let room = self.words.get_mut(kept..)?;
             kept += match room.first_chunk_mut::<WORDS>() {
                 Some(room) => pack_group(group, map, room),
-                // The last ones, for which there may not be as much room.
+                // These are the last words, for which there may be less room than a whole group.
                 None => {
                     let mut apart = [[0; 4]; WORDS];
                     let more = pack_group(group, map, &mut apart);
@@ -119,7 +122,7 @@ impl<'a> Room<'a> {
 mod tests {
     use super::*;
 
-    /// As the kernel does it.
+    /// Expands the data like the kernel.
     fn expand(from: &[u8], packed: Packed) -> Vec<u8> {
         let word = |at: usize| u32::from_ne_bytes(*from.as_chunks::<4>().0.get(at).expect("inside"));
         let words = packed.groups * (1 + WORDS / 32);
@@ -140,7 +143,7 @@ mod tests {
         to
     }
 
-    /// Words of which one in so many is not zero, as `pick` says by their number.
+    /// Returns words of which those selected by `pick` are not zero.
     fn words(groups: usize, pick: impl Fn(usize) -> bool) -> Vec<u8> {
         let word = |at: usize| if pick(at) { (at as u32) << 3 | 1 } else { 0 };
         (0..groups * WORDS)
@@ -173,7 +176,7 @@ mod tests {
         let full = words(9, |_| true);
         let mut to = vec![0; full.len()];
         assert!(share(&full).is_some_and(|share| share > 1.0) && pack(&full, &mut to).is_none());
-        // The sample sees what lies everywhere, and not what lies in one place; packing itself finds out.
+        // The sample misses zeros that are unevenly spread. Packing itself detects that it is not worth it.
         let late = words(1000, |at| at % (WORDS * 15) >= WORDS);
         let seen = share(&late).is_some_and(|share| share < 7.0 / 8.0);
         assert!(pack(&late, &mut vec![0; late.len()]).is_none() || seen);

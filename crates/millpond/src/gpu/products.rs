@@ -205,7 +205,7 @@ unsafe fn multiply(
     let workspace = queue.workspace()?;
     launch::among(stream, others, || {
         let mut cublas = device.cublas();
-        // SAFETY: the caller's; the workspace is the queue's, whose work with it is all on this stream.
+        // SAFETY: the caller guarantees the matrices. The workspace is the queue's, whose work with it is all on this stream.
         unsafe {
             cublas
                 .handle(stream)?

@@ -1,12 +1,12 @@
-//! Bytes on a device, and what is done with them whoever they belong to.
+//! Bytes on a device, and the operations on them, for all owners.
 
 use super::error::CudaError;
 use super::stream::CudaStream;
 
-/// Bytes on a device, with the stream that work on them is put on.
+/// Bytes on a device, and the stream on which work on them is queued.
 ///
-/// Invariant: they are there, and may be read and written in the order of the stream, as long as what this borrows is; written only
-/// by who has them alone.
+/// Invariant: the bytes exist, and may be read and written in the order of the stream, for as long as the borrow lasts. They are written
+/// only by a caller that has them exclusively.
 #[derive(Clone, Copy)]
 pub(crate) struct Span<'a> {
     address: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Span<'a> {
 
 impl<'a> Span<'a> {
     /// # Safety
-    /// The invariant holds for `'a`.
+    /// The invariant must hold for `'a`.
     pub(crate) unsafe fn new(address: u64, bytes: usize, stream: &'a CudaStream) -> Self {
         Self {
             address,
@@ -36,14 +36,14 @@ impl<'a> Span<'a> {
         })
     }
 
-    /// Makes all bytes zero; does not wait for it.
+    /// Queues the zeroing of all bytes, and does not wait for it.
     pub(crate) fn fill_zero(self) -> Result<(), CudaError> {
         if self.bytes == 0 {
             return Ok(());
         }
         let device = self.stream.device();
         let _current = self.stream.enter()?;
-        // SAFETY: the invariant; whoever asks has them alone.
+        // SAFETY: by the invariant. The caller has the bytes exclusively.
         unsafe {
             device
                 .driver()
@@ -51,8 +51,8 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Copies as many bytes of the same device here and does not wait for it: after what the other's stream has to do by now, and
-    /// before what is put there later.
+    /// Copies the same number of bytes of the same device to this span, and does not wait for it. The copy comes after the work that is
+    /// queued on the other span's stream now, and before work that is queued there later.
     pub(crate) fn copy_from(self, other: Span<'_>) -> Result<(), CudaError> {
         debug_assert_eq!(self.bytes, other.bytes);
         let device = self.stream.device();
@@ -63,19 +63,19 @@ impl<'a> Span<'a> {
         self.stream.wait_for(other.stream)?;
         let copied = {
             let _current = self.stream.enter()?;
-            // SAFETY: the invariants of both, of which the other's stream waits for this one below.
+            // SAFETY: by the invariants of both spans. The other span's stream waits for this one below.
             unsafe {
                 device
                     .driver()
                     .copy_on_device(self.address, other.address, self.bytes, self.stream.handle())
             }
         };
-        // Where the other stream cannot wait, this thread does.
+        // If the other stream cannot wait, this thread waits.
         let ordered = other.stream.wait_for(self.stream);
         ordered.or_else(|_| self.stream.synchronize()).and(copied)
     }
 
-    /// Copies as many bytes from the host, and waits until they are there.
+    /// Copies the same number of bytes from the host, and waits until the copy is complete.
     pub(crate) fn write(self, bytes: &[u8]) -> Result<(), CudaError> {
         debug_assert_eq!(self.bytes, bytes.len());
         if bytes.is_empty() {
@@ -83,7 +83,7 @@ impl<'a> Span<'a> {
         }
         let device = self.stream.device();
         let _current = self.stream.enter()?;
-        // SAFETY: both have these bytes; the host's are borrowed until the stream was waited for below.
+        // SAFETY: both have these bytes. The host's are borrowed until the stream has been waited for below.
         let copied = unsafe {
             device.driver().copy_to_device(
                 self.address,
@@ -92,11 +92,11 @@ impl<'a> Span<'a> {
                 self.stream.handle(),
             )
         };
-        // Also where the driver refused: it may have begun.
+        // The wait is needed even if the driver refused, because the copy may have begun.
         self.stream.wait().and(copied)
     }
 
-    /// Copies the bytes to the host, and waits for them.
+    /// Copies the bytes to the host, and waits until the copy is complete.
     pub(crate) fn read(self, bytes: &mut [u8]) -> Result<(), CudaError> {
         debug_assert_eq!(self.bytes, bytes.len());
         if bytes.is_empty() {
@@ -105,7 +105,7 @@ impl<'a> Span<'a> {
         let device = self.stream.device();
         let _current = self.stream.enter()?;
         let to = bytes.as_mut_ptr().cast();
-        // SAFETY: both have these bytes; the host's are borrowed until the stream was waited for below.
+        // SAFETY: both have these bytes. The host's are borrowed until the stream has been waited for below.
         let copied = unsafe {
             device
                 .driver()
@@ -115,7 +115,7 @@ impl<'a> Span<'a> {
     }
 }
 
-/// Refuses another number of elements.
+/// Returns an error if the number of elements is not the expected one.
 pub(crate) fn expect_elements(expected: usize, found: usize) -> Result<(), CudaError> {
     if expected == found {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Copies of ordinary memory that go on while the host does, on a thread of their own.
+//! Asynchronous copies of ordinary memory, each on a thread of its own.
 
 use super::error::CudaError;
 use super::transfer::TransferError;
@@ -7,7 +7,7 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// A copy on its way through a [`Staging`](super::Staging), on a thread that has both ends meanwhile. Dropping one waits.
+/// A copy through a [`Staging`](super::Staging), on a thread that owns both ends meanwhile. Dropping it waits for the copy.
 #[must_use = "dropping it waits for the copy"]
 pub struct Staged<E> {
     work: Arc<Mutex<Work<E>>>,
@@ -44,19 +44,20 @@ impl<E: Send + 'static> Staged<E> {
         }
     }
 
-    /// Whether the thread has done its part: of a copy to the device all is read, and the last of it may still be on its way.
+    /// Returns whether the thread has finished. In a copy to the device, all elements have then been read, and the last ones may still be
+    /// on their way.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits for the thread, and gives both ends back.
+    /// Waits for the thread, and returns both ends.
     ///
     /// # Errors
-    /// What the driver says, with both ends.
+    /// Returns the errors of the driver, with both ends.
     ///
     /// # Panics
-    /// Where the function that copies on the host has: with its panic.
+    /// Panics if the function that copies on the host has panicked, with the same payload.
     pub fn wait(mut self) -> Result<E, TransferError<E>> {
         if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join) {
             resume_unwind(panic);
@@ -76,7 +77,7 @@ fn take<E>(work: &Mutex<Work<E>>) -> Option<E> {
 
 impl<E> Drop for Staged<E> {
     fn drop(&mut self) {
-        // Its panic was told when it happened.
+        // The panic was reported when it happened.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -1,12 +1,12 @@
-//! One group: the words that are not zero side by side. Compiled twice, for processors with AVX2 and for all others.
+//! Packs one group, by moving the words that are not zero together. It is compiled twice, for processors with AVX2 and for all others.
 
 use super::WORDS;
 
-/// Words that one store of AVX2's has.
+/// The number of words in one AVX2 store.
 #[cfg(target_arch = "x86_64")]
 const LANES: usize = 8;
 
-/// Puts the words that are not zero side by side, and a bit for each word; answers how many they are.
+/// Moves the words that are not zero together and writes a bit for each word. Returns the number of kept words.
 pub(super) fn pack_group(group: &[u8], map: &mut [u8], to: &mut [[u8; 4]; WORDS]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("popcnt") {
@@ -16,15 +16,15 @@ pub(super) fn pack_group(group: &[u8], map: &mut [u8], to: &mut [[u8; 4]; WORDS]
     by_words(group, map, to)
 }
 
-/// Word by word.
+/// Packs word by word.
 fn by_words(group: &[u8], map: &mut [u8], to: &mut [[u8; 4]; WORDS]) -> usize {
     let mut kept = 0;
     let parts = group.as_chunks::<128>().0;
     for (part, bits) in parts.iter().zip(map.as_chunks_mut::<4>().0) {
         let mut mask = 0u32;
         for (bit, word) in part.as_chunks::<4>().0.iter().enumerate() {
-            // Always written, and passed over where it is zero: there is nothing to guess for the processor. The mask is no
-            // limit: fewer than all of a group were kept before its last word.
+            // Every word is written, but a zero does not advance the position, so there is no branch that the processor could
+            // mispredict. The mask has no effect: fewer words than a whole group were kept before its last word.
             to[kept & (WORDS - 1)] = *word;
             let is_kept = u32::from(*word != [0; 4]);
             mask |= is_kept << bit;
@@ -35,7 +35,7 @@ fn by_words(group: &[u8], map: &mut [u8], to: &mut [[u8; 4]; WORDS]) -> usize {
     kept
 }
 
-/// Eight words at a time: which are zero is one comparison, and they are moved together by one permutation.
+/// Packs eight words at a time. One comparison finds the zeros, and one permutation moves the other words together.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,popcnt")]
 fn by_lanes(group: &[u8], map: &mut [u8], to: &mut [[u8; 4]; WORDS]) -> usize {
@@ -53,8 +53,8 @@ fn by_lanes(group: &[u8], map: &mut [u8], to: &mut [[u8; 4]; WORDS]) -> usize {
         let mask = !_mm256_movemask_ps(zeros) as u8;
         let order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(ORDER[usize::from(mask)])));
         let together = _mm256_permutevar8x32_epi32(words, order);
-        // All eight are written, and those behind the kept ones are passed over. No more words are kept than were read, so there is
-        // room for eight.
+        // All eight are written, but only the kept ones advance the position. No more words are kept than were read, so there is room for
+        // eight.
         if let Some(room) = to.get_mut(4 * kept..4 * (kept + LANES)) {
             room.copy_from_slice(bytemuck::bytes_of(&together));
         }
@@ -64,7 +64,7 @@ fn by_lanes(group: &[u8], map: &mut [u8], to: &mut [[u8; 4]; WORDS]) -> usize {
     kept
 }
 
-/// For each choice of eight words the numbers of those that are chosen, in order.
+/// For each choice of eight words, the indices of the chosen words, in order.
 #[cfg(target_arch = "x86_64")]
 static ORDER: [[u8; LANES]; 256] = {
     let mut all = [[0; LANES]; 256];
@@ -87,7 +87,7 @@ static ORDER: [[u8; LANES]; 256] = {
 mod tests {
     use super::*;
 
-    /// What the processor at hand does is what is done word by word.
+    /// The processor's own version gives the same result as the version that works word by word.
     #[test]
     fn both_ways_are_one() {
         let mut seed = 1u32;

@@ -1,10 +1,10 @@
-//! Whether packing pays on this host and this link: by what both do, measured.
+//! Decides from measured speeds whether packing pays on this host and link.
 
 use super::{GROUP, pack};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// What the host does, in bytes a second: one thread copies, and as many pack as will.
+/// The speeds of the host in bytes per second: one thread copies, and several threads pack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::gpu) struct HostSpeed {
     pub(in crate::gpu) copy: f64,
@@ -13,27 +13,27 @@ pub(in crate::gpu) struct HostSpeed {
 
 static HOST: OnceLock<HostSpeed> = OnceLock::new();
 
-/// Bytes that are packed to see how fast that goes: more than a core's own cache has.
+/// The bytes that are packed for the measurement, which are more than a core's own cache holds.
 const MEASURED: usize = 4 << 20;
 
 impl HostSpeed {
-    /// Of a host whose work takes none of the device's time, as on an emulated device's clock.
+    /// A host whose work takes no time on the device's clock, as with an emulated device.
     pub(in crate::gpu) const FREE: Self = Self {
         copy: f64::INFINITY,
         pack: f64::INFINITY,
     };
 
-    /// Measured once, in some milliseconds.
+    /// Returns the speeds, which are measured once. The measurement takes some milliseconds.
     pub(in crate::gpu) fn measured() -> Self {
         *HOST.get_or_init(Self::measure)
     }
 
-    /// What was measured, or said, so far.
+    /// Returns the speeds if they were measured or set before.
     pub(in crate::gpu) fn known() -> Option<Self> {
         HOST.get().copied()
     }
 
-    /// Says what is measured otherwise, where nothing was yet.
+    /// Sets the speeds if they were not measured or set before.
     pub(in crate::gpu) fn assume(self) {
         let _ = HOST.set(self);
     }
@@ -58,7 +58,7 @@ impl HostSpeed {
     }
 }
 
-/// The best of three, in bytes a second.
+/// Returns the best of three runs, in bytes per second.
 fn rate(mut work: impl FnMut()) -> f64 {
     let mut round = || {
         let begun = Instant::now();
@@ -69,17 +69,17 @@ fn rate(mut work: impl FnMut()) -> f64 {
     MEASURED as f64 / best.as_secs_f64().max(1e-9)
 }
 
-/// Speeds of all that takes part, in bytes a second.
+/// The speeds of the host and the link, in bytes per second.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::gpu) struct Speeds {
     pub(in crate::gpu) host: HostSpeed,
-    /// From pinned memory to the device.
+    /// The speed of copies from pinned memory to the device.
     pub(in crate::gpu) link: f64,
 }
 
 impl Speeds {
-    /// Whether bytes get there an eighth sooner packed to a share of them than as they are. The host fills a slot while the link carries
-    /// another, so the slower of both counts.
+    /// Returns whether a packed copy with this share of the original bytes is faster by at least an eighth. The host fills a slot while the
+    /// link carries another, so the slower of the two determines the time.
     pub(in crate::gpu) fn pay(&self, share: f64) -> bool {
         let packed = (1.0 / self.host.pack).max(share / self.link);
         let plain = (1.0 / self.host.copy).max(1.0 / self.link);

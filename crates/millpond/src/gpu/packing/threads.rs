@@ -1,13 +1,14 @@
-//! Groups packed by several threads. Each has a part of them; the words of a part are counted first, so that its place is known.
+//! Packs groups with several threads. Each thread has a part of them. The words of all parts are counted first, so that the place of each
+//! part is known.
 
 use super::{GROUP, Room, WORDS};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Bytes from which on it takes several: below, to wake them takes longer.
+/// The least bytes for which several threads are used. For less, waking the threads takes longer than the work.
 pub(super) const LEAST: usize = 1 << 20;
 
-/// Packs whole groups in so many parts at most; answers how many words are kept, or none where there is no room for them.
+/// Packs whole groups in at most `parts` parts. Returns the number of kept words, or `None` if there is not enough room.
 pub(super) fn pack(from: &[u8], room: Room<'_>, parts: usize) -> Option<usize> {
     let part = (from.len() / GROUP).div_ceil(parts.max(1)).max(1) * GROUP;
     let counts = among(from.chunks(part).collect(), count);
@@ -31,9 +32,11 @@ pub(super) fn pack(from: &[u8], room: Room<'_>, parts: usize) -> Option<usize> {
     packed.into_iter().sum()
 }
 
-/// Does pieces of work on as many threads, this one among them, or on fewer where the system has no more; answers in their order.
+/// Runs `each` for pieces of work on as many threads, including this one, or on fewer if the system cannot create more. Returns the results
+/// in the order of the pieces.
 ///
-/// They are threads of its own: a pool's would do other work while they wait, which may want what the caller holds.
+/// The threads are new ones, because the threads of a thread pool would do other work while they wait, which may need locks that the caller
+/// holds.
 fn among<W: Send, R: Send>(work: Vec<W>, each: impl Fn(W) -> R + Sync) -> Vec<R> {
     let threads = work.len();
     let work = Mutex::new(work.into_iter().enumerate());
@@ -60,7 +63,7 @@ fn among<W: Send, R: Send>(work: Vec<W>, each: impl Fn(W) -> R + Sync) -> Vec<R>
     done.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// Words of whole groups that are not zero.
+/// Counts the words of whole groups that are not zero.
 fn count(from: &[u8]) -> usize {
     let whole = from.len() / GROUP * GROUP;
     let words = from[..whole].as_chunks::<4>().0;
@@ -71,7 +74,7 @@ fn count(from: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// However many parts there are, what comes of it is what one thread makes.
+    /// The result does not depend on the number of parts.
     #[test]
     fn parts_come_together_as_one() {
         const GROUPS: usize = 37;
