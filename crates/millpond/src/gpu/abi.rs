@@ -94,7 +94,7 @@ pub(super) const HANDLE_FILE: c_uint = 1;
 pub(super) const ACCESS_READ_WRITE: c_uint = 3;
 /// The recommended granularity, which is the fastest.
 pub(super) const GRANULARITY_RECOMMENDED: c_uint = 1;
-/// The bytes of free memory above which a pool gives memory back when the device is synchronised.
+/// The bytes that a pool may hold: above this, it gives free memory back when the device is synchronised.
 pub(super) const POOL_RELEASE_THRESHOLD: c_uint = 4;
 /// The bytes that a pool reserves from its device, with their peak, and the bytes in use, with their peak.
 pub(super) const POOL_RESERVED: c_uint = 5;

@@ -150,7 +150,7 @@ pub enum CudaError {
     NotShared {
         /// The device.
         device: u32,
-        /// What was requested.
+        /// The kind of sharing that was requested.
         sharing: &'static str,
     },
     /// Sharing was requested for memory that is not mapped by pages.

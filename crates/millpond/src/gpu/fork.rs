@@ -1,4 +1,4 @@
-//! Whether this process was forked from one that uses CUDA.
+//! Detects whether this process was forked from one that uses CUDA.
 //!
 //! CUDA does not work in the child of such a process, and another thread may have held a lock when it forked. So the child calls no driver
 //! and takes no lock of `cuda`. A process that does not use CUDA has no devices and no pools of devices, so it takes none of these locks

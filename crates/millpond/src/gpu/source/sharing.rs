@@ -4,7 +4,7 @@ use crate::gpu::abi::{ACCESS_READ_WRITE, Access, AllocationProperties, HANDLE_FI
 use crate::gpu::device::{CudaDevice, attribute_of};
 use crate::gpu::error::CudaError;
 
-/// Who may use the memory of a pool or source, in addition to its own device in this process.
+/// The users of the memory of a pool or source, in addition to its own device in this process.
 ///
 /// Memory that the driver allocates as a whole needs no preparation for sharing: kernels on peers can use it after
 /// `cuCtxEnablePeerAccess`, other processes through `cuIpcGetMemHandle`, and network cards through GPUDirect RDMA. Memory that
