@@ -74,7 +74,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The last one closes the pool.
+/// A handle on a heap. Dropping it closes the pool.
 struct Handle(&'static Heap);
 
 impl Drop for Handle {
@@ -85,8 +85,8 @@ impl Drop for Handle {
 
 /// A pool of memory that any thread may use.
 ///
-/// Cloning makes another handle of the same pool. When the last handle is gone, memory goes back to the system as
-/// soon as the last block has come back; a buffer may outlive its pool.
+/// Cloning creates another handle of the same pool. After the last handle is dropped, the memory returns to the system as
+/// soon as the last block is freed. A buffer may outlive its pool.
 ///
 /// ```
 /// use millpond::Pool;
@@ -102,9 +102,9 @@ impl Drop for Handle {
 #[derive(Clone)]
 pub struct Pool {
     heap: &'static Heap,
-    /// What every address is a multiple of; here, because the fast way touches nothing of the heap.
+    /// The alignment of every address. A copy is stored here because the fast path does not read the heap.
     align: usize,
-    /// The last one closes it.
+    /// Closes the pool when the last clone is dropped.
     #[expect(dead_code, reason = "held for its drop")]
     handle: Arc<Handle>,
 }
@@ -118,21 +118,21 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// The pool's number, which no other pool of this process ever has.
+    /// Returns the pool's number. It is unique within this process and is never used again.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.heap().number()
     }
 
-    /// A pool over ordinary memory of this process, with the defaults.
+    /// Creates a pool over ordinary memory of this process, with the default settings.
     ///
     /// # Errors
-    /// Where the system has no addresses for it.
+    /// Returns an error if the system has no address space for the pool.
     pub fn host() -> Result<Self, PoolError> {
         Self::builder().host()
     }
 
-    /// Begins to describe a pool.
+    /// Returns a builder for a pool.
     #[must_use]
     pub fn builder() -> PoolBuilder {
         PoolBuilder::default()
@@ -143,17 +143,17 @@ impl Pool {
         self.heap
     }
 
-    /// The account.
+    /// Returns the pool's counters.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.heap().stats()
     }
 
-    /// External fragmentation: 1 less the largest free range over all that is free; 0 where nothing is. A walk through
-    /// the pool's layout, under its lock.
+    /// Returns the external fragmentation: 1 minus the share of the largest free range in all free memory, or 0 if no
+    /// memory is free. This walks the pool's layout under its lock.
     ///
-    /// Free is what the engine has. What threads keep and what small blocks leave free of their spans is not counted;
-    /// [`collect_garbage`](Self::collect_garbage) hands back to the engine what it can of it.
+    /// Free memory is the free memory of the engine. Blocks in thread caches and free slots in the spans of small blocks
+    /// are not counted. [`collect_garbage`](Self::collect_garbage) returns to the engine as many of them as it can.
     ///
     /// ```
     /// # let pool = millpond::Pool::builder().huge_pages(millpond::HugePages::System).host()?;
@@ -169,58 +169,58 @@ impl Pool {
         self.heap().external_fragmentation()
     }
 
-    /// Starts every peak anew at the current value.
+    /// Resets every peak to the current value.
     pub fn reset_peak(&self) {
         self.heap().reset_peaks();
     }
 
-    /// Moves free pages and blocks together and gives back all memory that no block uses, as [`trim`](Self::trim) does;
-    /// answers what went back, and why the rest did not. Live blocks stay where they are.
+    /// Moves free pages and blocks together and returns all memory that no block uses to the system, like
+    /// [`trim`](Self::trim). Returns how much memory was given back, and why the rest was not. Live blocks do not move.
     pub fn compact(&self) -> Compaction {
         self.heap().compact()
     }
 
-    /// Gives everything that no block uses back to the system, what threads keep included, those that are idle too.
+    /// Returns all memory that no block uses to the system, including the caches of all threads, even of idle ones.
     ///
-    /// Whole pages of the source are given back and no longer [reserved](PoolStats::reserved). Of a page that a live
-    /// block shares the system gets what it can use, in pages of its own; that stays reserved.
+    /// Whole pages of the source are given back and are no longer [reserved](PoolStats::reserved). Of a page that still
+    /// contains a live block, the unused system pages are returned to the system, but the page stays reserved.
     pub fn trim(&self) {
         self.heap().trim();
     }
 
-    /// What [`trim`](Self::trim) does; besides, counts of allocations, frees, hits and refusals begin anew, and so do
-    /// peaks. For use before a measurement.
+    /// Trims the pool like [`trim`](Self::trim) and resets the counts of allocations, frees, hits and refusals, and the
+    /// peaks. It is intended for use before a measurement.
     pub fn clear(&self) {
         self.heap().clear();
     }
 
-    /// Finishes what is pending: takes back what threads keep, joins what is free, and gives back what has not been
-    /// used for as long as the settings say.
+    /// Finishes pending work: returns the threads' cached blocks, merges free memory, and gives back memory that has been
+    /// unused for as long as the settings say.
     pub fn collect_garbage(&self) {
         self.heap().collect_garbage();
     }
 
-    /// Has at least `total` bytes reserved, with memory behind all that is free: what is allocated of it later calls
-    /// neither the source nor, by a page fault, the system. It goes back with time and by [`trim`](Self::trim), as other
-    /// free memory does, unless the setting `low-water` keeps it.
+    /// Reserves at least `total` bytes and backs all free memory with physical memory. Later allocations from it call
+    /// neither the source nor, by a page fault, the system. Like other free memory it is given back after some time and by
+    /// [`trim`](Self::trim), unless the setting `low-water` keeps it.
     ///
     /// # Errors
-    /// When there is not so much; what could be had is kept.
+    /// Returns an error if there is not enough memory. The memory that was reserved until then is kept.
     pub fn reserve(&self, total: u64) -> Result<(), AllocError> {
         self.heap().reserve(total)
     }
 
-    /// Has blocks ready.
+    /// Prepares free blocks for later allocations.
     ///
     /// # Errors
-    /// When there is no memory for them; what could be had is kept.
+    /// Returns an error if there is not enough memory for the blocks. The blocks that were prepared until then are kept.
     pub fn prewarm(&self, prewarm: &Prewarm) -> Result<(), AllocError> {
         self.heap().prewarm(prewarm)
     }
 
-    /// Changes settings while the pool lives: `limit`, `memory-fraction`, `cache-size`, `trim-every`, `trim-at-pressure`,
-    /// `zero-on-reuse`, and of the policy `decay`, `low-water`, `high-water` and `compact-at` (which a pool reads and has
-    /// no use for: it moves pages more often than that would have it).
+    /// Changes settings of the live pool: `limit`, `memory-fraction`, `cache-size`, `trim-every`, `trim-at-pressure` and
+    /// `zero-on-reuse`, and of the policy `decay`, `low-water`, `high-water` and `compact-at`. A pool accepts `compact-at`
+    /// but does not use it, because it moves pages more often than this setting would.
     ///
     /// ```
     /// # let pool = millpond::Pool::host()?;
@@ -230,30 +230,32 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// On a key that is not known, a value that cannot be, a setting that a pool keeps for life, or one that its policy has
-    /// not ([`ConfError::Unused`]); then nothing is changed.
+    /// Returns an error if a key is unknown, if a value is invalid, if a setting cannot be changed after the pool is
+    /// created, or if the pool's policy does not have it ([`ConfError::Unused`]). In that case nothing is changed.
     pub fn configure(&self, settings: &str) -> Result<(), ConfError> {
         self.heap().configure(settings)
     }
 
-    /// Changes the most free memory that the pool keeps for longer than the time between two trims, as the setting
-    /// `cache-size`.
+    /// Changes the setting `cache-size`: the most free memory that the pool keeps for longer than the time between two
+    /// trims.
     ///
     /// # Errors
-    /// Where its policy has no such bound ([`ConfError::Unused`]), or it is below `low-water`; then nothing is changed.
+    /// Returns an error if the pool's policy has no such bound ([`ConfError::Unused`]), or if the value is below
+    /// `low-water`. In that case nothing is changed.
     pub fn set_cache_size(&self, bytes: u64) -> Result<(), ConfError> {
         self.configure(&format!("cache-size:{bytes}"))
     }
 
-    /// Changes the [limit](Self::limit) to a share of the source's whole memory, above 0 and up to 1.
+    /// Changes the [limit](Self::limit) to a fraction of the source's whole memory, above 0 and up to 1.
     ///
     /// # Errors
-    /// On any other share; then nothing is changed.
+    /// Returns an error if the fraction is outside of this range. In that case nothing is changed.
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<(), ConfError> {
         self.configure(&format!("memory-fraction:{fraction}"))
     }
 
-    /// Changes how often memory that has not been used for a while goes back in the background; never with `None`.
+    /// Changes the interval at which memory that has been unused for a while is given back in the background. `None` turns
+    /// this off.
     ///
     /// ```
     /// use std::time::Duration;
@@ -268,50 +270,52 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// On no time at all; then nothing is changed.
+    /// Returns an error if the interval is zero. In that case nothing is changed.
     pub fn set_trim_every(&self, time: Option<Duration>) -> Result<(), ConfError> {
         expect_time(time)?;
         keeper::change(self.heap(), Some(time), None);
         Ok(())
     }
 
-    /// Clears each block before it is handed out from now on, or no more.
+    /// Sets whether each block is cleared before it is allocated from now on.
     pub fn set_zero_on_reuse(&self, on: bool) {
         self.heap().clear_on_reuse(on);
     }
 
-    /// Changes the most bytes the pool may take from its source. Below what it has, it takes no more, and gives back
-    /// what nobody uses now, and what is freed, until the limit is met.
+    /// Changes the most bytes that the pool may take from its source. If the pool already has more, it takes no more
+    /// memory. It gives back unused memory now, and freed memory later, until it meets the limit.
     pub fn set_limit(&self, bytes: u64) {
         self.heap().set_limit(bytes);
     }
 
-    /// The most bytes the pool may take from its source; none where only the source's own end is one.
+    /// Returns the most bytes that the pool may take from its source, or `None` if only the source's own capacity limits
+    /// it.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         self.heap().limit()
     }
 
-    /// Where its memory is: what only a device can touch is a `cuda::DevicePool`'s.
+    /// Returns the device of the pool's memory, which is always the host. Pools of memory that only a device can access are
+    /// of the type `cuda::DevicePool`.
     #[must_use]
     pub fn device(&self) -> Device {
         Device::Host
     }
 
-    /// Its name.
+    /// Returns the pool's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.heap().name
     }
 
-    /// The kind of its memory.
+    /// Returns the kind of the pool's memory.
     #[must_use]
     pub fn kind(&self) -> MemoryKind {
         self.heap().kind
     }
 }
 
-/// Refuses a pace of no time at all.
+/// Returns an error if the interval is zero.
 pub(crate) fn expect_time(every: Option<Duration>) -> Result<(), ConfError> {
     if every.is_some_and(|time| time.is_zero()) {
         let expected = "write a time such as 500ms, 1s or 2min, or off";

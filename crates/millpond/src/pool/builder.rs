@@ -1,4 +1,4 @@
-//! What a pool is to be like, and why it cannot be.
+//! The settings of a new pool, and the errors of creating one.
 
 use super::conf::{Change, PoolConf, ReadSettings, unused, unused_key};
 use super::gate::Gate;
@@ -25,11 +25,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why a pool could not be made.
+/// The reason why a pool could not be created.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// The source of memory cannot be as described.
+    /// The source cannot be created as described.
     #[error(transparent)]
     Source(#[from] HostError),
     /// There is no policy of this name.
@@ -37,23 +37,22 @@ pub enum PoolError {
     UnknownPolicy {
         /// The name.
         name: String,
-        /// Those there are.
+        /// The known policies.
         known: String,
     },
-    /// A setting cannot be read, or cannot be as it is.
+    /// A setting cannot be parsed or is invalid.
     #[error(transparent)]
     Settings(#[from] ConfError),
-    /// The settings in the environment cannot be read.
+    /// The settings in the environment cannot be parsed.
     #[error("MILLPOND_CONF: {0}")]
     Environment(#[source] ConfError),
-    /// There is no memory for what the pool is to hold from the start.
+    /// There is no memory for the initial contents of the pool.
     #[error("what the pool is to hold from the start cannot be had: {0}")]
     Start(#[source] AllocError),
-    /// Blocks are to be guarded, and the source cannot close pages of the system one by one, as explicit huge pages cannot
-    /// be.
+    /// Guarded blocks were requested, but the source cannot protect single pages of the system. Explicit huge pages cannot.
     #[error("blocks cannot be guarded: the source cannot close single pages of its memory")]
     Unguardable,
-    /// Pools of a set are of the host's memory.
+    /// The pools of a set are in host memory only.
     #[error(
         "a set's pools are of memory that the host can touch, not {device}'s own: for that there is `cuda::DevicePool`"
     )]
@@ -61,26 +60,27 @@ pub enum PoolError {
         /// The device.
         device: Device,
     },
-    /// Sets make no pools of managed memory.
+    /// Sets create no pools of managed memory.
     #[error(
         "a set makes no pool of managed memory: make one over `cuda::CudaManaged`, and put it into the set"
     )]
     NotManaged,
-    /// The budget cannot have one below it for the pool.
+    /// No child budget for the pool can be created below the given budget.
     #[error(transparent)]
     Budget(#[from] BudgetError),
-    /// The pool is wanted by what is called while this very thread makes it for a set of pools.
+    /// A function that is called while this thread creates the pool for a set of pools requested this same pool.
     #[error("{name} is wanted by what is called while this thread makes it")]
     Reentered {
-        /// What the set calls it.
+        /// The name of the pool in the set.
         name: String,
     },
 }
 
 /// Describes a pool.
 ///
-/// What is not said here is taken from the environment variable `MILLPOND_CONF`, a list of `key:value,…` with the keys
-/// of [`settings`](Self::settings); what is not said there either is as the methods say.
+/// Settings that the builder's methods do not set are taken from the environment variable `MILLPOND_CONF`, a list of
+/// `key:value,…` with the keys of [`settings`](Self::settings). All other settings have the defaults that the methods
+/// describe.
 ///
 /// ```
 /// use millpond::{Pool, Prewarm};
@@ -107,46 +107,45 @@ pub struct PoolBuilder {
     conf: PoolConf,
     cache_size: Option<u64>,
     budget: Option<Budget>,
-    /// Made ready where nothing else is said of it anywhere, and an eighth of the limit is enough for it.
+    /// Blocks that are prepared if no setting says otherwise and they need at most an eighth of the limit.
     carved: Option<Prewarm>,
     readings: Readings,
-    /// What holds where neither a text nor the environment says anything of it.
+    /// The settings that apply if neither the text nor the environment sets them.
     assumed: PoolConf,
     of_a_program: bool,
 }
 
 impl PoolBuilder {
-    /// Its name, for people; `pool` and a number unless said otherwise.
+    /// Sets the name that people see. The default is `pool` and a number.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// The policy that places blocks; `millpond` unless said otherwise.
+    /// Sets the policy that places blocks. The default is `millpond`.
     #[must_use]
     pub fn policy(mut self, name: &str) -> Self {
         self.policy = Some(name.to_owned());
         self
     }
 
-    /// Settings as text, `key:value,…`, in place of those in the environment variable `MILLPOND_CONF`. What is said by
-    /// the other methods goes before both.
+    /// Sets the settings as text, `key:value,…`. The text replaces that of the environment variable `MILLPOND_CONF`. The
+    /// builder's other methods take precedence over both.
     ///
     /// The keys are `limit`, `memory-fraction`, `cache-size`, `capacity`, `prewarm` (`small`, `six=SIZE` or
     /// `[64*1000,1MiB*4]`), `trim-every` (a time, or `off`), `trim-at-pressure` (a share, or `off`), `zero-on-reuse`,
     /// `pinned`, `node`, `huge-pages`, `align`, `track` (`off`, `all` or `one-in=N`), `stacks`, `guard`, `quarantine`,
-    /// `leak-report`,
-    /// and those of the policies `millpond` and `planned`, which `millpond policies` lists. A pool of another policy is
-    /// refused with a setting that only these have, as [`ConfError::Unused`], `memory-fraction` aside.
+    /// `leak-report`, and those of the policies `millpond` and `planned`, which `millpond policies` lists. With another
+    /// policy, a setting of these two policies except `memory-fraction` is an error ([`ConfError::Unused`]).
     #[must_use]
     pub fn settings(mut self, text: &str) -> Self {
         self.settings = Some(text.to_owned());
         self
     }
 
-    /// Reads a text of [`settings`](Self::settings) without making a pool: for who runs the policy by itself, and has
-    /// the same text for both.
+    /// Parses a text of [`settings`](Self::settings) without creating a pool. It is intended for programs that run the
+    /// policy by itself and use the same text for both.
     ///
     /// ```
     /// let read = millpond::PoolBuilder::read_settings("guard:on,handle:4MiB")?;
@@ -156,63 +155,64 @@ impl PoolBuilder {
     /// ```
     ///
     /// # Errors
-    /// On an unknown key or an unusable value, of the pool's keys too.
+    /// Returns an error if a key is unknown or a value is invalid. This includes the pool's keys.
     pub fn read_settings(text: &str) -> Result<ReadSettings, ConfError> {
         ReadSettings::parse(text)
     }
 
-    /// The most bytes the pool may take from its source; all that the source has unless said otherwise.
+    /// Sets the most bytes that the pool may take from its source. The default is the capacity of the source.
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> Self {
         self.conf.limit = Some(Some(bytes));
         self
     }
 
-    /// The share of the source's *whole* memory that the pool may take, above 0 and up to 1.
+    /// Sets the limit as a fraction of the source's *whole* memory, above 0 and up to 1.
     #[must_use]
     pub fn memory_fraction(mut self, fraction: f64) -> Self {
         self.conf.memory_fraction = Some(fraction);
         self
     }
 
-    /// The most free memory that the pool keeps for longer than the time between two trims. Policies other than `millpond`
-    /// and `planned` have no such bound: the pool is refused with [`ConfError::Unused`].
+    /// Sets the most free memory that the pool keeps for longer than the time between two trims. Policies other than
+    /// `millpond` and `planned` have no such bound: creating the pool then fails with [`ConfError::Unused`].
     #[must_use]
     pub fn cache_size(mut self, bytes: u64) -> Self {
         self.cache_size = Some(bytes);
         self
     }
 
-    /// Bytes that are reserved from the start, with memory behind them; see [`Pool::reserve`].
+    /// Sets the bytes that are reserved and backed with memory from the start. See [`Pool::reserve`].
     #[must_use]
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.conf.capacity = Some(bytes);
         self
     }
 
-    /// Blocks that are ready from the start.
+    /// Sets the blocks that are prepared from the start.
     #[must_use]
     pub fn prewarm(mut self, prewarm: Prewarm) -> Self {
         self.conf.prewarm = Some(prewarm);
         self
     }
 
-    /// How often memory that has not been used for a while goes back to the system in the background: each second
-    /// unless said otherwise, never with `None`. Each time is one tick for the policy, which gives back what no block
-    /// has touched for `decay` ticks, 64 unless set.
+    /// Sets the interval at which memory that has been unused for a while is returned to the system in the background. The
+    /// default is one second, and `None` turns it off. Each interval is one tick for the policy, which gives back memory
+    /// that no block has touched for `decay` ticks, 64 by default.
     #[must_use]
     pub fn trim_every(mut self, time: Option<Duration>) -> Self {
         self.conf.trim_every = Some(time);
         self
     }
 
-    /// Gives back what no block uses when so much is used of any limit on memory that the process is under, less what
-    /// the system takes back by itself: never with `None`, which is the default. The limits are those of
-    /// [`pressure`](crate::pressure()) but for `RLIMIT_AS`, as a pool keeps its addresses. They are read in the
-    /// background each time that [`trim_every`](Self::trim_every) sets, each second where that is never, and only while
-    /// the pool has a mebibyte or more to give; after it has given, not for five seconds.
+    /// Gives back memory that no block uses when memory use reaches this share of any limit that applies to the process.
+    /// Memory that the system reclaims by itself does not count as used. `None`, the default, turns this off. The limits
+    /// are those of [`pressure`](crate::pressure()) except `RLIMIT_AS`, because a pool keeps its addresses. They are read
+    /// in the background at the interval that [`trim_every`](Self::trim_every) sets, or each second if that is off, and
+    /// only while the pool has at least one mebibyte to give back. After it has given memory back, it waits for five
+    /// seconds.
     ///
-    /// As text it is `trim-at-pressure:80%`, or `off`.
+    /// The text form is `trim-at-pressure:80%`, or `off`.
     ///
     /// ```
     /// use millpond::{Pool, pressure::Share};
@@ -227,74 +227,76 @@ impl PoolBuilder {
         self
     }
 
-    /// Where [`trim_at_pressure`](Self::trim_at_pressure) reads: the system unless said otherwise, for tests.
+    /// Sets the source of the readings of [`trim_at_pressure`](Self::trim_at_pressure). The default is the system. Tests
+    /// set another one.
     #[must_use]
     pub fn readings(mut self, readings: Readings) -> Self {
         self.readings = readings;
         self
     }
 
-    /// Clears each block before it is handed out, for tenants that must not see each other's data. Off unless said
-    /// otherwise; on, every call goes the slow way.
+    /// Sets whether each block is cleared before it is allocated, for tenants that must not see each other's data. The
+    /// default is off. While it is on, every call takes the slow path.
     #[must_use]
     pub fn zero_on_reuse(mut self, on: bool) -> Self {
         self.conf.zero_on_reuse = Some(on);
         self
     }
 
-    /// The NUMA node that memory comes from; the system's choice unless said otherwise.
+    /// Sets the NUMA node that the memory comes from. By default the system chooses.
     #[must_use]
     pub fn node(mut self, node: Node) -> Self {
         self.conf.node = Some(node);
         self
     }
 
-    /// The pages that the system is to use; [`HugePages::Auto`] unless said otherwise. The pool's own pages, of which what it
-    /// reserves is made, are 2 MiB then, or 64 KiB where it may reserve 128 MiB at most or memory is locked; with
-    /// [`HugePages::System`] they are 64 KiB and follow need most closely.
+    /// Sets the page sizes that the system uses. The default is [`HugePages::Auto`]. The pool reserves memory in pages of
+    /// its own. They have 2 MiB, or 64 KiB if the pool may reserve at most 128 MiB or its memory is locked. With
+    /// [`HugePages::System`] they have 64 KiB, and the reserved memory follows the need most closely.
     #[must_use]
     pub fn huge_pages(mut self, huge: HugePages) -> Self {
         self.conf.huge_pages = Some(huge);
         self
     }
 
-    /// What every address is a multiple of, a power of two; 64 unless said otherwise. A program's own pool keeps to the
-    /// layouts it is asked for.
+    /// Sets the alignment of every address, a power of two. The default is 64. The pool of a whole program uses the
+    /// alignment of the requested layouts.
     #[must_use]
     pub fn align(mut self, bytes: usize) -> Self {
         self.conf.align = Some(bytes);
         self
     }
 
-    /// Which blocks the pool keeps an [account](Pool::ledger) of. In debug builds it is all of them unless said otherwise,
-    /// else none.
+    /// Sets which blocks the pool [tracks](Pool::ledger). The default is all blocks in debug builds, and none otherwise.
     #[must_use]
     pub fn track(mut self, tracking: Option<Tracking>) -> Self {
         self.conf.track = Some(tracking);
         self
     }
 
-    /// Whether the account has the stack of each allocation, which takes the feature `stacks`; on unless said otherwise.
+    /// Sets whether tracking records the stack of each allocation, which needs the feature `stacks`. The default is on.
     #[must_use]
     pub fn stacks(mut self, on: bool) -> Self {
         self.conf.stacks = Some(on);
         self
     }
 
-    /// Guards blocks, to find who writes where it must not; off unless said otherwise, and for the pool's life.
+    /// Sets whether blocks are guarded, to find invalid writes. The default is off. It cannot be changed during the pool's
+    /// life.
     ///
-    /// - A block has pages of its own and ends where a closed page begins: a write past its end is a `SIGSEGV` at that very
-    ///   write. Bytes between, if the size is no multiple of the alignment (64 at the least), and those before the block are
-    ///   filled and looked at when it is freed: a [`WrongFree::Overrun`](crate::WrongFree::Overrun) is told to
-    ///   [subscribers](crate::Subscriber::wrong_free) and standard error, and the program goes on.
-    /// - A freed block is filled, and its pages are closed and stay in [quarantine](Self::quarantine): a use after the free is
-    ///   a `SIGSEGV` at that use.
-    /// - A buffer has no more room than was asked for, and does not grow where it is.
+    /// - A block has its own pages and ends where a protected page begins. A write past its end raises `SIGSEGV` at that write.
+    ///   If the size is not a multiple of the alignment (at least 64), there are bytes between the block's end and the page's
+    ///   end. These bytes and those before the block are filled, and checked when the block is freed. If they changed, a
+    ///   [`WrongFree::Overrun`](crate::WrongFree::Overrun) is reported to [subscribers](crate::Subscriber::wrong_free) and to
+    ///   standard error, and the program continues.
+    /// - A freed block is filled, and its pages are protected and stay in [quarantine](Self::quarantine). A use after the free
+    ///   raises `SIGSEGV` at that use.
+    /// - A buffer has no more capacity than was requested, and does not grow in place.
     ///
-    /// No handler is set: [`describe_fault`](crate::describe_fault) says in yours whose block it was. Each block takes two
-    /// pages of the system at the least, four calls of it, and two of the some 65,000 mappings of a process; when there
-    /// are no more, pages are filled and looked at instead of closed. A policy that cannot align to pages (`buckets`) refuses
-    /// every request with [`AllocError::Alignment`].
+    /// The pool sets no signal handler: call [`describe_fault`](crate::describe_fault) in yours to describe the block of an
+    /// address. Each block takes at least two system pages, four system calls, and two of the about 65,000 mappings of a
+    /// process. When no mappings are left, pages are filled and checked instead of protected. A policy that cannot align to
+    /// pages (`buckets`) refuses every request with [`AllocError::Alignment`].
     ///
     /// ```
     /// use millpond::Pool;
@@ -312,28 +314,30 @@ impl PoolBuilder {
         self
     }
 
-    /// The most bytes of freed blocks' pages that a pool which guards them keeps closed, the oldest going first; 64 MiB
-    /// unless said otherwise. They stay reserved; a trim, and a request that finds no room, empty it.
+    /// Sets the most bytes of freed blocks' pages that a guarded pool keeps protected. The oldest are released first. The
+    /// default is 64 MiB. These pages stay reserved. A trim empties the quarantine, and so does a request that finds no
+    /// free memory.
     #[must_use]
     pub fn quarantine(mut self, bytes: u64) -> Self {
         self.conf.quarantine = Some(bytes);
         self
     }
 
-    /// Whether standard error is told, when the process ends, which blocks are still held: how many, of what size, age and
-    /// tag, and where they were allocated. It takes an [account](Self::track), which is begun where nothing is said of one.
-    /// On in debug builds, where there mostly is an account, off in others unless asked for; and the program's own pool
-    /// ([`GlobalPool`](crate::GlobalPool)), which statics hold blocks of, tells only when asked. Nothing is told where nothing
-    /// is held, of what was [leaked](crate::Buffer::leak) on purpose, and by the child of a fork.
+    /// Sets whether the process reports the blocks that are still live on standard error when it ends: their number, sizes,
+    /// ages, tags and allocation sites. The report needs [tracking](Self::track), which it turns on if no setting says
+    /// otherwise. The default is on in debug builds, where blocks are tracked by default, and off otherwise. The pool of a
+    /// whole program ([`GlobalPool`](crate::GlobalPool)) reports only on request, because static variables hold blocks of
+    /// it. Nothing is reported if no block is live, for blocks that were [leaked](crate::Buffer::leak) on purpose, and in
+    /// the child of a fork.
     #[must_use]
     pub fn leak_report(mut self, on: bool) -> Self {
         self.conf.leak_report = Some(on);
         self
     }
 
-    /// What the pool is charged to, and what warns before memory runs out: a
-    /// [soft limit](crate::BudgetBuilder::soft_limit) is told once when use passes it, which is the warning at 80 % that
-    /// some pools have built in. The example `monitor` shows it.
+    /// Sets the budget that the pool is charged to. A budget can also warn before memory runs out: its [soft
+    /// limit](crate::BudgetBuilder::soft_limit) calls a callback once when the use exceeds it. The example `monitor` shows
+    /// a warning at 80 %.
     ///
     /// ```
     /// use millpond::{Budget, Measure, Pool};
@@ -356,19 +360,19 @@ impl PoolBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A budget of allocated bytes is charged for each block and the nearest one above it
-    /// of reserved bytes for what the pool takes from its source; a budget of reserved bytes for the latter only. The
-    /// pool gets a budget of its own below it, with its name.
+    /// A budget of allocated bytes is charged for each block, and the nearest budget of reserved bytes above it is charged
+    /// for the memory that the pool takes from its source. A budget of reserved bytes is charged for the latter only. The
+    /// pool gets its own child budget with the pool's name.
     #[must_use]
     pub fn budget(mut self, budget: &Budget) -> Self {
         self.budget = Some(budget.clone());
         self
     }
 
-    /// A pool over ordinary memory of this process, or over locked memory where the settings say `pinned:on`.
+    /// Creates a pool over ordinary memory of this process, or over locked memory if the settings contain `pinned:on`.
     ///
     /// # Errors
-    /// Where there is no such policy or setting, or no such memory.
+    /// Returns an error if the policy or a setting is unknown, or if the memory is not available.
     pub fn host(self) -> Result<Pool, PoolError> {
         let most = self.most_reserved();
         self.build(|conf| {
@@ -386,43 +390,44 @@ impl PoolBuilder {
         })
     }
 
-    /// A pool over memory that is locked in place, which the system limits; see [`Pinned`](crate::Pinned).
+    /// Creates a pool over locked memory, which the system limits. See [`Pinned`](crate::Pinned).
     ///
     /// # Errors
-    /// As [`host`](Self::host).
+    /// Returns the same errors as [`host`](Self::host).
     pub fn pinned(self) -> Result<Pool, PoolError> {
         self.build(|conf| Ok(Box::new(host(conf, SMALL_PAGES).build_pinned()?)))
     }
 
-    /// A pool over a source of memory.
+    /// Creates a pool over a source of memory.
     ///
     /// # Errors
-    /// Where there is no such policy or setting.
+    /// Returns an error if the policy or a setting is unknown.
     pub fn over(self, source: Box<dyn MemorySource + Send>) -> Result<Pool, PoolError> {
         self.build(|_| Ok(source))
     }
 
-    /// The most that the budget leaves it to reserve.
+    /// Returns the bytes that the budget still allows the pool to reserve.
     fn most_reserved(&self) -> u64 {
         let budget = self.budget.as_ref();
         let reserved = budget.and_then(|budget| budget.nearest(Measure::Reserved));
         reserved.map_or(u64::MAX, |budget| budget.remaining())
     }
 
-    /// Blocks that are ready from the start where nothing else is said of it, and there is plenty of room.
+    /// Sets blocks that are prepared from the start if no setting says otherwise and the limit is large enough.
     pub(crate) fn carved(mut self, prewarm: Prewarm) -> Self {
         self.carved = Some(prewarm);
         self
     }
 
-    /// The name, if one was given.
+    /// Returns the name, if one was set.
     pub(crate) fn given_name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// As the pool of a whole program is where neither a text nor the environment says otherwise. An allocator starts no
-    /// threads: what is to go back goes by `trim`. Debug builds keep an account of other pools; of a whole program that is
-    /// too much unless it is asked for. And it is looked after only from [`look_after`](Self::look_after) on.
+    /// Sets the defaults of a whole program's pool, for settings that neither the text nor the environment sets. An
+    /// allocator starts no threads, so free memory is given back by `trim` only. Debug builds track the blocks of other
+    /// pools, but for a whole program this is too expensive by default. Background work starts only with
+    /// [`look_after`](Self::look_after).
     pub(crate) fn of_a_program(mut self, limit: Option<u64>) -> Self {
         self.of_a_program = true;
         self.assumed = PoolConf {
@@ -434,20 +439,20 @@ impl PoolBuilder {
         self
     }
 
-    /// Has the program's pool, made as this says, looked after in the background, if it is to be. A thread begins, which
-    /// allocates as any other: the pool has to be where it will be found.
+    /// Starts the background work of the program's pool, which was created with these settings, if they enable it. This
+    /// starts a thread that allocates like any other, so the global allocator must already find the pool.
     pub(crate) fn look_after(&self, pool: &Pool) {
         if let Ok((conf, _)) = self.read() {
             keep(pool.heap, &conf, self.readings.clone());
         }
     }
 
-    /// Reads what may be changed later as it would be for a pool made now.
+    /// Parses changeable settings as a pool with these settings would.
     ///
     /// # Errors
-    /// On what a live pool made so would refuse.
+    /// Returns an error if a live pool with these settings would return one.
     pub(crate) fn check_change(&self, text: &str) -> Result<(), ConfError> {
-        // Where the pool's own settings cannot be read, whoever makes it is told.
+        // If the pool's own settings are invalid, creating the pool reports that error.
         let now = self.read().map(|(_, policy)| policy.retain).unwrap_or_default();
         Change::parse(text, self.policy_name(), &now).map(|_| ())
     }
@@ -456,11 +461,11 @@ impl PoolBuilder {
         self.policy.as_deref().unwrap_or("millpond")
     }
 
-    /// Reads a text for a pool of this policy.
+    /// Parses a text for a pool of this policy.
     fn parse(&self, text: &str) -> Result<(PoolConf, MillpondConf), ConfError> {
         let read = PoolConf::parse(text)?;
         match unused_key(text, self.policy_name()) {
-            // A name that is none is told as that.
+            // An unknown policy name is reported as such, not as an unused key.
             Some(key) if policies::names().any(|name| name == self.policy_name()) => {
                 Err(unused(&key, self.policy_name()))
             }
@@ -481,7 +486,7 @@ impl PoolBuilder {
             policy.retain.high_water = Some(Amount::Bytes(bytes));
         }
         policy.retain.check()?;
-        // A host's handles cost nothing: what counts is the call, and one call opens many pages.
+        // Handles of host memory cost nothing. The cost is per call, and one call opens many pages.
         policy.single_pages = true;
         let conf = self.assumed.clone().overridden(conf);
         Ok((conf.overridden(self.conf.clone()), policy))
@@ -542,7 +547,7 @@ impl PoolBuilder {
         if let Some(budget) = heap.budget.as_ref().or(heap.reserved.as_ref()) {
             budget.set_lister(Some(Arc::new(PoolLister(heap))));
         }
-        // From here on it is closed if anything fails.
+        // The handle closes the pool if anything below fails.
         let pool = Pool {
             heap,
             align,
@@ -558,7 +563,7 @@ impl PoolBuilder {
         }
         heap.start(&conf).map_err(PoolError::Start)?;
         let carved = self.carved.filter(|carved| {
-            // Where little may be had nobody is to be refused for what nobody asked for.
+            // If the limit is small, blocks that nobody requested must not use it up.
             conf.prewarm.is_none() && heap.limit.bytes() / 8 >= carved.bytes()
         });
         if let Some(carved) = carved {
@@ -571,19 +576,19 @@ impl PoolBuilder {
     }
 }
 
-/// Has a pool looked after in the background, if it is to be.
+/// Starts the pool's background work if the settings enable it.
 fn keep(heap: &'static Heap, conf: &PoolConf, readings: Readings) {
     let every = conf.trim_every.unwrap_or(Some(keeper::TICK));
     let lookout = Lookout::new(conf.trim_at_pressure.flatten(), readings);
     keeper::keep(heap, every, lookout);
 }
 
-/// Bytes of a host pool's pages where it may be large: whole huge pages, of which what is left beside a live block is
-/// little.
+/// Bytes of the pages of a large host pool. These are whole huge pages. The part that is left over beside a live block is
+/// small.
 const LARGE_PAGES: u64 = 2 << 20;
-/// The same of a pool that has to stay small, or whose memory is locked.
+/// Bytes of the pages of a host pool that must stay small, or whose memory is locked.
 const SMALL_PAGES: u64 = 64 << 10;
-/// A pool of which no more may be reserved stays small.
+/// The largest limit of a pool that uses small pages.
 const WORTH_LARGE: u64 = 64 * LARGE_PAGES;
 
 fn host(conf: &PoolConf, page: u64) -> crate::host::HostBuilder {
@@ -603,19 +608,19 @@ fn host(conf: &PoolConf, page: u64) -> crate::host::HostBuilder {
     }
 }
 
-/// The most that may be reserved: what is said, and what the share of a source's capacity comes to.
+/// Returns the most bytes that may be reserved: the smaller of the limit and the fraction of the source's capacity.
 pub(crate) fn limit_of(conf: &PoolConf, capacity: Option<u64>) -> Result<u64, ConfError> {
     let limit = conf.limit.flatten().unwrap_or(u64::MAX);
     let Some(fraction) = conf.memory_fraction else {
         return Ok(limit);
     };
-    // Also of what was not text, by the rules for text.
+    // A fraction that was not set as text is checked by the same rules.
     RetainConf::default().set("memory-fraction", &fraction.to_string())?;
     let share = capacity.map_or(u64::MAX, |capacity| (capacity as f64 * fraction) as u64);
     Ok(limit.min(share))
 }
 
-/// The pool's own budgets, of allocated and of reserved bytes, below the one that was given.
+/// Creates the pool's own child budgets, of allocated and of reserved bytes, below the given budget.
 pub(crate) fn budgets(
     given: Option<&Budget>,
     name: &str,
@@ -634,8 +639,8 @@ pub(crate) fn budgets(
     Ok((budget, below(Measure::Reserved)?))
 }
 
-/// Says what a pool holds, to whoever was refused. Pools are never freed, so that it cannot be left dangling, and one
-/// that has closed has nothing to tell.
+/// Lists the contents of a pool when a request is refused. Pools are never freed, so the reference cannot dangle. A closed
+/// pool lists nothing.
 struct PoolLister(&'static Heap);
 
 impl Lister for PoolLister {
@@ -645,7 +650,7 @@ impl Lister for PoolLister {
 }
 
 impl Heap {
-    /// Makes what the pool is to hold from the start.
+    /// Applies the settings that take effect when the pool starts: tracking, clearing, prewarming and the capacity.
     fn start(&'static self, conf: &PoolConf) -> Result<(), AllocError> {
         if let Some(tracking) = conf.track.flatten() {
             let account = Ledger::builder(tracking).complete(true).times(true);
