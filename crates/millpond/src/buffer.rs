@@ -40,15 +40,16 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// Elements in memory of a pool or a source, at an address that is a multiple of 64. Given back when dropped, from any
-/// thread.
+/// Elements in memory of a pool or a source, at an address that is a multiple of 64. The memory is freed when the buffer is
+/// dropped, on any thread.
 ///
-/// A slice that owns: it derefs to `[T]`, and has a [`capacity`](Self::capacity) that it may grow into. Whatever needs
-/// memory answers with an error where there is none, so there is no `Clone` but [`try_clone`](Self::try_clone).
+/// A buffer is an owned slice: it derefs to `[T]`, and it can grow into its [`capacity`](Self::capacity). Every operation
+/// that needs memory returns an error if there is none. Therefore a buffer does not implement `Clone`, but has
+/// [`try_clone`](Self::try_clone).
 ///
-/// Elements are plain data: any type of [`bytemuck`]'s, which are numbers, arrays of them, and structures that derive
-/// it ([`Pod`](bytemuck::Pod) for all that is here). `bool` is none, as most bytes are no `bool`; [`Storage`](crate::Storage)
-/// has a [`DType`](crate::DType) for it. Elements of no size do not compile.
+/// Elements are plain data: any type that implements the traits of [`bytemuck`], such as numbers, arrays of them, and
+/// structures that derive the traits ([`Pod`](bytemuck::Pod) is enough for every method). `bool` is not such a type,
+/// because most byte values are not a valid `bool`. [`Storage`](crate::Storage) has a [`DType`](crate::DType) for it.
 ///
 /// ```
 /// use millpond::Pool;
@@ -66,7 +67,7 @@ use std::ops::{Deref, DerefMut};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Elements without a size are refused by the compiler:
+/// Zero-sized elements are a compile error:
 ///
 /// ```compile_fail
 /// millpond::Pool::host().unwrap().alloc_zeroed::<()>(10);
@@ -79,7 +80,7 @@ pub struct Buffer<T> {
 }
 
 impl<T: AnyBitPattern> Buffer<T> {
-    /// As many elements as asked for, all zero.
+    /// Allocates `len` elements, all zero.
     pub(crate) fn zeroed(owner: Owner, len: usize, align: usize) -> Result<Self, AllocError> {
         let align = align_of_elements::<T>(align)?;
         let block = OwnedBlock::allocate_zeroed(owner, bytes_of::<T>(len)?, align)?;
@@ -87,7 +88,7 @@ impl<T: AnyBitPattern> Buffer<T> {
         Ok(Self::of(block, len))
     }
 
-    /// A block as elements: what calls this has seen to the invariant.
+    /// Creates a buffer of a block. The caller guarantees the invariant of `block`.
     fn of(block: OwnedBlock, len: usize) -> Self {
         debug_assert!(block.bytes() / size_of::<T>() >= len);
         debug_assert!(block.align() >= align_of::<T>());
@@ -98,26 +99,26 @@ impl<T: AnyBitPattern> Buffer<T> {
         }
     }
 
-    /// Elements that fit without another block.
+    /// Returns the number of elements that fit in the current block.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.block.bytes() / size_of::<T>()
     }
 
-    /// The first element. May be read for as long as the buffer lives and is not grown; there is none where the length
-    /// is 0.
+    /// Returns a pointer to the first element. The elements may be read through it for as long as the buffer lives and is
+    /// not grown. If the length is 0, there is no first element.
     #[must_use]
     pub fn as_ptr(&self) -> *const T {
         self.block.pointer().as_ptr().cast()
     }
 
-    /// The first element, to be written too.
+    /// Returns a mutable pointer to the first element.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut T {
         self.block.pointer().as_ptr().cast()
     }
 
-    /// The elements as bytes.
+    /// Returns the elements as bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8]
     where
@@ -133,10 +134,10 @@ impl<T: AnyBitPattern> Buffer<T> {
         (self.block.owner(), elements)
     }
 
-    /// A copy in memory of the same pool or source, as aligned as this one.
+    /// Returns a copy in memory of the same pool or source, with the same alignment.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if there is not enough memory.
     pub fn try_clone(&self) -> Result<Self, AllocError> {
         let bytes = self.bytes();
         let mut block = OwnedBlock::allocate(self.block.owner().clone(), bytes, self.block.align())?;
@@ -146,21 +147,22 @@ impl<T: AnyBitPattern> Buffer<T> {
 }
 
 impl<T> Buffer<T> {
-    /// Elements. Unlike the slice's own, asks for none of them, so that it may be called while pointers to them are in use.
+    /// Returns the number of elements. Unlike the method of the slice, it creates no reference to the elements, so it may
+    /// be called while pointers to them are in use.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the length is 0.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of the elements.
+    /// Returns the number of bytes of the elements.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.len * size_of::<T>()
@@ -171,19 +173,19 @@ impl<T> Buffer<T> {
         self.block.owner()
     }
 
-    /// Where the elements are.
+    /// Returns the device of the memory.
     #[must_use]
     pub fn device(&self) -> Device {
         self.block.owner().device()
     }
 
-    /// The kind of memory they are in.
+    /// Returns the kind of the memory.
     #[must_use]
     pub fn kind(&self) -> MemoryKind {
         self.block.owner().kind()
     }
 
-    /// The pool the memory came from; none where it came from a source directly. It may be closed by now.
+    /// Returns the pool that the memory belongs to, or `None` if it came from a source directly. The pool may be closed.
     ///
     /// ```
     /// let pool = millpond::Pool::host()?;
@@ -200,13 +202,13 @@ impl<T> Buffer<T> {
         self.block.owner().pool()
     }
 
-    /// What the address was asked to be a multiple of.
+    /// Returns the alignment that was requested for the address.
     #[must_use]
     pub fn alignment(&self) -> usize {
         self.block.align()
     }
 
-    /// Gives the memory back now.
+    /// Frees the memory now.
     pub fn free(self) {}
 }
 
@@ -215,8 +217,8 @@ impl<T: AnyBitPattern> Deref for Buffer<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: by the invariant of `block` these are `len` aligned values of `T`, in a block that is ours alone, or
-        // none at an aligned address; the borrow is no longer than ours.
+        // SAFETY: by the invariant of `block` these are `len` aligned values of `T`, in a block that this buffer alone
+        // owns, or no values at an aligned address. The borrow is not longer than that of the buffer.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 }
@@ -224,7 +226,7 @@ impl<T: AnyBitPattern> Deref for Buffer<T> {
 impl<T: AnyBitPattern> DerefMut for Buffer<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`, and we are borrowed alone for as long.
+        // SAFETY: as in `deref`. The buffer is borrowed mutably for as long.
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len) }
     }
 }

@@ -1,10 +1,10 @@
-//! The same memory as elements of another type.
+//! Casts between element types.
 
 use super::Buffer;
 use bytemuck::{NoUninit, Pod};
 use std::ptr::NonNull;
 
-/// The same memory as elements of another type; nothing is copied.
+/// Casts to other element types. Nothing is copied.
 ///
 /// ```
 /// let pool = millpond::Pool::host()?;
@@ -16,10 +16,11 @@ use std::ptr::NonNull;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl<T: Pod> Buffer<T> {
-    /// As elements of another type.
+    /// Casts the buffer to elements of another type.
     ///
     /// # Errors
-    /// The buffer itself, where its bytes are no whole number of such elements, or its address is not aligned for them.
+    /// Returns the buffer itself if its bytes are not a whole number of such elements, or if its address is not aligned for
+    /// them.
     pub fn try_cast<U: Pod>(self) -> Result<Buffer<U>, Self> {
         const {
             assert!(
@@ -34,13 +35,13 @@ impl<T: Pod> Buffer<T> {
         if !whole || self.block.align() < align_of::<U>() {
             return Err(self);
         }
-        // Initialised bytes without padding are values of any plain type, and as many fit.
+        // Initialised bytes without padding are values of any plain type, and `len` of them fit.
         Ok(Buffer::of(self.block, len))
     }
 }
 
 impl<T: NoUninit> Buffer<T> {
-    /// As bytes.
+    /// Casts the buffer to bytes.
     #[must_use]
     pub fn into_bytes(self) -> Buffer<u8> {
         // Elements without padding are initialised bytes.

@@ -1,4 +1,4 @@
-//! Bytes of others as a buffer, for tensors to stand on.
+//! Buffers over memory that another library or a `Vec` owns, for use by tensors.
 
 use super::Buffer;
 use crate::block::{Foreign, OwnedBlock};
@@ -8,20 +8,21 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 impl Buffer<u8> {
-    /// Bytes of others. Whoever holds the buffer lets nobody write to it where it is not [writable](Self::is_writable), and
-    /// lets it out of hand for nobody: its address is no multiple of 64, and it cannot grow.
+    /// Creates a buffer over memory that the pool does not own. The holder of the buffer must prevent writes if it is not
+    /// [writable](Self::is_writable), and must not pass the buffer to callers: its address need not be a multiple of 64,
+    /// and it cannot grow.
     ///
     /// # Safety
-    /// From `pointer` on, which is a multiple of the power of two `align`, there are `bytes` bytes that are initialised and
-    /// may be read from any thread for as long as `owner` lives. Nobody else writes to them meanwhile; where the owner
-    /// says writable, they may be written too, and nobody else has them.
+    /// The `bytes` bytes at `pointer`, which is a multiple of the power of two `align`, are initialised and may be read
+    /// from any thread for as long as `owner` lives. Nobody else writes to them meanwhile. If the owner is writable, they
+    /// may also be written, and nobody else accesses them.
     pub(crate) unsafe fn foreign(
         pointer: NonNull<u8>,
         bytes: usize,
         align: usize,
         owner: Arc<Foreign>,
     ) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the same conditions.
         let block = unsafe { OwnedBlock::foreign(pointer, bytes, align, owner) };
         Self::of(block, bytes)
     }
@@ -29,14 +30,14 @@ impl Buffer<u8> {
 
 /// The memory of a `Vec`.
 ///
-/// Invariant: the parts are those of one, which nobody else takes apart or puts together again.
+/// Invariant: the parts are those of one `Vec`, which no other code takes apart or reassembles.
 struct OfVec<T> {
     pointer: NonNull<T>,
     len: usize,
     capacity: usize,
 }
 
-// SAFETY: it is a `Vec`, taken apart, and lends no element.
+// SAFETY: it is a `Vec` that was taken apart, and it lends no element.
 unsafe impl<T: Send> Send for OfVec<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for OfVec<T> {}
@@ -49,7 +50,7 @@ impl<T> Drop for OfVec<T> {
 }
 
 impl Buffer<u8> {
-    /// The bytes of a `Vec`'s elements, in its own memory.
+    /// Creates a buffer of the bytes of a `Vec`'s elements. The memory is not copied.
     pub(crate) fn of_vec<T: Element>(values: Vec<T>) -> Self {
         let mut values = ManuallyDrop::new(values);
         let bytes = size_of_val(values.as_slice());
@@ -61,19 +62,19 @@ impl Buffer<u8> {
             capacity,
         });
         let owner = Arc::new(Foreign::new(bytes, true, keeper));
-        // SAFETY: a `Vec`'s elements are aligned, and as plain data initialised bytes; they are the keeper's, who keeps them
-        // and gives them to nobody.
+        // SAFETY: a `Vec`'s elements are aligned, and as plain data they are initialised bytes. The keeper owns them, keeps
+        // them allocated and gives nobody access.
         unsafe { Self::foreign(pointer.cast(), bytes, align_of::<T>(), owner) }
     }
 }
 
 impl<T> Buffer<T> {
-    /// Whether the memory is that of others.
+    /// Returns whether the memory belongs to another library or a `Vec`.
     pub(crate) fn is_foreign(&self) -> bool {
         self.block.owner().foreign().is_some()
     }
 
-    /// Whether the memory may be written.
+    /// Returns whether the memory may be written.
     pub(crate) fn is_writable(&self) -> bool {
         self.block.owner().foreign().is_none_or(Foreign::is_writable)
     }

@@ -1,4 +1,4 @@
-//! Buffers that become longer and shorter.
+//! Changes the length of buffers.
 
 use super::Buffer;
 use crate::block::bytes_of;
@@ -6,11 +6,11 @@ use crate::error::AllocError;
 use bytemuck::{AnyBitPattern, Zeroable};
 use std::mem::MaybeUninit;
 
-/// Up to so many bytes a buffer that is appended to doubles; beyond that it grows by half.
+/// Up to this capacity in bytes, appending doubles the capacity. Beyond it, the capacity grows by half.
 const DOUBLED: usize = 1 << 20;
 
-/// Longer and shorter. A buffer that has to grow stays where it is if its block has room, else its contents move to
-/// another block. After an error it is as it was.
+/// Changes of the length. A buffer that must grow stays in place if its block has room. Otherwise its contents move to
+/// another block. After an error the buffer is unchanged.
 ///
 /// ```
 /// let pool = millpond::Pool::host()?;
@@ -27,20 +27,20 @@ const DOUBLED: usize = 1 << 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl<T: AnyBitPattern> Buffer<T> {
-    /// Makes room for so many elements in all, and for no more than comes with the block.
+    /// Reserves room for `len` elements in total. It reserves no more than the block size that the pool rounds up to.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if there is not enough memory.
     pub fn try_reserve_exact(&mut self, len: usize) -> Result<(), AllocError> {
         let keep = self.bytes();
         self.block.grow(keep, bytes_of::<T>(len)?, false)
     }
 
-    /// Makes room for so many elements more, and for some beyond that, so that appending again and again copies each
-    /// element a few times at most. Where there is no memory for those beyond, without them.
+    /// Reserves room for `additional` more elements. It also reserves some extra room, so that repeated appends copy each
+    /// element only a few times. If there is no memory for the extra room, it reserves none.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if there is not enough memory.
     pub fn try_reserve(&mut self, additional: usize) -> Result<(), AllocError> {
         let len = self.len.checked_add(additional).ok_or(AllocError::UNCOUNTABLE)?;
         let (keep, bytes) = (self.bytes(), bytes_of::<T>(len)?);
@@ -54,10 +54,10 @@ impl<T: AnyBitPattern> Buffer<T> {
         self.block.grow(keep, bytes, false)
     }
 
-    /// Makes the buffer of just this length; elements that are added have this value.
+    /// Changes the length to `len`. New elements have the value `value`.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if there is not enough memory.
     pub fn try_resize(&mut self, len: usize, value: T) -> Result<(), AllocError> {
         let old = self.len;
         if len > old {
@@ -65,19 +65,19 @@ impl<T: AnyBitPattern> Buffer<T> {
             for index in old..len {
                 // SAFETY: the place is inside the block, which has room for `len` elements.
                 let place = unsafe { self.as_mut_ptr().add(index) };
-                // SAFETY: the block is ours alone, and what is in the place needs no drop.
+                // SAFETY: this buffer alone owns the block, and the value in the place needs no drop.
                 unsafe { place.write(value) };
             }
         }
-        // Those up to `old` were there, those above were written.
+        // The elements up to `old` were initialised before, and the others were written just now.
         self.len = len;
         Ok(())
     }
 
-    /// Makes the buffer at least this long; elements that are added are zero.
+    /// Changes the length to at least `len`. New elements are zero.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if there is not enough memory.
     pub fn try_grow_zeroed(&mut self, len: usize) -> Result<(), AllocError>
     where
         T: Zeroable,
@@ -85,7 +85,7 @@ impl<T: AnyBitPattern> Buffer<T> {
         if len > self.len {
             let keep = self.bytes();
             self.block.grow(keep, bytes_of::<T>(len)?, true)?;
-            // Those added are zero, which is a value of `T`.
+            // The new elements are zero, which is a value of `T`.
             self.len = len;
         }
         Ok(())
@@ -94,12 +94,12 @@ impl<T: AnyBitPattern> Buffer<T> {
     /// Appends copies of elements.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if there is not enough memory.
     pub fn try_extend_from_slice(&mut self, values: &[T]) -> Result<(), AllocError> {
         self.try_reserve(values.len())?;
-        // SAFETY: the place is inside the block or at its end, as it has room for `len` elements and more.
+        // SAFETY: the place is inside the block or at its end, because the block has room for at least `len` elements.
         let end = unsafe { self.as_mut_ptr().add(self.len) };
-        // SAFETY: there is room for these elements, and in what is ours alone nothing else can lie.
+        // SAFETY: there is room for these elements, and `values` cannot overlap with memory that this buffer alone owns.
         unsafe { end.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
         self.len += values.len();
         Ok(())
@@ -108,7 +108,7 @@ impl<T: AnyBitPattern> Buffer<T> {
     /// Appends an element.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if there is not enough memory.
     #[inline]
     pub fn try_push(&mut self, value: T) -> Result<(), AllocError> {
         self.try_reserve(1)?;
@@ -116,8 +116,8 @@ impl<T: AnyBitPattern> Buffer<T> {
         Ok(())
     }
 
-    /// Appends what an iterator gives while there is room without another block; answers how many elements that were. The
-    /// rest is left in the iterator.
+    /// Appends elements of an iterator until the capacity is reached. Returns the number of appended elements. The others
+    /// stay in the iterator.
     #[inline]
     pub fn extend_within_capacity(&mut self, values: impl IntoIterator<Item = T>) -> usize {
         let mut written = 0;
@@ -125,23 +125,23 @@ impl<T: AnyBitPattern> Buffer<T> {
             place.write(value);
             written += 1;
         }
-        // Those up to `len` were there, and as many more were written.
+        // The elements up to `len` were initialised before, and `written` more were written.
         self.len += written;
         written
     }
 
-    /// The places for elements that the block has room for.
+    /// Returns the unused capacity.
     #[inline]
     fn spare(&mut self) -> &mut [MaybeUninit<T>] {
         let spare = self.capacity() - self.len;
-        // SAFETY: the place is inside the block or at its end, as it has room for `len` elements and more.
+        // SAFETY: the place is inside the block or at its end, because the block has room for at least `len` elements.
         let end = unsafe { self.as_mut_ptr().add(self.len) };
-        // SAFETY: there is room for as many elements from there on, aligned as all of them, in what is ours alone for as long
-        // as we are borrowed; of their bytes nothing is said.
+        // SAFETY: from there on there is room for `spare` elements, aligned like all of them, in memory that this buffer
+        // alone owns and that is borrowed for as long. `MaybeUninit` requires nothing of their bytes.
         unsafe { std::slice::from_raw_parts_mut(end.cast(), spare) }
     }
 
-    /// Takes the last element.
+    /// Removes the last element and returns it.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let last = *self.last()?;
@@ -149,7 +149,7 @@ impl<T: AnyBitPattern> Buffer<T> {
         Some(last)
     }
 
-    /// Takes an element and puts the last one in its place; none where there is no such element.
+    /// Removes an element, moves the last one into its place, and returns it. Returns `None` if there is no such element.
     #[inline]
     pub fn swap_remove(&mut self, index: usize) -> Option<T> {
         let last = *self.last()?;
@@ -158,12 +158,12 @@ impl<T: AnyBitPattern> Buffer<T> {
         Some(taken)
     }
 
-    /// Makes the buffer of at most this length. The block stays as it is.
+    /// Shortens the buffer to at most `len` elements. The block does not change.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Makes the buffer empty. The block stays as it is.
+    /// Removes all elements. The block does not change.
     pub fn clear(&mut self) {
         self.len = 0;
     }

@@ -1,4 +1,4 @@
-//! Buffers that are never given back, on purpose.
+//! Buffers that are deliberately never freed.
 
 use super::Buffer;
 use bytemuck::AnyBitPattern;
@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 static BUFFERS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// What this process has leaked on purpose. Leaked memory is live as its pool counts it, and keeps the pool's memory; a
-/// [`LeakReport`](crate::LeakReport) tells of it apart.
+/// The memory that this process leaked on purpose. Its pool counts it as live and cannot give it back. A
+/// [`LeakReport`](crate::LeakReport) lists it separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leaks {
-    /// Buffers leaked.
+    /// The number of leaked buffers.
     pub buffers: u64,
-    /// Bytes of their blocks.
+    /// The bytes of their blocks.
     pub bytes: u64,
 }
 
-/// What this process has leaked with [`Buffer::leak`].
+/// Returns the totals of the buffers that this process leaked with [`Buffer::leak`].
 #[must_use]
 pub fn leaks() -> Leaks {
     Leaks {
@@ -27,7 +27,8 @@ pub fn leaks() -> Leaks {
 }
 
 impl<T: AnyBitPattern> Buffer<T> {
-    /// The elements for as long as the process runs. Their memory is never given back, which [`leaks`] counts.
+    /// Returns the elements as a slice that is valid for as long as the process runs. The memory is never freed. [`leaks`]
+    /// counts it.
     ///
     /// ```
     /// let pool = millpond::Pool::host()?;
@@ -45,8 +46,7 @@ impl<T: AnyBitPattern> Buffer<T> {
         let len = self.len;
         self.block.note_leaked();
         let first = self.block.leak().as_ptr().cast();
-        // SAFETY: by the invariant these are `len` values of `T`, and the block is neither given back nor used by anyone
-        // else, ever.
+        // SAFETY: by the invariant these are `len` values of `T`. The block is never freed, and nobody else uses it.
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 }

@@ -1,4 +1,4 @@
-//! How pools and sources make buffers.
+//! Allocates buffers from pools and sources.
 
 use super::Buffer;
 use crate::block::{ALIGN, Memory};
@@ -13,19 +13,19 @@ macro_rules! make_buffers {
     ($from:ty; $(#[$doc:meta])*) => {
         $(#[$doc])*
         impl $from {
-            /// A buffer of `len` elements of which nothing is known until they are written.
+            /// Allocates a buffer of `len` uninitialised elements.
             ///
             /// # Errors
-            /// When there is no memory for it.
+            /// Returns an error if there is not enough memory.
             pub fn alloc<T: AnyBitPattern>(&self, len: usize) -> Result<Buffer<MaybeUninit<T>>, AllocError> {
                 Buffer::uninit(self.owner(), len, ALIGN)
             }
 
-            /// The same, at an address that is a multiple of `align`, of 64 and of the elements' own alignment. What is
-            /// made for larger pages or direct reads takes up to 2 MiB.
+            /// Allocates a buffer of `len` uninitialised elements at an address that is a multiple of `align`, of 64 and of
+            /// the elements' alignment. Buffers for larger pages or for direct reads need alignments of up to 2 MiB.
             ///
             /// # Errors
-            /// When there is no memory for it, or `align` is no power of two.
+            /// Returns an error if there is not enough memory, or if `align` is not a power of two.
             pub fn alloc_aligned<T: AnyBitPattern>(
                 &self,
                 len: usize,
@@ -34,18 +34,19 @@ macro_rules! make_buffers {
                 Buffer::uninit(self.owner(), len, align)
             }
 
-            /// A buffer of `len` elements, all zero.
+            /// Allocates a buffer of `len` elements, all zero.
             ///
             /// # Errors
-            /// When there is no memory for it.
+            /// Returns an error if there is not enough memory.
             pub fn alloc_zeroed<T: AnyBitPattern>(&self, len: usize) -> Result<Buffer<T>, AllocError> {
                 Buffer::zeroed(self.owner(), len, ALIGN)
             }
 
-            /// The same, aligned as [`alloc_aligned`](Self::alloc_aligned) does.
+            /// Allocates a buffer of `len` elements, all zero, with the alignment of
+            /// [`alloc_aligned`](Self::alloc_aligned).
             ///
             /// # Errors
-            /// When there is no memory for it, or `align` is no power of two.
+            /// Returns an error if there is not enough memory, or if `align` is not a power of two.
             pub fn alloc_zeroed_aligned<T: AnyBitPattern>(
                 &self,
                 len: usize,
@@ -54,21 +55,21 @@ macro_rules! make_buffers {
                 Buffer::zeroed(self.owner(), len, align)
             }
 
-            /// A buffer that holds a copy of a slice.
+            /// Allocates a buffer that contains a copy of a slice.
             ///
             /// # Errors
-            /// When there is no memory for it.
+            /// Returns an error if there is not enough memory.
             pub fn alloc_from<T: AnyBitPattern>(&self, values: &[T]) -> Result<Buffer<T>, AllocError> {
                 let mut buffer = self.alloc::<T>(values.len())?;
                 buffer.write_first(values);
-                // SAFETY: every element was written just now, as the buffer is as long as the slice.
+                // SAFETY: every element was written just now, because the buffer is as long as the slice.
                 Ok(unsafe { buffer.assume_init() })
             }
 
-            /// A buffer of `len` elements that a function makes from their places.
+            /// Allocates a buffer of `len` elements. The function returns the element for each index.
             ///
             /// # Errors
-            /// When there is no memory for it.
+            /// Returns an error if there is not enough memory.
             pub fn alloc_from_fn<T: AnyBitPattern>(
                 &self,
                 len: usize,
@@ -77,11 +78,11 @@ macro_rules! make_buffers {
                 Ok(self.alloc(len)?.write_with(value))
             }
 
-            /// A buffer of what an iterator gives, which says how many that are. Of one that says too few the rest is
-            /// left in it; of one that says too many the buffer is as long as what came.
+            /// Allocates a buffer of an iterator's elements. If the iterator returns more elements than its length says,
+            /// the others stay in it. If it returns fewer, the buffer is shorter.
             ///
             /// # Errors
-            /// When there is no memory for it.
+            /// Returns an error if there is not enough memory.
             pub fn alloc_from_iter<T: AnyBitPattern, I: IntoIterator<Item = T>>(
                 &self,
                 values: I,
@@ -97,7 +98,7 @@ macro_rules! make_buffers {
 
 make_buffers!(
     Pool;
-    /// Buffers of a pool. A length of 0 asks for nothing: no block is taken, and none is counted.
+    /// Allocation of buffers in a pool. A buffer of length 0 allocates no block and is not counted.
     ///
     /// ```
     /// use millpond::Pool;
@@ -113,9 +114,9 @@ make_buffers!(
 );
 make_buffers!(
     Tenant;
-    /// Buffers at a tenant's expense.
+    /// Allocation of buffers that are charged to a tenant.
 );
 make_buffers!(
     Unpooled;
-    /// Buffers of a source, each mapped for itself. A length of 0 asks for nothing.
+    /// Allocation of buffers in a source. Each buffer has its own mapping. A buffer of length 0 needs no memory.
 );

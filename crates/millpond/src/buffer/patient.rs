@@ -1,4 +1,4 @@
-//! Buffers of a tenant as futures, which wait until the tenant's budget has room.
+//! Futures that allocate a tenant's buffers when the tenant's budget has room.
 
 use super::Buffer;
 use crate::block::{ALIGN, Memory, Owner, bytes_of};
@@ -15,21 +15,22 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 impl Tenant {
-    /// A buffer of `len` elements, all zero, as a future of any runtime: it stands in the budget's line until there is
-    /// room, or [as long as the tenant waits](Self::wait) where that was said. Where the pool's own memory is short it fails,
-    /// as no thread is there to wait. Dropped, it leaves the line.
+    /// Allocates a buffer of `len` elements, all zero, when the budget has room. The future works in any runtime. It waits
+    /// in the budget's queue until there is room, or until the [tenant's timeout](Self::wait) if it has one. If the pool
+    /// itself has no memory, it fails, because no thread waits for it. Dropping the future removes it from the queue.
     ///
     /// # Errors
-    /// When there is no memory for it, or never will be; [`BudgetError::TimedOut`] when the time is over.
+    /// Returns an error if there is not enough memory, or if there can never be enough. Returns [`BudgetError::TimedOut`]
+    /// at the timeout.
     pub async fn alloc_zeroed_async<T: AnyBitPattern>(&self, len: usize) -> Result<Buffer<T>, AllocError> {
         let make = |owner| Buffer::zeroed(owner, len, ALIGN);
         self.when_there_is_room::<T, T>(len, make).await
     }
 
-    /// As [`alloc_zeroed_async`](Self::alloc_zeroed_async), of elements that are still to be written.
+    /// Allocates a buffer of `len` uninitialised elements like [`alloc_zeroed_async`](Self::alloc_zeroed_async).
     ///
     /// # Errors
-    /// As there.
+    /// Returns the same errors as [`alloc_zeroed_async`](Self::alloc_zeroed_async).
     pub async fn alloc_async<T: AnyBitPattern>(
         &self,
         len: usize,
@@ -38,7 +39,8 @@ impl Tenant {
         self.when_there_is_room::<T, MaybeUninit<T>>(len, make).await
     }
 
-    /// As [`alloc_zeroed_async`](Self::alloc_zeroed_async), with a copy of a slice, which is made when there is room.
+    /// Allocates a buffer with a copy of a slice like [`alloc_zeroed_async`](Self::alloc_zeroed_async). The slice is copied
+    /// when there is room.
     ///
     /// ```
     /// use millpond::{AllocError, Buffer, Budget, Measure, Pool};
@@ -58,12 +60,12 @@ impl Tenant {
     /// ```
     ///
     /// # Errors
-    /// As there.
+    /// Returns the same errors as [`alloc_zeroed_async`](Self::alloc_zeroed_async).
     pub async fn alloc_from_async<T: AnyBitPattern>(&self, values: &[T]) -> Result<Buffer<T>, AllocError> {
         Ok(self.alloc_async(values.len()).await?.copied(values))
     }
 
-    /// Makes a buffer for so many elements when the budget has room for it.
+    /// Creates a buffer for `len` elements when the budget has room for it.
     async fn when_there_is_room<T: AnyBitPattern, E: AnyBitPattern>(
         &self,
         len: usize,
@@ -73,7 +75,7 @@ impl Tenant {
             return make(self.pool().owner());
         };
         let bytes = bytes_of::<T>(len)?;
-        // The room is held until the block's own charge has been made of it.
+        // The charge holds the room until the block itself is charged.
         let block = PoolBlock::of(0, bytes, ALIGN).bytes as u64;
         let charge = Patient {
             wait: budget.charge_async(block),
@@ -97,8 +99,8 @@ impl Tenant {
     }
 }
 
-/// A request in a budget's line, at most for so long. The line wakes it when there is room, and an alarm when the time is
-/// over, which no runtime has to be there for.
+/// A request in a budget's queue with an optional timeout. The queue wakes it when there is room, and an alarm wakes it at
+/// the timeout. The alarm does not need a runtime.
 struct Patient {
     wait: Wait,
     began: Instant,
@@ -121,9 +123,9 @@ impl Future for Patient {
         if waited >= limit {
             return Poll::Ready(this.wait.give_up(waited));
         }
-        // One that is further off than any clock goes never rings.
+        // An instant that the clock cannot represent needs no alarm.
         if let Some(at) = this.began.checked_add(limit) {
-            // The task may have moved, and be woken otherwise than before.
+            // The task may have moved since the last poll, and may have another waker.
             this.alarm = wake_at(at, context.waker().clone());
             if this.alarm.is_none() {
                 return Poll::Ready(Err(BudgetError::NoMemory));

@@ -1,4 +1,4 @@
-//! Buffers taken apart, for interfaces that know pointers only.
+//! Raw parts of buffers, for interfaces that use pointers.
 
 use super::Buffer;
 use crate::block::OwnedBlock;
@@ -6,9 +6,10 @@ use bytemuck::AnyBitPattern;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-/// A [`Buffer`] without its type, which nothing gives back until it is a buffer again.
+/// A [`Buffer`] without its element type. It is not freed until it is converted to a buffer again.
 ///
-/// What crosses a C interface is `Box::into_raw(Box::new(raw))` as a handle, with [`pointer`](Self::pointer) beside it.
+/// To pass one through a C interface, pass `Box::into_raw(Box::new(raw))` as a handle together with
+/// [`pointer`](Self::pointer).
 #[derive(Debug)]
 #[must_use = "memory that is not made a buffer again is never given back"]
 pub struct RawBuffer {
@@ -17,26 +18,26 @@ pub struct RawBuffer {
 }
 
 impl RawBuffer {
-    /// The first byte.
+    /// Returns a pointer to the first byte.
     #[must_use]
     pub fn pointer(&self) -> NonNull<u8> {
         self.block.pointer()
     }
 
-    /// Elements it was made of.
+    /// Returns the number of elements of the original buffer.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.len
     }
 
-    /// Bytes of the block, which may be more than the elements need.
+    /// Returns the bytes of the block, which may be more than the elements need.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.block.bytes()
     }
 }
 
-/// Apart and together again.
+/// Conversions to and from raw parts.
 ///
 /// ```
 /// use millpond::{Buffer, Pool};
@@ -51,7 +52,7 @@ impl RawBuffer {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl<T: AnyBitPattern> Buffer<T> {
-    /// Takes the buffer apart. Its memory is given back only by way of [`from_raw`](Self::from_raw).
+    /// Converts the buffer to its raw parts. Its memory is freed only by way of [`from_raw`](Self::from_raw).
     pub fn into_raw(self) -> RawBuffer {
         RawBuffer {
             block: ManuallyDrop::new(self.block),
@@ -59,11 +60,11 @@ impl<T: AnyBitPattern> Buffer<T> {
         }
     }
 
-    /// Puts a buffer together again.
+    /// Creates a buffer from its raw parts.
     ///
     /// # Safety
-    /// `raw` was made of a buffer of `T`, or of a type of the same size of which every value that it holds is one of `T`,
-    /// and of no smaller alignment. Nothing else reads or writes its elements any more.
+    /// `raw` was made from a buffer of `T`, or of a type of the same size and of no smaller alignment, and every stored
+    /// value of that type is a valid `T`. Nothing else reads or writes its elements any more.
     #[must_use]
     pub unsafe fn from_raw(raw: RawBuffer) -> Self {
         Self::of(ManuallyDrop::into_inner(raw.block), raw.len)

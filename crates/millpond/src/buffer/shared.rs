@@ -1,4 +1,4 @@
-//! One buffer in several hands, read only.
+//! Shared, read-only buffers.
 
 use super::Buffer;
 use bytemuck::AnyBitPattern;
@@ -6,8 +6,8 @@ use std::fmt;
 use std::ops::{Bound, Deref, Range, RangeBounds};
 use std::sync::Arc;
 
-/// A part of a buffer that several hold: cheap to clone and to cut, read only, from any thread. The memory goes back with
-/// the last of them.
+/// A part of a buffer that several owners share. It is read-only, cheap to clone and to slice, and can be used from any
+/// thread. The memory is freed when the last owner is dropped.
 ///
 /// ```
 /// use millpond::Pool;
@@ -39,7 +39,7 @@ impl<T> Clone for SharedBuffer<T> {
 }
 
 impl<T: AnyBitPattern> Buffer<T> {
-    /// The buffer as one that several may hold. Nothing is copied.
+    /// Converts the buffer to a shared one. Nothing is copied.
     #[must_use]
     pub fn into_shared(self) -> SharedBuffer<T> {
         SharedBuffer {
@@ -50,7 +50,7 @@ impl<T: AnyBitPattern> Buffer<T> {
 }
 
 impl<T: AnyBitPattern> SharedBuffer<T> {
-    /// A part of this part, which shares the memory; none where it would not lie inside.
+    /// Returns a part of this part, which shares the memory, or `None` if the range is not inside this part.
     #[must_use]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Option<Self> {
         let start = match range.start_bound() {
@@ -69,38 +69,38 @@ impl<T: AnyBitPattern> SharedBuffer<T> {
         })
     }
 
-    /// How many hold the buffer or a part of it now, this one included.
+    /// Returns the number of current owners of the buffer or a part of it, including this one.
     #[must_use]
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.whole)
     }
 
-    /// The buffer this is a part of.
+    /// Returns the buffer that this is a part of.
     #[must_use]
     pub fn whole(&self) -> &Buffer<T> {
         &self.whole
     }
 
-    /// The elements of this part to be written, if nobody else holds the buffer.
+    /// Returns the elements of this part as a mutable slice, if the buffer has no other owner.
     #[must_use]
     pub fn get_mut(&mut self) -> Option<&mut [T]> {
         let whole = Arc::get_mut(&mut self.whole)?;
         whole.get_mut(self.part.clone())
     }
 
-    /// The whole buffer, whatever part this is. Nothing is copied.
+    /// Converts this part to the whole buffer. Nothing is copied.
     ///
     /// # Errors
-    /// This part, if others hold the buffer too.
+    /// Returns this part if the buffer has other owners.
     pub fn try_into_buffer(self) -> Result<Buffer<T>, Self> {
         let Self { whole, part } = self;
         Arc::try_unwrap(whole).map_err(|whole| Self { whole, part })
     }
 
-    /// Gives the memory back now.
+    /// Frees the memory now.
     ///
     /// # Errors
-    /// This part, if others hold the buffer too: [`holders`](Self::holders) says how many.
+    /// Returns this part if the buffer has other owners. [`holders`](Self::holders) returns their number.
     pub fn try_free(self) -> Result<(), Self> {
         self.try_into_buffer().map(Buffer::free)
     }
@@ -110,7 +110,7 @@ impl<T: AnyBitPattern> Deref for SharedBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // Parts lie inside, and a shared buffer keeps its length.
+        // Parts are inside the buffer, and a shared buffer does not change its length.
         &self.whole[self.part.clone()]
     }
 }

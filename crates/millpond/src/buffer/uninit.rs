@@ -1,4 +1,4 @@
-//! From memory of which nothing is known to elements.
+//! Initialises the elements of new buffers.
 
 use super::Buffer;
 use crate::block::{ALIGN, OwnedBlock, Owner, align_of_elements, bytes_of};
@@ -7,17 +7,17 @@ use bytemuck::AnyBitPattern;
 use std::mem::MaybeUninit;
 use thiserror::Error;
 
-/// Values were given for another number of elements than there are.
+/// The number of values differs from the number of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{found} values for {expected} elements")]
 pub struct LengthError {
-    /// Elements there are.
+    /// The number of elements.
     pub expected: usize,
-    /// Values given.
+    /// The number of values.
     pub found: usize,
 }
 
-/// What [`Pool::alloc`](crate::Pool::alloc) gives: elements that have to be written before they can be read.
+/// Uninitialised elements, which [`Pool::alloc`](crate::Pool::alloc) returns. They must be written before they are read.
 ///
 /// ```
 /// use millpond::Pool;
@@ -40,11 +40,11 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
     pub(crate) fn uninit(owner: Owner, len: usize, align: usize) -> Result<Self, AllocError> {
         let align = align_of_elements::<T>(align)?;
         let block = OwnedBlock::allocate(owner, bytes_of::<T>(len)?, align)?;
-        // Anything is a value of `MaybeUninit`.
+        // Any bytes are a value of `MaybeUninit`.
         Ok(Self::of(block, len))
     }
 
-    /// The same buffer, of elements that are there.
+    /// Converts the buffer to one of initialised elements.
     ///
     /// # Safety
     /// Every element was written.
@@ -53,33 +53,33 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
         Buffer::of(self.block, self.len)
     }
 
-    /// The first `len` elements of it.
+    /// Converts the buffer to one of its first `len` elements.
     ///
     /// # Safety
-    /// They were written, and there are as many.
+    /// These elements were written, and the buffer has at least `len` elements.
     pub(super) unsafe fn assume_init_first(self, len: usize) -> Buffer<T> {
         Buffer::of(self.block, len)
     }
 
-    /// Copies a slice to the first elements, as many as there are of both.
+    /// Copies the first values of a slice to the first elements, up to the shorter length.
     pub(super) fn write_first(&mut self, values: &[T]) {
         for (element, value) in self.iter_mut().zip(values) {
             element.write(*value);
         }
     }
 
-    /// A copy of a slice, as long as the shorter of both.
+    /// Returns a copy of a slice, with the shorter of both lengths.
     pub(crate) fn copied(mut self, values: &[T]) -> Buffer<T> {
         let len = self.len().min(values.len());
         self.write_first(values);
-        // SAFETY: so many were written just now, and there are as many.
+        // SAFETY: `len` elements were written just now, and there are as many.
         unsafe { self.assume_init_first(len) }
     }
 
     /// Writes the same value to every element.
     #[must_use]
     pub fn fill(mut self, value: T) -> Buffer<T> {
-        // A plain loop over elements, which compiles to a few wide stores.
+        // This plain loop over elements compiles to a few wide stores.
         for element in &mut *self {
             element.write(value);
         }
@@ -87,10 +87,10 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
         unsafe { self.assume_init() }
     }
 
-    /// Copies a slice of just as many elements here.
+    /// Copies a slice of the same length to the elements.
     ///
     /// # Errors
-    /// Where there are more or fewer; the memory is then given back.
+    /// Returns an error if the lengths differ. The memory is then freed.
     pub fn write_from(mut self, values: &[T]) -> Result<Buffer<T>, LengthError> {
         if values.len() != self.len() {
             return Err(LengthError {
@@ -99,11 +99,11 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
             });
         }
         self.write_first(values);
-        // SAFETY: every element was written just now, as the lengths agree.
+        // SAFETY: every element was written just now, because the lengths are equal.
         Ok(unsafe { self.assume_init() })
     }
 
-    /// Writes what a function says for each place.
+    /// Writes the function's value for each index.
     #[must_use]
     pub fn write_with(mut self, mut value: impl FnMut(usize) -> T) -> Buffer<T> {
         for (index, element) in self.iter_mut().enumerate() {
@@ -115,7 +115,7 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
 }
 
 impl<T: AnyBitPattern> Buffer<T> {
-    /// What an iterator gives, which says how many that are; at most as many are taken of it.
+    /// Allocates a buffer of an iterator's elements, at most as many as its length says.
     pub(crate) fn collect(
         owner: Owner,
         values: impl ExactSizeIterator<Item = T>,
@@ -126,7 +126,7 @@ impl<T: AnyBitPattern> Buffer<T> {
             element.write(value);
             written += 1;
         }
-        // SAFETY: as many elements were written just now, and there are at least as many.
+        // SAFETY: `written` elements were written just now, and there are at least as many.
         Ok(unsafe { buffer.assume_init_first(written) })
     }
 }

@@ -1,4 +1,4 @@
-//! The shared part of a pool: the list of caches, the shelves of small blocks, the engine.
+//! The shared part of a pool: the list of caches, the shelves of small blocks, and the engine.
 
 use super::account::{Tally, Totals};
 use super::ask::Ask;
@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A block in a caller's hand.
+/// An allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) address: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Taken {
 
 const _: () = assert!(CLASSES <= SHELVES);
 
-/// The caches of all threads, and the account of those of threads that ended.
+/// The caches of all threads, and the counters of threads that ended.
 #[derive(Default)]
 pub(super) struct Roll {
     pub(super) caches: Vec<Arc<Cache>>,
@@ -49,33 +49,33 @@ impl Roll {
     }
 }
 
-/// See the module. Never freed: blocks may outlive every handle of the pool, and find their way back by it. What is large of it goes
-/// when the pool has ended: no handle is left, and no block.
+/// The shared part of a pool. It is never freed: blocks may outlive every handle of the pool, and are freed through it. Its
+/// large parts are freed when the pool has ended, which means that no handle and no block is left.
 pub(crate) struct Heap {
     number: u64,
     pub(super) lifetime: Lifetime,
-    /// Whether one thread at most has ever had a cache.
+    /// Whether at most one thread has ever had a cache.
     alone: AtomicBool,
     pub(super) totals: Totals,
     pub(super) shelves: [Ranked<Shelf>; CLASSES],
     pub(super) core: Ranked<Option<Core>>,
     pub(super) roll: Ranked<Roll>,
-    /// Why calls leave the fast way; changed under the lock of the roll.
+    /// The reasons why calls leave the fast path. Changed under the lock of `roll`.
     pub(super) detours: AtomicU32,
     pub(super) line: Line,
-    /// Those who watch, the number of their last change, and what they were not told yet.
+    /// The observers, the number of their last change, and the source traffic that was not reported yet.
     pub(super) watchers: Ranked<Arc<Watchers>>,
     pub(super) watch_changes: AtomicU64,
     pub(super) flow: Arc<Flow>,
-    /// Accounts of live blocks that somebody may still have, and that of blocks handed out by hand.
+    /// The ledgers of live blocks that may still be in use, and the ledger of manually allocated blocks.
     pub(super) ledgers: Ranked<Vec<Arc<Ledger>>>,
     pub(super) hands: OnceLock<Arc<Ledger>>,
-    /// Which blocks may be in an account that has some of them. Of another pool once this one has ended.
+    /// Tells which blocks may be in a sampled ledger. Belongs to another pool once this one has ended.
     pub(super) filter: OnceLock<&'static Filter>,
-    /// What each block is charged to, and what is reserved.
+    /// The budget that each block is charged to, and the budget of reserved bytes.
     pub(super) budget: Option<Budget>,
     pub(super) reserved: Option<Budget>,
-    /// Blocks that tenants have, by address.
+    /// The charges of tenants' blocks, by address.
     pub(super) charges: Ranked<HashMap<usize, Charge>>,
     pub(super) limit: Limit,
     pub(super) name: String,
@@ -84,36 +84,36 @@ pub(crate) struct Heap {
     pub(super) policy: &'static str,
     /// How much free memory is kept, and for how long.
     pub(super) retain: Ranked<RetainConf>,
-    /// What every address is a multiple of.
+    /// The alignment of every address.
     pub(super) align: usize,
-    /// The process at whose end it is told what is still held, if it is.
+    /// The process that reports live blocks when it ends, if any.
     pub(super) reports_in: AtomicU32,
-    /// What it has for guarded blocks, if blocks are guarded: for life.
+    /// The state of guarded blocks, if the pool guards blocks. Does not change during the pool's life.
     pub(super) guard: Option<Guard>,
-    /// Allocations, frees and misses that are not told any more.
+    /// Allocations, frees and misses that are no longer reported.
     pub(super) forgotten: Ranked<[u64; 3]>,
 }
 
-/// What a pool is made of.
+/// The parts of a new pool.
 pub(crate) struct Parts {
     pub(crate) name: String,
     pub(crate) kind: MemoryKind,
     pub(crate) memory: Memory,
-    /// The limit that the memory's source keeps to.
+    /// The limit that the memory's source enforces.
     pub(crate) limit: Limit,
     pub(crate) budget: Option<Budget>,
     pub(crate) reserved: Option<Budget>,
     pub(crate) retain: RetainConf,
     pub(crate) align: usize,
     pub(crate) guard: Option<Guard>,
-    /// What goes through the memory's gate.
+    /// The traffic between the pool and its source.
     pub(crate) flow: Arc<Flow>,
 }
 
-/// A pool at rest: its locks are held and no thread is inside its cache. Ends when dropped.
+/// A stopped pool: its locks are held, and no thread is inside its cache. Dropping this lets the pool continue.
 pub(crate) struct Rest {
     heap: &'static Heap,
-    // In the order in which they are let go.
+    // The fields are in the order in which they are dropped.
     accounts: Vec<StillLedger>,
     line: AtRest,
     ledgers: Locked<'static, Vec<Arc<Ledger>>>,
@@ -128,7 +128,7 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    /// Takes the locks of the pool's accounts of live blocks as well: after those of all pools.
+    /// Also takes the locks of the pool's ledgers. Call this after the other locks of all pools are taken.
     pub(super) fn take_accounts(&mut self) {
         let heap = self.heap;
         let ledgers = self.ledgers.iter();
@@ -157,12 +157,12 @@ impl Drop for Rest {
     }
 }
 
-/// A lock whose data no panic of ours can leave half done.
+/// Takes a lock. No panic of this crate can leave its data inconsistent.
 pub(super) fn lock<T>(mutex: &Ranked<T>) -> Locked<'_, T> {
     mutex.lock()
 }
 
-/// The class of a small block for a request, and the bytes of its blocks.
+/// Returns the class of a small block for a request, and the bytes of its blocks.
 #[inline]
 pub(super) fn small(bytes: usize, align: usize) -> Option<(usize, usize)> {
     if bytes > SMALL || align > LEAST {
@@ -181,14 +181,14 @@ fn small_aligned(bytes: usize, align: usize) -> Option<(usize, usize)> {
     Some((class, class_bytes(class)))
 }
 
-/// Bytes of a larger block for a request; none where there are no such sizes.
+/// Returns the bytes of a larger block for a request, or `None` if the size is too large.
 #[inline]
 pub(super) fn large(bytes: usize) -> Option<usize> {
     bytes.max(SMALL + 1).checked_next_multiple_of(PAGE)
 }
 
 impl Taken {
-    /// The block that a request of this shape was given at this address: what it takes follows from the request alone.
+    /// Returns the block that a request of this shape was given at this address. Its size follows from the request alone.
     #[inline]
     pub(crate) fn of(address: usize, bytes: usize, align: usize) -> Self {
         let bytes = match small(bytes, align) {
@@ -199,14 +199,14 @@ impl Taken {
     }
 }
 
-/// A number that no other pool of this process ever has.
+/// Returns a number that no other pool of this process ever has.
 pub(crate) fn next_number() -> u64 {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
     NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Heap {
-    /// A pool of what `parts` answers for its number and its locks.
+    /// Creates a pool from the parts that `parts` returns for its number and its lock order.
     pub(crate) fn new<E>(parts: impl FnOnce(u64, Order) -> Result<Parts, E>) -> Result<&'static Self, E> {
         let _inside = inside();
         let number = next_number();
@@ -252,7 +252,7 @@ impl Heap {
         Ok(heap)
     }
 
-    /// Brings the pool to rest, but for its [accounts](Rest::take_accounts).
+    /// Stops the pool, except for its [ledgers](Rest::take_accounts).
     pub(crate) fn rest(&'static self) -> Rest {
         let roll = lock(&self.roll);
         for cache in &roll.caches {
@@ -260,7 +260,7 @@ impl Heap {
         }
         claim::barrier();
         for cache in &roll.caches {
-            // A cache whose owner may be inside is not touched by any other thread, not even in a child of this process.
+            // No other thread touches a cache whose owner may be inside, not even in a child of this process.
             let _ = cache.claim.wait();
         }
         let shelves = self.shelves.iter().map(lock).collect();
@@ -315,7 +315,7 @@ impl Heap {
         self.send(&cache.claim);
         let alone = roll.caches.is_empty();
         if !alone && self.alone.swap(false, Ordering::Relaxed) {
-            // From now on the first thread tells what it gains and loses, not its peaks.
+            // From now on the first thread reports changes of its counters, but not its peaks.
             self.claim(&roll, |cache, _| cache.tally.tell(&self.totals, false));
         }
         cache.tally.tell(&self.totals, alone);
@@ -323,13 +323,14 @@ impl Heap {
         Some(cache)
     }
 
-    /// Takes back what a thread that ends has kept, and its part of the account.
+    /// Takes back the cached blocks and the counters of a thread that ends.
     pub(crate) fn retire(&self, cache: &Arc<Cache>) {
         let _minds = self.mind_panics();
-        // Under this lock nobody else wants the cache, but for a pool that is closed: that has drained it.
+        // While this lock is held, nobody else claims the cache, unless the pool is closed. A closed pool has drained the
+        // cache.
         let mut roll = lock(&self.roll);
         let Some(place) = roll.caches.iter().position(|other| Arc::ptr_eq(other, cache)) else {
-            // The pool has ended, and has its part already.
+            // The pool has ended, and has already taken this thread's counters.
             return;
         };
         cache.with(|stacks| self.take_all(stacks));
@@ -350,12 +351,13 @@ impl Heap {
         );
     }
 
-    /// Runs `work` on every cache while its owner is out. Skips caches whose owners [may be inside](claim::Claim::wait).
+    /// Runs `work` on every cache while its owner is outside. Skips caches whose owners [may be
+    /// inside](claim::Claim::wait).
     pub(super) fn claim(&self, roll: &Roll, work: impl FnMut(&Cache, &mut Stacks)) {
         self.claim_these(&roll.caches.iter().collect::<Vec<_>>(), work);
     }
 
-    /// The same, on some of the caches; the list's lock is held.
+    /// Runs `work` on some of the caches like `claim`. The caller holds the list's lock.
     pub(super) fn claim_these(&self, caches: &[&Arc<Cache>], mut work: impl FnMut(&Cache, &mut Stacks)) {
         if caches.is_empty() {
             return;
@@ -378,7 +380,7 @@ impl Heap {
         self.alone.load(Ordering::Relaxed)
     }
 
-    /// Hands a block out.
+    /// Allocates a block.
     #[inline]
     pub(crate) fn allocate(&'static self, bytes: usize, align: usize) -> Result<Taken, AllocError> {
         match self.allocate_kept(bytes, align) {
@@ -387,7 +389,7 @@ impl Heap {
         }
     }
 
-    /// Hands a block out that this thread keeps, if there is one and nothing else to do than to tell of it.
+    /// Allocates a block of this thread's cache, if it has one and the only other work is to report it to observers.
     #[inline]
     pub(super) fn allocate_kept(&'static self, requested: usize, align: usize) -> Option<Taken> {
         match self.allocate_hot(requested, align) {
@@ -399,7 +401,7 @@ impl Heap {
         }
     }
 
-    /// Hands a block out that this thread keeps, if there is one and nothing else to do.
+    /// Allocates a block of this thread's cache, if it has one and there is no other work.
     #[inline]
     pub(crate) fn allocate_hot(&'static self, requested: usize, align: usize) -> Option<Taken> {
         if align > LEAST {
@@ -415,14 +417,15 @@ impl Heap {
         (taken.address != 0).then_some(taken)
     }
 
-    /// A small block, or one at 0 if there is none. This and its like are out of line, so that callers in every crate have
-    /// the same few instructions, and answer two words, which come back in registers.
+    /// Returns a small block, or one at address 0 if there is none. This function and the similar ones are not inlined, so
+    /// that callers in every crate use the same few instructions. They return two words, which fit in registers.
     #[inline(never)]
     fn pop_small(&'static self, requested: usize) -> Taken {
         self.pop_small_despite::<false>(requested)
     }
 
-    /// The same, also where it is told of afterwards. Known when it is compiled, so that the fast way stays one piece.
+    /// Returns a small block, also if the caller reports it to observers afterwards. `WATCHED` is a constant, so that the
+    /// fast path stays one piece of code.
     #[inline(always)]
     pub(super) fn pop_small_despite<const WATCHED: bool>(&'static self, requested: usize) -> Taken {
         let despite = Despite::told(WATCHED);
@@ -466,7 +469,7 @@ impl Heap {
         })
     }
 
-    /// Takes a block back; `requested` is what was asked for.
+    /// Frees a block. `requested` is the size of the request.
     #[inline]
     pub(crate) fn free(&'static self, taken: Taken, requested: usize) {
         if !self.free_hot(taken, requested) {
@@ -474,7 +477,7 @@ impl Heap {
         }
     }
 
-    /// Takes a block back of a caller who names size and alignment, so that they can be wrong.
+    /// Frees a block of a caller that passes the size and the alignment, which may be wrong.
     #[inline]
     pub(crate) fn free_as(&'static self, address: usize, requested: usize, align: usize) {
         if align > LEAST || requested > SMALL || !self.push_small(address, requested.max(1), requested) {
@@ -490,7 +493,7 @@ impl Heap {
         }
     }
 
-    /// Keeps a block in this thread, if there is room and nothing else to do.
+    /// Puts a block into this thread's cache, if there is room and no other work.
     #[inline]
     pub(crate) fn free_hot(&'static self, taken: Taken, requested: usize) -> bool {
         let Taken { address, bytes } = taken;
@@ -501,7 +504,7 @@ impl Heap {
         }
     }
 
-    /// Keeps a small block of the class of so many bytes.
+    /// Puts a small block of the class of `bytes` into the cache.
     #[inline(never)]
     fn push_small(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
         self.push_small_despite::<false>(address, bytes, requested)
@@ -553,13 +556,13 @@ impl Heap {
         })
     }
 
-    /// Whether a block is surely not in the account, where it has some of them.
+    /// Returns whether a block is certainly not in the ledger, if the ledger is sampled.
     #[inline(always)]
     pub(super) fn is_unsampled(&self, address: usize) -> bool {
         self.filter.get().is_some_and(|filter| !filter.may_hold(address))
     }
 
-    /// Tells, and passes an answer on: the fast way ends with this call and has nothing to keep for after it.
+    /// Reports the counters and returns `answer`. The fast path ends with this call, so it saves no registers across it.
     #[cold]
     #[inline(never)]
     fn telling<R>(&self, cache: &Cache, answer: R) -> R {

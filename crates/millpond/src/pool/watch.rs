@@ -1,4 +1,4 @@
-//! Those who watch a pool: subscribers, and the account of live blocks.
+//! The observers of a pool: subscribers, and the ledger of live blocks.
 
 use super::ask::Ask;
 use super::cache::Cache;
@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that went through the gate and were not told yet.
+/// Bytes that the pool took from its source or gave back, and that were not reported yet.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     pub(crate) taken: AtomicU64,
@@ -22,7 +22,7 @@ pub(crate) struct Flow {
 
 #[cfg(feature = "cuda")]
 impl Flow {
-    /// What is to be told now.
+    /// Takes the bytes to report, by kind of event.
     pub(crate) fn drain(&self) -> [(EventKind, u64); 2] {
         [
             (EventKind::Refilled, self.taken.swap(0, Ordering::Relaxed)),
@@ -32,16 +32,16 @@ impl Flow {
 }
 
 thread_local! {
-    /// The watchers that this thread used last. Taken out while they are called, so that a call within finds none and looks
-    /// them up.
+    /// The observers that this thread used last. They are taken out while they are called, so that a nested call finds none
+    /// and looks them up.
     static KNOWN: Cell<Option<Arc<Watchers>>> = const { Cell::new(None) };
 }
 
-/// What there is to say.
+/// An event to report.
 #[derive(Clone, Copy)]
 enum Said<'a> {
     Allocated,
-    /// The same, of one whose turn it is.
+    /// An allocation that was picked for the sampled ledger.
     Picked,
     Freed,
     Other(EventKind),
@@ -62,7 +62,7 @@ impl Said<'_> {
     }
 }
 
-/// What there is to tell of a block.
+/// Returns the facts about a block.
 #[inline(always)]
 fn facts(taken: Taken, requested: usize, align: usize) -> Facts {
     Facts {
@@ -74,7 +74,7 @@ fn facts(taken: Taken, requested: usize, align: usize) -> Facts {
     }
 }
 
-/// The number of the next change of those who watch. Its last bit says whether a recording is all that is told.
+/// Returns the number of the next change of observers. Its last bit says whether a recording is the only observer.
 fn change_after(change: u64, only_record: bool) -> u64 {
     (change | 1) + 1 + u64::from(only_record)
 }
@@ -85,16 +85,16 @@ fn only_recorded(change: u64) -> bool {
 }
 
 impl Heap {
-    /// Those who watch, as they are now.
+    /// Returns the current observers.
     pub(crate) fn watchers(&self) -> Arc<Watchers> {
         Arc::clone(&lock(&self.watchers))
     }
 
-    /// Has others watch. Every call that begins after this one has returned is told to them.
+    /// Changes the observers. Every call that begins after this one has returned reports to the new ones.
     pub(crate) fn change_watchers<R>(&self, change: impl FnOnce(&Watchers) -> (Watchers, R)) -> R {
         let (before, answer) = {
             let _inside = inside();
-            // First the list of caches, then the watchers, as a fork takes them.
+            // The list of caches is locked before the observers, in the same order as for a fork.
             let roll = lock(&self.roll);
             let mut now = lock(&self.watchers);
             let (made, answer) = change(&now);
@@ -106,7 +106,7 @@ impl Heap {
             if sampled {
                 roll.caches.iter().for_each(|cache| cache.pick_anew());
             }
-            // What sees more first, so that nothing is missed in between.
+            // The detour that covers more events is turned on first, so that no event is missed in between.
             if sees == Sees::Every {
                 self.turn_detour(&roll, Detour::Watched, true);
             }
@@ -114,14 +114,14 @@ impl Heap {
             self.turn_detour(&roll, Detour::Watched, sees == Sees::Every);
             (before, answer)
         };
-        // A subscriber's own code may run: outside every lock.
+        // Dropping may run a subscriber's code, so it happens outside of every lock.
         drop(before);
         answer
     }
 
-    /// Says it to those who watch, as this thread knows them. Part of its callers, as is all on the way to the
-    /// subscribers, so that the facts stay in registers: written one by one and read two at a time, the processor would wait
-    /// for the writes.
+    /// Reports an event to the observers that this thread knows. This function and all functions on the way to the
+    /// subscribers are inlined, so that the facts stay in registers. If they were written one by one and read two at a
+    /// time, the processor would wait for the writes.
     #[inline(always)]
     fn say(&self, said: Said<'_>, facts: Facts) -> Result<(), Box<WrongFree>> {
         let change = self.watch_changes.load(Ordering::Acquire);
@@ -131,19 +131,19 @@ impl Heap {
             other => self.get_to_know(other),
         };
         let answer = said.to(&known, facts);
-        // At the end of the thread it goes.
+        // This fails only when the thread ends, and then the observers are dropped.
         let _ = KNOWN.try_with(|place| place.set(Some(known)));
         answer
     }
 
-    /// Tells a recording in the shortest way, where nobody else watches. False where that is not so, and nothing was told.
+    /// Reports to a recording in the shortest way, if nobody else observes. Otherwise returns false and reports nothing.
     #[inline(always)]
     fn record<const ALLOCATED: bool>(&self, taken: Taken, requested: usize) -> bool {
         let change = self.watch_changes.load(Ordering::Acquire);
         only_recorded(change) && self.record_now::<ALLOCATED>(change, taken, requested)
     }
 
-    /// Once in the program for each thing that can happen, so that all on the way is a part of it and facts stay in registers.
+    /// Compiled once for each kind of event, so that all calls are inlined into it and the facts stay in registers.
     #[cfg(feature = "record")]
     #[inline(never)]
     fn record_now<const ALLOCATED: bool>(&self, change: u64, taken: Taken, requested: usize) -> bool {
@@ -166,7 +166,7 @@ impl Heap {
         self.watchers()
     }
 
-    /// Tells of a block that was handed out.
+    /// Reports an allocated block.
     #[inline(always)]
     pub(super) fn tell_allocated(&self, taken: Taken, requested: usize, align: usize) {
         if !self.record::<true>(taken, requested) {
@@ -177,11 +177,11 @@ impl Heap {
 
     #[inline(never)]
     fn say_allocated(&self, taken: Taken, requested: usize, align: usize) {
-        // No allocation is wrong.
+        // An allocation cannot be a wrong free.
         let _ = self.say(Said::Allocated, facts(taken, requested, align));
     }
 
-    /// Tells of a request that was refused.
+    /// Reports a refused request.
     pub(super) fn tell_refused(&self, ask: &Ask) {
         let nothing = Taken { address: 0, bytes: 0 };
         let facts = facts(nothing, ask.requested, ask.align);
@@ -189,7 +189,7 @@ impl Heap {
         self.tell_flow();
     }
 
-    /// Tells of a block that comes back, before anyone else can be given it. An alignment of 0: the caller does not say.
+    /// Reports a free, before the block can be allocated again. An alignment of 0 means that the caller did not pass one.
     #[inline(always)]
     pub(super) fn tell_freed(
         &self,
@@ -208,21 +208,22 @@ impl Heap {
         self.say(Said::Freed, facts(taken, requested, align))
     }
 
-    /// Says on standard error what is wrong with a block, for callers that cannot be answered. Outside every lock.
+    /// Prints on standard error what is wrong with a free, for callers that cannot get an error. Called outside of every
+    /// lock.
     #[cold]
     pub(super) fn say_wrong(&self, wrong: &WrongFree) {
         let _inside = inside();
         crate::os::say(&format!("millpond: {wrong}\n"));
     }
 
-    /// Tells what is wrong with a block.
+    /// Reports a wrong free to the observers.
     pub(super) fn tell_wrong_to_watchers(&self, wrong: &WrongFree) {
         if self.is_watched() {
             let _ = self.say(Said::Wrong(wrong), Facts::default());
         }
     }
 
-    /// Tells what came from the source and went back to it since this was last told.
+    /// Reports the bytes that were taken from the source and given back to it since the last report.
     #[inline]
     pub(super) fn tell_flow(&self) {
         if self.flow.taken.load(Ordering::Relaxed) | self.flow.given.load(Ordering::Relaxed) != 0 {
@@ -251,41 +252,41 @@ impl Heap {
         }
     }
 
-    /// Whether this thread's next allocation is one of those that are entered in the account.
+    /// Returns whether this thread's next allocation is picked for the sampled ledger.
     pub(super) fn picks(&'static self) -> bool {
         if !self.detours(Detour::Sampled) {
             return false;
         }
         let ledger = || self.watchers().ledger().cloned();
         let picks = |cache: &Cache| cache.picks(|| ledger().map_or(u32::MAX, |ledger| ledger.gap()));
-        // Without a cache nobody counts.
+        // Without a cache there is no counter per thread, so the ledger itself decides.
         local::with(self, picks).unwrap_or_else(|| ledger().is_some_and(|ledger| ledger.picks()))
     }
 
-    /// Enters a block whose turn it is.
+    /// Enters a picked block in the ledger.
     #[cold]
     #[inline(never)]
     pub(super) fn tell_picked(&self, ask: &Ask, taken: Taken) {
-        // No allocation is wrong.
+        // An allocation cannot be a wrong free.
         let _ = self.say(Said::Picked, facts(taken, ask.requested, ask.align));
     }
 
-    /// Whether a block may be in an account that has some of them.
+    /// Returns whether a block may be in a sampled ledger.
     pub(super) fn may_be_sampled(&self, address: usize) -> bool {
         self.detours(Detour::Sampled) && !self.is_unsampled(address)
     }
 
-    /// Whether frees are told.
+    /// Returns whether frees are reported.
     pub(super) fn tells_frees(&self) -> bool {
         self.detours(Detour::Watched) || self.detours(Detour::Sampled)
     }
 
-    /// Whether someone watches.
+    /// Returns whether the pool has observers of every event.
     pub(crate) fn is_watched(&self) -> bool {
         self.detours(Detour::Watched)
     }
 
-    /// The account of live blocks, if there is one.
+    /// Returns the ledger of live blocks, if there is one.
     pub(crate) fn ledger(&self) -> Option<Arc<Ledger>> {
         lock(&self.watchers).ledger().cloned()
     }
