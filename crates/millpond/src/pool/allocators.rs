@@ -1,7 +1,7 @@
 //! Pools as the allocators of collections.
 //!
-//! `allocator-api2` has the interface that the standard library keeps unstable, in versions that do not know each other:
-//! 0.4 is the newest, 0.2 is what `hashbrown` speaks. They have the same shape.
+//! `allocator-api2` provides the interface that is unstable in the standard library. Its versions are incompatible with
+//! each other: 0.4 is the newest, and `hashbrown` uses 0.2. They have the same shape.
 
 use super::Pool;
 use std::alloc::Layout;
@@ -9,9 +9,9 @@ use std::ptr::NonNull;
 
 macro_rules! allocator {
     ($feature:literal, $api:ident) => {
-        // SAFETY: a block is memory that nobody else has until it is given back, at one address, also when the handle moves
-        // or is cloned: clones are handles of the same pool, and a block in a caller's hand stays when the last one is gone.
-        // A block has just the bytes asked for, so the layout it goes back with is the one it was handed out for.
+        // SAFETY: nobody else has a block's memory until it is freed. Its address does not change, even if the handle is
+        // moved or cloned: clones are handles of the same pool, and a live block stays when the last one is dropped. A
+        // block has just the bytes requested, so the layout it is freed with is the one it was allocated for.
         #[cfg(feature = $feature)]
         unsafe impl $api::alloc::Allocator for Pool {
             #[inline]
@@ -26,7 +26,7 @@ macro_rules! allocator {
 
             #[inline]
             unsafe fn deallocate(&self, pointer: NonNull<u8>, layout: Layout) {
-                // SAFETY: the caller promises what is asked for.
+                // SAFETY: the caller guarantees the same conditions.
                 unsafe { Pool::deallocate(self, pointer, layout) }
             }
 
@@ -36,7 +36,7 @@ macro_rules! allocator {
                 old: Layout,
                 new: Layout,
             ) -> Result<NonNull<[u8]>, $api::alloc::AllocError> {
-                // SAFETY: the caller promises what is asked for.
+                // SAFETY: the caller guarantees the same conditions.
                 unsafe { self.resize(pointer, old, new) }.map_err(|_| $api::alloc::AllocError)
             }
 
@@ -46,12 +46,12 @@ macro_rules! allocator {
                 old: Layout,
                 new: Layout,
             ) -> Result<NonNull<[u8]>, $api::alloc::AllocError> {
-                // SAFETY: the caller promises what is asked for.
+                // SAFETY: the caller guarantees the same conditions.
                 let block = unsafe { self.resize(pointer, old, new) }.map_err(|_| $api::alloc::AllocError)?;
                 let more = new.size().saturating_sub(old.size());
-                // SAFETY: the block has the bytes of the new layout, of which the old one's are the first.
+                // SAFETY: the block has the bytes of the new layout. The first of them are those of the old one.
                 let rest = unsafe { block.cast::<u8>().add(new.size() - more) };
-                // SAFETY: so many follow in the block, which is the caller's alone.
+                // SAFETY: `more` bytes follow in the block, which belongs to the caller alone.
                 unsafe { rest.write_bytes(0, more) };
                 Ok(block)
             }
@@ -62,7 +62,7 @@ macro_rules! allocator {
                 old: Layout,
                 new: Layout,
             ) -> Result<NonNull<[u8]>, $api::alloc::AllocError> {
-                // SAFETY: the caller promises what is asked for.
+                // SAFETY: the caller guarantees the same conditions.
                 unsafe { self.resize(pointer, old, new) }.map_err(|_| $api::alloc::AllocError)
             }
         }

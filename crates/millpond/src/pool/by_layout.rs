@@ -1,4 +1,4 @@
-//! Blocks by layout, as Rust's allocators hand them out: a pointer, and nothing to keep beside it.
+//! Blocks by layout, like those of Rust's allocators: a pointer without further data.
 
 use super::Pool;
 use super::ask::Ask;
@@ -7,14 +7,14 @@ use crate::error::AllocError;
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 
-/// The pointer for a request of no bytes, which takes no block.
+/// Returns the pointer for a request of size 0, which allocates no block.
 #[inline]
 fn nowhere(layout: Layout) -> NonNull<u8> {
     NonNull::new(ptr::without_provenance_mut(layout.align())).unwrap_or(NonNull::dangling())
 }
 
 impl Pool {
-    /// The alignment of a block for a layout.
+    /// Returns the alignment of a block for a layout.
     #[inline]
     fn align_for(&self, layout: Layout) -> usize {
         layout.align().max(self.align)
@@ -26,8 +26,8 @@ impl Pool {
         Taken::of(address, layout.size(), self.align_for(layout))
     }
 
-    /// A block for a layout: just its bytes, at a multiple of its alignment and of 64. What the bytes hold is not said.
-    /// No bytes take no block.
+    /// Allocates an uninitialised block for a layout. It has exactly the layout's size, at a multiple of its alignment and
+    /// of 64. A layout of size 0 allocates no block.
     ///
     /// ```
     /// use std::alloc::Layout;
@@ -43,7 +43,7 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// When there is no memory for it; the pool stays usable.
+    /// Returns an error if there is not enough memory. The pool stays usable.
     #[inline]
     pub fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         let pointer = if layout.size() == 0 {
@@ -60,10 +60,10 @@ impl Pool {
         Ok(NonNull::slice_from_raw_parts(pointer, layout.size()))
     }
 
-    /// The same, with every byte zero.
+    /// Allocates a block for a layout, with every byte zero.
     ///
     /// # Errors
-    /// When there is no memory for it; the pool stays usable.
+    /// Returns an error if there is not enough memory. The pool stays usable.
     #[inline]
     pub fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if layout.size() == 0 {
@@ -79,11 +79,11 @@ impl Pool {
         ))
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     ///
     /// # Safety
-    /// This pool, by this handle or a clone of it, handed out the block for this very layout, or has
-    /// [resized](Self::resize) it to this layout; it was not given back since, and nothing uses it any more.
+    /// This pool, through this handle or a clone of it, allocated the block for this layout, or has [resized](Self::resize)
+    /// it to this layout. The block was not freed since, and nothing uses it any more.
     #[inline]
     pub unsafe fn deallocate(&self, pointer: NonNull<u8>, layout: Layout) {
         if layout.size() > 0 {
@@ -93,15 +93,15 @@ impl Pool {
         }
     }
 
-    /// Makes a block larger or smaller: where it is if the block for the new layout is as large, else elsewhere. The bytes
-    /// that both have stay; what further ones hold is not said. After an answer the old pointer and layout are no more,
-    /// also where they are the same; after an error they are as before.
+    /// Changes the size of a block. It stays in place if the block for the new layout has the same size, and moves
+    /// otherwise. The bytes that both sizes share are kept, and further bytes are uninitialised. After success the old
+    /// pointer and layout are invalid, even if the address is the same. After an error they stay valid.
     ///
     /// # Safety
-    /// The old pointer and layout as for [`deallocate`](Self::deallocate).
+    /// The requirements of [`deallocate`](Self::deallocate) apply to the old pointer and layout.
     ///
     /// # Errors
-    /// When there is no memory for it; the pool and the old block stay usable.
+    /// Returns an error if there is not enough memory. The pool and the old block stay usable.
     pub unsafe fn resize(
         &self,
         pointer: NonNull<u8>,
@@ -120,9 +120,9 @@ impl Pool {
         }
         let block = self.allocate(wanted)?;
         let bytes = layout.size().min(wanted.size());
-        // SAFETY: both have so many bytes, and a new block shares none with a live one.
+        // SAFETY: both blocks have so many bytes, and a new block shares none with a live one.
         unsafe { block.cast::<u8>().copy_from_nonoverlapping(pointer, bytes) };
-        // SAFETY: what the caller promises; it is used no more.
+        // SAFETY: the caller guarantees the conditions, and the block is not used any more.
         unsafe { self.deallocate(pointer, layout) };
         Ok(block)
     }

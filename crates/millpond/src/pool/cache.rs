@@ -1,32 +1,32 @@
-//! What one thread holds of one pool: blocks ready to be handed out, and its part of the account.
+//! The cache of one thread in one pool: free blocks, and the thread's part of the counters.
 
 use super::account::Tally;
 use super::claim::{Claim, Despite};
 use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, bin_of, class_bytes};
 use super::sync::{AtomicBool, AtomicU64, Ordering, Slot};
 
-/// Bytes of small blocks of one class that a thread keeps, and the least and most of their number.
+/// The bytes of cached small blocks of one class, and the minimum and maximum of their number.
 const BIN_BYTES: usize = 256 << 10;
 const LEAST_KEPT: usize = 8;
 const MOST_KEPT: usize = 256;
-/// Bytes of larger blocks that a thread keeps in one bin, and the least and most of their number.
+/// The bytes of cached larger blocks in one bin, and the minimum and maximum of their number.
 const LARGE_BIN_BYTES: usize = 8 << 20;
 const LEAST_LARGE: usize = 4;
 const MOST_LARGE: usize = 32;
-/// Bytes of larger blocks a thread keeps: one part in so many of what the program has held at once, but not more and
-/// not less than so much. One block is always kept.
+/// The bytes of larger blocks that a thread caches: this fraction of the program's peak, within a minimum and a maximum.
+/// One block is always cached.
 const LARGE_SHARE: usize = 32;
 const MOST_LARGE_BYTES: usize = 2 * KEPT;
 const LEAST_LARGE_BYTES: usize = 4 << 20;
 
-/// A block of memory in nobody's hand.
+/// A free block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Free {
     pub(crate) address: usize,
     pub(crate) bytes: usize,
 }
 
-/// Blocks of one class or bin, the one freed last on top.
+/// Blocks of one class or bin. The block that was freed last is on top.
 #[derive(Debug)]
 struct Stack<T> {
     items: Box<[T]>,
@@ -41,7 +41,7 @@ impl<T: Copy> Stack<T> {
         }
     }
 
-    /// Has room for so many from now on, and keeps what it has; false where there is no memory for it.
+    /// Sets the capacity and keeps the current items. Returns false if there is no memory for it.
     fn make_room(&mut self, most: usize, filler: T) -> bool {
         let mut items = Vec::new();
         if most < self.len || items.try_reserve_exact(most).is_err() {
@@ -55,7 +55,7 @@ impl<T: Copy> Stack<T> {
 
     #[inline]
     fn pop(&mut self) -> Option<T> {
-        // Of an empty stack no such place either.
+        // In an empty stack this index is out of bounds too.
         let top = self.len.wrapping_sub(1);
         let item = *self.items.get(top)?;
         self.len = top;
@@ -86,7 +86,7 @@ impl<T: Copy> Stack<T> {
         out(drained.stack.items.get(..count).unwrap_or(&[]));
     }
 
-    /// Sets the older half aside.
+    /// Moves the older half to `aside`.
     fn set_aside(&mut self, aside: &mut Vec<T>) {
         let half = self.len / 2;
         if aside.try_reserve_exact(half).is_ok() {
@@ -94,7 +94,7 @@ impl<T: Copy> Stack<T> {
         }
     }
 
-    /// Takes back what was set aside, where nothing else is left: the block freed last on top.
+    /// Moves the blocks of `aside` back to an empty stack. The block that was freed last is on top.
     fn recall(&mut self, aside: &mut Vec<T>) {
         if self.len == 0 {
             let from = aside.len() - aside.len().min(self.items.len());
@@ -106,7 +106,7 @@ impl<T: Copy> Stack<T> {
     }
 }
 
-/// The oldest items of a stack, which are taken out of it when this is dropped.
+/// The oldest items of a stack. They are removed when this is dropped.
 struct Drained<'a, T: Copy> {
     stack: &'a mut Stack<T>,
     count: usize,
@@ -120,7 +120,7 @@ impl<T: Copy> Drop for Drained<'_, T> {
     }
 }
 
-/// Blocks a thread keeps of a class, at most.
+/// Returns the most blocks of a class that a thread caches.
 pub(crate) fn most_kept(class: usize) -> usize {
     (BIN_BYTES / class_bytes(class)).clamp(LEAST_KEPT, MOST_KEPT)
 }
@@ -134,11 +134,11 @@ fn most_large(bin: usize) -> usize {
 pub(crate) struct Stacks {
     small: [Stack<usize>; CLASSES],
     large: [Stack<Free>; BINS],
-    /// Small blocks that were set aside: freed longest ago, and not needed since.
+    /// Small blocks that were set aside, because they were freed longest ago and have not been needed since.
     aside: [Vec<usize>; CLASSES],
-    /// Small blocks that the thread has drawn from the shelf and not given back to it: of as many there is room here.
+    /// The number of small blocks that the thread took from the shelf and did not return. The stack has room for as many.
     drawn: [usize; CLASSES],
-    /// Bytes in `large`, and the most that are to be.
+    /// The bytes in `large`, and their maximum.
     large_bytes: usize,
     large_most: usize,
 }
@@ -156,34 +156,34 @@ impl Stacks {
         }
     }
 
-    /// The block of a class that was freed last.
+    /// Removes the block of a class that was freed last.
     #[inline]
     pub(crate) fn pop(&mut self, class: usize) -> Option<usize> {
         self.small.get_mut(class)?.pop()
     }
 
-    /// Keeps a small block, if there is room.
+    /// Caches a small block, if there is room.
     #[inline]
     pub(crate) fn push(&mut self, class: usize, address: usize) -> bool {
         self.small.get_mut(class).is_some_and(|stack| stack.push(address))
     }
 
-    /// The block of a class that was freed last, also where they were set aside.
+    /// Removes the block of a class that was freed last, including those that were set aside.
     pub(crate) fn pop_or_recall(&mut self, class: usize) -> Option<usize> {
         let stack = self.small.get_mut(class)?;
         stack.recall(self.aside.get_mut(class)?);
         stack.pop()
     }
 
-    /// So many blocks of a class have come from the shelf.
+    /// Counts `count` blocks of a class that came from the shelf.
     pub(crate) fn draw(&mut self, class: usize, count: usize) {
         if let Some(drawn) = self.drawn.get_mut(class) {
             *drawn += count;
         }
     }
 
-    /// Makes more room for a class, as far as the thread has drawn as many blocks itself. One that frees what others have
-    /// drawn passes them on.
+    /// Increases the room for a class, up to the number of blocks that the thread took from the shelf itself. A thread that
+    /// frees blocks that other threads allocated passes them on.
     pub(crate) fn grow(&mut self, class: usize) -> bool {
         let (Some(stack), Some(drawn)) = (self.small.get_mut(class), self.drawn.get(class)) else {
             return false;
@@ -192,8 +192,8 @@ impl Stacks {
         *drawn > room && stack.make_room((2 * room).min(*drawn), 0)
     }
 
-    /// Hands out what grown classes have not needed since this was last called, and takes from them the room that they
-    /// need no more. Answers whether there is more to come.
+    /// Passes blocks of grown classes to `out` that were not needed since the last call, and reduces the room of these
+    /// classes. Returns whether there is more to do.
     pub(crate) fn ease(&mut self, mut out: impl FnMut(usize, &[usize])) -> bool {
         let mut more = false;
         let stacks = self.small.iter_mut().zip(&mut self.aside).zip(&mut self.drawn);
@@ -203,7 +203,8 @@ impl Stacks {
                 continue;
             }
             out(class, aside);
-            // What others have freed since it draws anew where it needs it; what is here it has drawn.
+            // Blocks that other threads have freed are drawn anew when this thread needs them. The remaining blocks count
+            // as drawn.
             *drawn = (drawn.saturating_sub(aside.len()) / 2).max(stack.len);
             aside.clear();
             stack.set_aside(aside);
@@ -216,7 +217,7 @@ impl Stacks {
         more
     }
 
-    /// Hands out the half of a class that was freed longest ago.
+    /// Passes the half of a class that was freed longest ago to `out`.
     pub(crate) fn older_half(&mut self, class: usize, mut out: impl FnMut(&[usize])) {
         if let (Some(stack), Some(drawn)) = (self.small.get_mut(class), self.drawn.get_mut(class)) {
             stack.drain_oldest(stack.len.div_ceil(2), &mut |blocks| {
@@ -226,7 +227,7 @@ impl Stacks {
         }
     }
 
-    /// A larger block of a bin, if the one freed last has at least so many bytes and not an eighth more.
+    /// Removes the larger block of a bin that was freed last, if it has at least `bytes` bytes and at most an eighth more.
     #[inline]
     pub(crate) fn pop_large(&mut self, bin: usize, bytes: usize) -> Option<Free> {
         let stack = self.large.get_mut(bin)?;
@@ -239,7 +240,7 @@ impl Stacks {
         Some(block)
     }
 
-    /// Keeps a larger block, if there is room.
+    /// Caches a larger block, if there is room.
     #[inline]
     pub(crate) fn push_large(&mut self, bin: usize, block: Free) -> bool {
         if self.large_bytes + block.bytes > self.large_most && self.large_bytes > 0 {
@@ -252,13 +253,14 @@ impl Stacks {
         kept
     }
 
-    /// Keeps as much of larger blocks as suits a program that has held so many bytes at once.
+    /// Sets the maximum of cached larger blocks for a program with this peak in bytes.
     pub(crate) fn suit(&mut self, peak: u64) {
         let share = usize::try_from(peak).unwrap_or(usize::MAX) / LARGE_SHARE;
         self.large_most = share.clamp(LEAST_LARGE_BYTES, MOST_LARGE_BYTES);
     }
 
-    /// Makes room for a larger block: hands out the older half of its bin or, if bytes are short, all there is.
+    /// Makes room for a larger block. Passes the older half of its bin to `out`, or all larger blocks if the maximum of
+    /// bytes would be exceeded.
     pub(crate) fn spill_large(&mut self, bin: usize, bytes: usize, mut out: impl FnMut(&[Free])) {
         let short = self.large_bytes + bytes > self.large_most;
         for (of, stack) in self.large.iter_mut().enumerate() {
@@ -274,7 +276,7 @@ impl Stacks {
         }
     }
 
-    /// Hands out everything: small blocks with their class, and larger ones.
+    /// Passes all blocks to the callbacks: small blocks with their class, and larger blocks.
     pub(crate) fn drain(&mut self, mut small: impl FnMut(usize, &[usize]), mut large: impl FnMut(&[Free])) {
         let stacks = self.small.iter_mut().zip(&mut self.aside).zip(&mut self.drawn);
         for (class, ((stack, aside), drawn)) in stacks.enumerate() {
@@ -291,7 +293,7 @@ impl Stacks {
         self.large_bytes = 0;
     }
 
-    /// Bytes of everything here.
+    /// Returns the bytes of all blocks.
     pub(crate) fn bytes(&self) -> usize {
         let small = self.small.iter().zip(&self.aside).enumerate();
         self.large_bytes
@@ -301,41 +303,43 @@ impl Stacks {
     }
 }
 
-/// What one thread holds of one pool.
+/// The cache of one thread in one pool.
 ///
 /// Whoever is inside the claim, the owner by [`Claim::enter`] or another thread by [`Claim::want`], a barrier and a
 /// [`Claim::wait`] that returns true, has exclusive access to `stacks`. `Sync` relies on this invariant.
 ///
-/// In the child of a fork, a cache whose owner was out is whole, and it is used like the cache of an idle thread. A cache whose
-/// owner may have been inside may be half changed. No thread of the child can know that the owner is out, so no thread ever
-/// touches the stacks of that cache.
+/// In the child of a fork, a cache whose owner was outside is intact, and it is used like the cache of an idle thread. A
+/// cache whose owner may have been inside may be inconsistent. No thread of the child can know that the owner is outside,
+/// so no thread ever touches the stacks of that cache.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Cache {
     pub(crate) claim: Claim,
     pub(crate) tally: Tally,
-    /// Calls when somebody last looked, and how often there were no more; used under the lock of the list.
+    /// The number of calls at the last check, and the number of checks in a row without new calls. Used under the lock of
+    /// the list.
     seen: AtomicU64,
     idle: AtomicU64,
-    /// Whether some class has more room than at first, and how often somebody has looked since.
+    /// Whether a class has more than its initial room, and the number of checks since.
     pub(crate) grown: AtomicBool,
     looks: AtomicU64,
-    /// With how many allocations the next one is entered in the account, where some are; 0 where that is not known yet.
+    /// The number of allocations until the next one is entered in a sampled ledger, or 0 if it is not known yet.
     next: AtomicU64,
     stacks: Slot<Stacks>,
 }
 
-// SAFETY: `stacks` is touched only inside the claim, which keeps two threads from being inside at once and orders
-// their accesses; all else is atomic.
+// SAFETY: `stacks` is touched only inside the claim, which keeps two threads from being inside at once and orders their
+// accesses. All other fields are atomic.
 unsafe impl Sync for Cache {}
 
-/// The owner inside its cache; out again when dropped.
+/// The owner inside its cache. Dropping this leaves the cache.
 struct Inside<'a>(&'a Cache);
 
 impl Inside<'_> {
     #[inline]
     fn with<R>(&mut self, work: impl FnOnce(&mut Stacks) -> R) -> R {
-        // SAFETY: we are inside the claim, so nobody else is. Stacks never call back, so one thread is not inside twice.
+        // SAFETY: this thread is inside the claim, so no other thread is. Stacks never call back, so one thread is not
+        // inside twice.
         self.0.stacks.with_mut(|stacks| work(unsafe { &mut *stacks }))
     }
 }
@@ -347,7 +351,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// What the owner has done, and whether it is time to tell the others.
+/// The result of an operation of the owner, and whether it is time to report the counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done<T> {
     pub(crate) what: T,
@@ -368,7 +372,7 @@ impl Cache {
         }
     }
 
-    /// How often in a row this was asked while the owner did nothing. One thread at a time may ask.
+    /// Returns how often in a row this was called while the owner did nothing. Only one thread at a time may call it.
     pub(crate) fn idle_for(&self) -> u64 {
         let calls = self.tally.calls();
         let idle = if self.seen.swap(calls, Ordering::Relaxed) == calls {
@@ -380,8 +384,8 @@ impl Cache {
         idle
     }
 
-    /// Whether this was asked so many times since it last said so, and there is more room than at first. One thread at a
-    /// time may ask.
+    /// Returns whether this was called `every` times since it last returned true, and a class has more than its initial
+    /// room. Only one thread at a time may call it.
     pub(crate) fn eases(&self, every: u64) -> bool {
         let looks = self.looks.load(Ordering::Relaxed) + 1;
         let now = looks >= every;
@@ -399,8 +403,8 @@ impl Cache {
         self.tally.allocations.load(Ordering::Relaxed) < self.next.load(Ordering::Relaxed)
     }
 
-    /// Whether the owner's next allocation is to be entered in the account; each time it is, `gap` tells how many are to
-    /// pass until the one after. By the owner.
+    /// Returns whether the owner's next allocation is entered in the ledger. Each time it is, `gap` returns the number of
+    /// allocations until the next one. Called by the owner only.
     pub(crate) fn picks(&self, mut gap: impl FnMut() -> u32) -> bool {
         let now = self.tally.allocations.load(Ordering::Relaxed);
         let mut next = self.next.load(Ordering::Relaxed);
@@ -418,12 +422,12 @@ impl Cache {
         picked
     }
 
-    /// Has the owner ask anew how many allocations are to pass. An owner that asks right now may keep to the answer once.
+    /// Makes the owner ask for a new gap. An owner that asks right now may use the old one once.
     pub(crate) fn pick_anew(&self) {
         self.next.store(0, Ordering::Relaxed);
     }
 
-    /// A small block of a class, counted; by the owner.
+    /// Removes a small block of a class and counts it. Called by the owner only.
     #[inline]
     pub(crate) fn pop(
         &self,
@@ -438,8 +442,9 @@ impl Cache {
         Some(Done { what, tell })
     }
 
-    /// Keeps a small block, counted, if there is room; by the owner. `passes`: whether it is surely in no account. Whoever has closed the pool and been through the
-    /// caches has the whole account, because it is kept inside the claim.
+    /// Caches a small block and counts it, if there is room. Called by the owner only. `passes` returns whether the block
+    /// is certainly in no ledger. A thread that closed the pool and then visited the caches sees all counts, because they
+    /// are made inside the claim.
     #[inline]
     pub(crate) fn push(
         &self,
@@ -458,7 +463,7 @@ impl Cache {
         Some(Done { what: (), tell })
     }
 
-    /// A larger block of about so many bytes, counted; by the owner.
+    /// Removes a larger block of about `bytes` bytes and counts it. Called by the owner only.
     #[inline]
     pub(crate) fn pop_large(&self, bytes: usize, requested: usize, despite: Despite) -> Option<Done<Free>> {
         let mut inside = self.enter(despite, || self.passes())?;
@@ -467,7 +472,7 @@ impl Cache {
         Some(Done { what, tell })
     }
 
-    /// Keeps a larger block, counted, if there is room; by the owner.
+    /// Caches a larger block and counts it, if there is room. Called by the owner only.
     #[inline]
     pub(crate) fn push_large(
         &self,
@@ -484,7 +489,7 @@ impl Cache {
         Some(Done { what: (), tell })
     }
 
-    /// Runs `work` on the stacks, slowly; `None` where another thread has them. By the owner only.
+    /// Runs `work` on the stacks on the slow path. Returns `None` if another thread has them. Called by the owner only.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> Option<R> {
         if !self.claim.enter_slowly() {
             return None;
@@ -492,22 +497,22 @@ impl Cache {
         Some(Inside(self).with(work))
     }
 
-    /// Runs `work` on the stacks from another thread, after [`Claim::want`] and a barrier; `None` where
-    /// [nobody can know](Claim::wait) whether the owner is out. Called by one thread at a time, under the lock of the pool's
-    /// list of caches.
+    /// Runs `work` on the stacks from another thread, after [`Claim::want`] and a barrier. Returns `None` if [nobody can
+    /// know](Claim::wait) whether the owner is outside. Called by one thread at a time, under the lock of the pool's list
+    /// of caches.
     pub(crate) fn with_wanted<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> Option<R> {
         let outcome = self.keep_wanted(work);
         self.claim.give_up();
         outcome
     }
 
-    /// The same, and the owner never gets in again.
+    /// Runs `work` on the stacks like `with_wanted`. Afterwards the owner can never enter the cache again.
     pub(crate) fn keep_wanted<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> Option<R> {
         if !self.claim.wait() {
             return None;
         }
-        // SAFETY: by the invariant of `Claim` the owner is out and stays out as long as the cache is wanted, and only one
-        // thread at a time wants it; the borrow ends before anybody gives it up.
+        // SAFETY: by the invariant of `Claim` the owner is outside and stays outside as long as the cache is wanted, and
+        // only one thread at a time wants it. The borrow ends before any thread gives the claim up.
         Some(self.stacks.with_mut(|stacks| work(unsafe { &mut *stacks })))
     }
 }

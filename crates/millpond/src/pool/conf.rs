@@ -1,4 +1,4 @@
-//! A pool's settings as text: what the environment and a live pool are told.
+//! Parses a pool's settings, from the environment, a builder or a live pool.
 
 use super::prewarm::Prewarm;
 use crate::host::{HugePages, Node};
@@ -8,7 +8,7 @@ use crate::time::duration;
 use millpond_engine::{ConfError, MillpondConf, RetainConf, parse_size, policies};
 use std::time::Duration;
 
-/// What a text can say of a pool, beside the settings of its policy. `None`: nothing was said.
+/// The pool's settings in a text, except those of its policy. `None` means that the text does not set the value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PoolConf {
     pub(crate) limit: Option<Option<u64>>,
@@ -29,23 +29,23 @@ pub(crate) struct PoolConf {
     pub(crate) leak_report: Option<bool>,
 }
 
-/// What a text of settings says, to the policy and to the pool; see
+/// The settings in a text, for the policy and for the pool. See
 /// [`PoolBuilder::read_settings`](crate::PoolBuilder::read_settings).
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ReadSettings {
     /// The settings of the policy.
     pub policy: MillpondConf,
-    /// What was written of them, `key:value,…`; empty where nothing was.
+    /// The policy's part of the text, `key:value,…`. Empty if there is none.
     pub policy_text: String,
-    /// What was written that only a pool has, and a policy by itself knows nothing of.
+    /// The part of the text that only a pool uses, and that a policy by itself does not know.
     pub pool_text: String,
-    /// What was written that a pool takes whatever its policy: the same, and `memory-fraction`.
+    /// The part of the text that a pool accepts with any policy: `pool_text` and `memory-fraction`.
     pub any_pool_text: String,
 }
 
-/// The first key of a text that only some policies have, if a policy by this name has none of them. What a pool keeps
-/// to itself is not among them, as `memory-fraction`. The text can be read.
+/// Returns the first key in a text that only some policies have, if the policy of this name does not have it. Keys that the
+/// pool applies itself, such as `memory-fraction`, are not among them. The text must be valid.
 pub(crate) fn unused_key(text: &str, policy: &str) -> Option<String> {
     if policies::retaining().any(|name| name == policy) {
         return None;
@@ -60,7 +60,7 @@ pub(crate) fn unused_key(text: &str, policy: &str) -> Option<String> {
     found
 }
 
-/// Says that a policy has no such setting.
+/// Returns the error that a policy does not have a setting.
 pub(crate) fn unused(key: &str, policy: &str) -> ConfError {
     ConfError::Unused {
         key: key.to_owned(),
@@ -71,7 +71,7 @@ pub(crate) fn unused(key: &str, policy: &str) -> ConfError {
 
 impl ReadSettings {
     /// # Errors
-    /// As [`PoolConf::parse`].
+    /// Returns the same errors as [`PoolConf::parse`].
     pub(crate) fn parse(text: &str) -> Result<Self, ConfError> {
         let mut read = Self::default();
         let add = |text: &mut String, key: &str, value: &str| {
@@ -92,7 +92,7 @@ impl ReadSettings {
             }
             Ok(of_pool || key == "cache-size")
         })?;
-        // A pool keeps to it for every policy; by itself a policy has to.
+        // A pool applies the fraction for every policy. A policy without a pool must apply it itself.
         if let Some(fraction) = conf.memory_fraction {
             policy.retain.set("memory-fraction", &fraction.to_string())?;
         }
@@ -102,7 +102,7 @@ impl ReadSettings {
     }
 }
 
-/// Beside those of the policy, which `memory-fraction` is listed among.
+/// The keys besides those of the policy. The policy's keys include `memory-fraction`.
 const KEYS: &str = "limit, cache-size, capacity, prewarm, trim-every, trim-at-pressure, zero-on-reuse, pinned, node, \
                     huge-pages, align, track, stacks, guard, quarantine, leak-report";
 
@@ -118,7 +118,7 @@ fn size(key: &str, value: &str) -> Result<u64, ConfError> {
     parse_size(value).map_err(|error| ConfError::size(key, &error))
 }
 
-/// A share of the whole, in percent.
+/// Parses a percentage.
 fn share(key: &str, value: &str) -> Result<Share, ConfError> {
     let percent: Option<f64> = value.strip_suffix('%').and_then(|text| text.trim().parse().ok());
     percent
@@ -134,10 +134,10 @@ fn share(key: &str, value: &str) -> Result<Share, ConfError> {
 }
 
 impl PoolConf {
-    /// Reads a text of settings, those of the policy among them.
+    /// Parses a text of settings, including those of the policy.
     ///
     /// # Errors
-    /// On an unknown key or an unusable value.
+    /// Returns an error if a key is unknown or a value is invalid.
     pub(crate) fn parse(text: &str) -> Result<(Self, MillpondConf), ConfError> {
         let mut conf = Self::default();
         let policy = conf.read(text)?;
@@ -159,10 +159,10 @@ impl PoolConf {
         Ok(policy)
     }
 
-    /// Refuses what only pools of host memory have.
+    /// Checks that no setting is set that only pools of host memory have.
     ///
     /// # Errors
-    /// With the first of such settings.
+    /// Returns an error that names the first such setting.
     #[cfg(feature = "cuda")]
     pub(crate) fn expect_for_devices(&self) -> Result<(), ConfError> {
         let said = [
@@ -182,13 +182,13 @@ impl PoolConf {
         }
     }
 
-    /// Reads one setting; answers whether it is one of these.
+    /// Parses one setting. Returns whether the key is one of the pool's.
     pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<bool, ConfError> {
         match key {
             "limit" if value == "none" => self.limit = Some(None),
             "limit" => self.limit = Some(Some(size(key, value)?)),
             "memory-fraction" => {
-                // Read by the rules the policy has for it, and kept by the pool.
+                // The value is parsed by the policy's rules and stored by the pool.
                 let mut retain = RetainConf::default();
                 retain.set(key, value)?;
                 self.memory_fraction = Some(retain.memory_millionths as f64 / 1e6);
@@ -244,7 +244,7 @@ impl PoolConf {
         Ok(true)
     }
 
-    /// What `other` says goes before what this says.
+    /// Returns these settings, replaced by those that `other` sets.
     pub(crate) fn overridden(self, other: Self) -> Self {
         Self {
             limit: other.limit.or(self.limit),
@@ -267,19 +267,20 @@ impl PoolConf {
     }
 }
 
-/// What may be changed of a live pool.
+/// A change of a live pool's settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Change {
     pub(crate) conf: PoolConf,
-    /// How much is kept, if anything is said of it.
+    /// The new settings of retained memory, if the text changes them.
     pub(crate) retain: Option<RetainConf>,
 }
 
 impl Change {
-    /// Reads a text of settings for a pool of this policy, which keeps memory by `now`.
+    /// Parses a text of settings for a pool with this policy and the current retention settings `now`.
     ///
     /// # Errors
-    /// As [`PoolConf::parse`], on settings that a pool keeps for life, and on those that its policy has not.
+    /// Returns the errors of [`PoolConf::parse`], and an error for settings that cannot be changed on a live pool or that
+    /// the policy does not have.
     pub(crate) fn parse(text: &str, policy: &str, now: &RetainConf) -> Result<Self, ConfError> {
         const LIVE: [&str; 5] = [
             "limit",
@@ -304,7 +305,7 @@ impl Change {
                 retained = true;
                 return Ok(true);
             }
-            // What is known and none of these holds for a pool's whole life; what is not is refused by the others.
+            // A known key that is not changeable is fixed for the pool's life. An unknown key is reported by the parsers.
             let known = PoolConf::default().set(key, value)?
                 || MillpondConf::parse(&format!("{key}:{value}")).is_ok();
             if known {
@@ -400,7 +401,7 @@ mod tests {
         assert_eq!(conf, expected);
         assert_eq!(policy.retain.high_water, Some(Amount::Bytes(2_000_000_000)));
         assert_eq!(policy.retain.decay, 5);
-        // Kept by the pool, for every policy.
+        // The pool applies the fraction for every policy.
         assert_eq!(policy.retain.memory_millionths, 1_000_000);
         assert_eq!(
             PoolConf::parse("limit:none,trim-every:off").map(|(conf, _)| (conf.limit, conf.trim_every)),

@@ -43,26 +43,26 @@ use book::{Book, Entry, Shape};
 use bytes::{AROUND, FREED, fill, first_other};
 use std::sync::{Arc, OnceLock};
 
-/// Bytes of pages that stay in quarantine, unless something else is said.
+/// The default of the bytes of pages that stay in quarantine.
 pub(crate) const QUARANTINE: u64 = 64 << 20;
 
-/// What a pool keeps for its guarded blocks.
+/// The state of a pool's guarded blocks.
 pub(crate) struct Guard {
     book: Ranked<Book>,
-    /// Makes the records and keeps the stacks; has no blocks.
+    /// Creates the records and stores the stacks. Contains no blocks.
     scribe: Arc<Ledger>,
     quarantine: usize,
-    /// What was found under locks, and is not told yet.
+    /// Errors that were found under locks and are not reported yet.
     found: Ranked<Vec<WrongFree>>,
     page: usize,
-    /// As if the system made no more maps.
+    /// Tests set this to simulate that the system makes no more mappings.
     #[cfg(test)]
     no_maps: Ranked<bool>,
-    /// The next pool that guards.
+    /// The next pool that guards blocks.
     next: OnceLock<&'static Heap>,
 }
 
-/// A guard's locks, held around a fork.
+/// A guard's locks, which are held during a fork.
 pub(crate) struct Rest {
     _book: Locked<'static, Book>,
     _found: Locked<'static, Vec<WrongFree>>,
@@ -90,7 +90,7 @@ impl Guard {
         }
     }
 
-    /// Locks the record of where the blocks are.
+    /// Locks the record of the blocks' places.
     pub(super) fn book(&self) -> Locked<'_, Book> {
         lock(&self.book)
     }
@@ -125,7 +125,7 @@ impl Guard {
         })
     }
 
-    /// Something was written to a block in quarantine.
+    /// Returns the error of a write to a block in quarantine.
     fn written(&self, entry: &Entry, at: usize) -> Option<Box<WrongFree>> {
         let address = entry.place.address;
         let freed = entry.freed?;
@@ -141,12 +141,12 @@ impl Guard {
 }
 
 impl Entry {
-    /// The first byte around a live block that is not as it was filled.
+    /// Returns the first changed byte of the fill around a live block.
     fn first_overrun(&self) -> Option<usize> {
         let place = self.place;
         let behind = place.address + self.record.requested.max(1);
-        // SAFETY: by the invariant of `Place` both parts are of the block's pages and not its caller's; they were filled
-        // when it was handed out, and are open as long as it is live.
+        // SAFETY: by the invariant of `Place` both parts are in the block's pages and do not belong to its caller. They
+        // were filled when the block was allocated, and are accessible as long as it is live.
         let found = unsafe { first_other(behind, self.filled_to(), AROUND) };
         // SAFETY: as above.
         found.or_else(|| unsafe { first_other(place.base, place.address, AROUND) })
@@ -166,12 +166,12 @@ impl Heap {
         done.unwrap_or(false)
     }
 
-    /// Whether blocks are guarded.
+    /// Returns whether blocks are guarded.
     pub(crate) fn is_guarded(&self) -> bool {
         self.detours(Detour::Guarded)
     }
 
-    /// Hands out a block with pages of its own.
+    /// Allocates a block in pages of its own.
     pub(super) fn allocate_guarded(&'static self, guard: &Guard, ask: Ask) -> Result<Taken, AllocError> {
         let Ask { requested, align, .. } = ask;
         let bytes = Taken::of(0, requested, align).bytes;
@@ -185,7 +185,7 @@ impl Heap {
         let place = shape.at(base);
         let mut fenced = self.protect(place.fence, place.end, true);
         if !fenced {
-            // The system makes no more maps: those of the quarantine are worth less.
+            // The system makes no more mappings. A fence is worth more than the quarantine, so the quarantine is released.
             self.empty_quarantine(guard, 0);
             fenced = self.protect(place.fence, place.end, true);
         }
@@ -204,9 +204,9 @@ impl Heap {
             shut: false,
         };
         let behind = place.address + requested.max(1);
-        // SAFETY: by the invariant of `Place` of these pages, which the engine has handed out just now, and nobody else's.
+        // SAFETY: by the invariant of `Place` these are pages that the engine allocated just now, and nobody else has them.
         unsafe { fill(place.base, place.address, AROUND) };
-        // SAFETY: as above; what is closed is left out.
+        // SAFETY: as above. The protected part is not included.
         unsafe { fill(behind, entry.filled_to(), AROUND) };
         let taken = Taken {
             address: place.address,
@@ -215,7 +215,7 @@ impl Heap {
         let zeros = place.address + self.zeros(taken, ask.requested, ask.zeroed);
         for (start, end) in written {
             let (start, end) = (start.max(place.address), end.min(zeros));
-            // SAFETY: of the block, which is on its way to the caller.
+            // SAFETY: the bytes are inside the block, which the caller has not received yet.
             unsafe { clear(start, end.saturating_sub(start)) };
         }
         lock(&guard.book).enter(entry);
@@ -223,10 +223,10 @@ impl Heap {
         Ok(Taken { bytes, ..taken })
     }
 
-    /// The block that a caller gives back, as the account has it, and what was written around it.
+    /// Returns the record of a block that a caller frees, and the writes that were found around it.
     ///
     /// # Errors
-    /// There is no such block, or it was freed before.
+    /// Returns an error if there is no such block, or if it was freed before.
     pub(super) fn look_at_guarded(
         &self,
         guard: &Guard,
@@ -243,7 +243,7 @@ impl Heap {
         Ok((Taken { address, bytes }, overrun))
     }
 
-    /// Takes a block back, into quarantine; false where another thread was first.
+    /// Frees a block into quarantine. Returns false if another thread was first.
     pub(super) fn free_guarded(&'static self, guard: &Guard, taken: Taken) -> bool {
         let by = guard.scribe.freed_here(Some(Time::now()));
         let record = {
@@ -256,7 +256,7 @@ impl Heap {
                 return false;
             }
             let place = entry.place;
-            // SAFETY: the block's open pages: its caller has given it back, and nobody else has it.
+            // SAFETY: these are the block's accessible pages. Its caller has freed it, and nobody else has it.
             unsafe { fill(place.base, entry.filled_to(), FREED) };
             let shut = self.protect(place.base, place.fence, true);
             book.retire(place.base, by, shut);
@@ -267,14 +267,14 @@ impl Heap {
         true
     }
 
-    /// Gives the engine what was freed first, until no more than so many bytes are in quarantine.
+    /// Returns the oldest freed blocks to the engine, until at most `bytes` bytes are in quarantine.
     fn release_above(&self, guard: &Guard, book: &mut Book, bytes: usize) {
         while let Some(entry) = book.oldest_above(bytes).copied() {
             let place = entry.place;
             let written = if entry.shut {
                 None
             } else {
-                // SAFETY: pages of a block that was freed, filled then, and open.
+                // SAFETY: these are accessible pages of a block that was freed and filled.
                 unsafe { first_other(place.base, entry.filled_to(), FREED) }
             };
             if let Some(wrong) = written.and_then(|at| guard.written(&entry, at)) {
@@ -283,7 +283,7 @@ impl Heap {
             let first = if entry.shut { place.base } else { place.fence };
             let closed = entry.shut || entry.fenced;
             if closed && !self.protect(first, place.end, false) {
-                // It would cut a map in two, which the system does not do now: later.
+                // Opening the pages would split a mapping, which the system refuses now. They are released later.
                 return;
             }
             self.with_engine(|core| core.free(place.base));
@@ -291,26 +291,26 @@ impl Heap {
         }
     }
 
-    /// Gives the engine all but so many bytes of the quarantine.
+    /// Returns all but `bytes` bytes of the quarantine to the engine.
     fn empty_quarantine(&self, guard: &Guard, bytes: usize) {
         self.release_above(guard, &mut lock(&guard.book), bytes);
     }
 
-    /// What nobody uses goes back, and so does what is in quarantine.
+    /// Returns unused memory and the quarantine.
     pub(super) fn end_quarantine(&self) {
         if let Some(guard) = &self.guard {
             self.empty_quarantine(guard, 0);
         }
     }
 
-    /// Tells subscribers and standard error what is wrong. Outside every lock.
+    /// Reports an error to subscribers and on standard error. Called outside of every lock.
     #[cold]
     pub(super) fn tell_wrong(&self, wrong: &WrongFree) {
         self.tell_wrong_to_watchers(wrong);
         self.say_wrong(wrong);
     }
 
-    /// The same for what was found under locks.
+    /// Reports the errors that were found under locks.
     pub(super) fn tell_found(&self, guard: &Guard) {
         let found = std::mem::take(&mut *lock(&guard.found));
         found.iter().for_each(|wrong| self.tell_wrong(wrong));
@@ -319,24 +319,24 @@ impl Heap {
     }
 }
 
-/// What a pool that guards its blocks has of them.
+/// The guarded blocks of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GuardStats {
-    /// Blocks in callers' hands.
+    /// The number of live blocks.
     pub blocks: u64,
-    /// Blocks in quarantine.
+    /// The number of blocks in quarantine.
     pub quarantined: u64,
-    /// Bytes of their pages.
+    /// The bytes of the pages in quarantine.
     pub quarantined_bytes: u64,
-    /// The most bytes of pages that stay there.
+    /// The most bytes of pages that stay in quarantine.
     pub quarantine: u64,
-    /// Blocks ever handed out behind which no page could be closed.
+    /// The total number of allocated blocks behind which no page could be protected.
     pub unfenced: u64,
 }
 
 impl Pool {
-    /// What it has of guarded blocks; none where it does not [guard](super::PoolBuilder::guard) them.
+    /// Returns the statistics of guarded blocks, or `None` if the pool does not [guard](super::PoolBuilder::guard) blocks.
     #[must_use]
     pub fn guard_stats(&self) -> Option<GuardStats> {
         let guard = self.heap().guard.as_ref()?;

@@ -1,4 +1,4 @@
-//! Whether a piece of work gives back what it takes.
+//! Checks whether a piece of work frees the memory that it allocates.
 
 use super::Pool;
 use crate::ledger::{LeakReport, Ledger, LedgerBuilder, Mark, Tracking};
@@ -6,8 +6,9 @@ use crate::os;
 use std::fmt;
 use std::sync::Arc;
 
-/// Tells what was allocated since it was made, on the thread that made it, and is still held: as a value by
-/// [`finish`](Self::finish), to standard error when it is dropped. See [`Pool::leak_check`].
+/// Reports the blocks that the creating thread allocated since the creation of this value and that are still live.
+/// [`finish`](Self::finish) returns the report, and dropping this value prints it on standard error. See
+/// [`Pool::leak_check`].
 #[must_use = "it tells when it is dropped"]
 pub struct LeakCheck {
     ledger: Arc<Ledger>,
@@ -17,8 +18,8 @@ pub struct LeakCheck {
 }
 
 impl Pool {
-    /// Looks from here on for what this thread allocates and does not give back. A pool that keeps no account begins one of
-    /// all blocks, with stacks where the feature is there, and keeps it until [`track`](Self::track) ends it.
+    /// Starts a check of the blocks that this thread allocates and does not free. A pool without tracking starts to track
+    /// all blocks, with stacks if the feature is enabled, until [`track`](Self::track) ends it.
     ///
     /// ```
     /// let pool = millpond::Pool::host()?;
@@ -36,12 +37,12 @@ impl Pool {
     }
 }
 
-/// A pool's account, which stays from here on though it was begun for somebody who counts.
+/// Returns the pool's ledger and keeps it alive from now on, even if it was begun for an observer.
 fn relied_on(ledger: impl Fn() -> Option<Arc<Ledger>>) -> Option<Arc<Ledger>> {
     loop {
         let found = ledger()?;
         found.set_passing(false);
-        // It may have ended before that was said.
+        // The ledger may have ended before it was marked.
         if ledger().is_some_and(|still| Arc::ptr_eq(&still, &found)) {
             return Some(found);
         }
@@ -49,7 +50,7 @@ fn relied_on(ledger: impl Fn() -> Option<Arc<Ledger>>) -> Option<Arc<Ledger>> {
 }
 
 impl LeakCheck {
-    /// Of a pool of this name and account, from here on. Where it keeps none it begins one.
+    /// Starts a check of a pool with this name and ledger. If the pool has no ledger, it starts one.
     pub(crate) fn of(
         pool: &str,
         ledger: impl Fn() -> Option<Arc<Ledger>>,
@@ -58,7 +59,7 @@ impl LeakCheck {
         let ledger = relied_on(&ledger).unwrap_or_else(|| {
             let account = Ledger::builder(Tracking::All).times(true).stacks(true);
             track(account);
-            // None where another thread has ended it since: then there is nothing to tell.
+            // `None` means that another thread has ended the ledger since. In that case there is nothing to report.
             ledger().unwrap_or_else(|| Arc::new(account.build()))
         });
         Self {
@@ -69,7 +70,7 @@ impl LeakCheck {
         }
     }
 
-    /// What is still held. Nothing is written to standard error.
+    /// Returns the blocks that are still live. Nothing is printed on standard error.
     pub fn finish(mut self) -> LeakReport {
         self.finished = true;
         self.report()

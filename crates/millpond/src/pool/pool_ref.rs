@@ -1,11 +1,11 @@
-//! The pool that memory came from, as the memory can tell.
+//! A reference to a pool that does not keep it open.
 
 use super::Pool;
 use super::heap::Heap;
 use crate::stats::PoolStats;
 use std::fmt;
 
-/// The pool that memory came from: which one it is, and its account. Keeps no pool open.
+/// The pool that memory came from: its identity and its counters. It does not keep the pool open.
 #[derive(Clone, Copy)]
 pub struct PoolRef(&'static Heap);
 
@@ -14,19 +14,19 @@ impl PoolRef {
         Self(heap)
     }
 
-    /// The pool's number, which no other pool of this process ever has.
+    /// Returns the pool's number. No other pool of this process ever has the same number.
     #[must_use]
     pub fn id(self) -> u64 {
         self.0.number()
     }
 
-    /// The account.
+    /// Returns the pool's counters.
     #[must_use]
     pub fn stats(self) -> PoolStats {
         self.0.stats()
     }
 
-    /// Whether the last handle of the pool is gone. Its memory stays until the last block has come back.
+    /// Returns whether the last handle of the pool was dropped. Its memory stays until the last block is freed.
     #[must_use]
     pub fn is_closed(self) -> bool {
         self.0.is_closed()

@@ -1,4 +1,4 @@
-//! Blocks made before they are asked for.
+//! Prepares blocks before they are requested.
 
 use super::ask::Ask;
 use super::classes::PAGE;
@@ -8,7 +8,7 @@ use crate::reentrancy::inside;
 use millpond_engine::display_size;
 use std::fmt;
 
-/// Blocks that a pool is to have ready: sizes in bytes, and how many of each.
+/// The blocks that a pool prepares: sizes in bytes, and the number of blocks of each size.
 ///
 /// ```
 /// use millpond::{Pool, Prewarm};
@@ -25,7 +25,7 @@ pub struct Prewarm {
 }
 
 impl Prewarm {
-    /// So many blocks of each size.
+    /// Creates a description from pairs of a size and a number of blocks.
     #[must_use]
     pub fn of(blocks: impl IntoIterator<Item = (usize, usize)>) -> Self {
         Self {
@@ -34,32 +34,33 @@ impl Prewarm {
         }
     }
 
-    /// The eleven powers of two from 64 bytes to 64 KiB, 16 blocks of each: 2 MiB.
+    /// Returns the eleven powers of two from 64 bytes to 64 KiB, with 16 blocks of each: 2 MiB.
     #[must_use]
     pub fn small_sizes() -> Self {
         Self::of((6..=16).map(|log| (1 << log, 16)))
     }
 
-    /// Six sizes from 1 KiB to 1 MiB, each four times the one before, in equal shares of so many bytes.
+    /// Returns six sizes from 1 KiB to 1 MiB, each four times the one before. Each size gets an equal share of `total`
+    /// bytes.
     #[must_use]
     pub fn six_sizes(total: usize) -> Self {
         Self::of((0..6).map(|step| (1024 << (2 * step), (total / 6) >> (10 + 2 * step))))
     }
 
-    /// Has memory put behind them too, so that no page faults when they are first touched.
+    /// Also backs the blocks with physical memory, so that the first access causes no page fault.
     #[must_use]
     pub fn touched(mut self) -> Self {
         self.touched = true;
         self
     }
 
-    /// Sizes, and how many of each.
+    /// Returns the sizes and the number of blocks of each.
     #[cfg(feature = "cuda")]
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (usize, usize)> {
         self.blocks.iter().copied()
     }
 
-    /// Bytes of all blocks together, as asked for.
+    /// Returns the requested bytes of all blocks.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let each = |(bytes, count): &(usize, usize)| (*bytes as u64).saturating_mul(*count as u64);
@@ -78,12 +79,12 @@ impl fmt::Display for Prewarm {
 }
 
 impl Heap {
-    /// Makes blocks ready: small ones on the shelves, larger ones free in the engine, side by side.
+    /// Prepares blocks. Small ones are put on the shelves. Larger ones stay free in the engine, side by side.
     pub(crate) fn prewarm(&'static self, prewarm: &Prewarm) -> Result<(), AllocError> {
         let _inside = inside();
         self.expect_whole()?;
         if self.is_guarded() {
-            // No block is handed out again as it is.
+            // A guarded block is never reused as it is, so there are no blocks to prepare.
             return self.reserve(prewarm.bytes());
         }
         let mut held = Vec::new();
@@ -132,7 +133,7 @@ impl Heap {
             lock(shelf).free_parts(class, |start, end| parts.push((start, end)));
             self.with_engine(|core| {
                 for (start, end) in parts {
-                    // Pages that hold live blocks as well are there already, or will be: they do not change.
+                    // Pages that also hold live blocks are or will be backed by memory, and their contents do not change.
                     let first = start & !(PAGE - 1);
                     core.populate(first, end.next_multiple_of(PAGE) - first);
                 }
@@ -140,7 +141,7 @@ impl Heap {
         }
     }
 
-    /// Has at least so many bytes reserved, with memory behind all that is free.
+    /// Reserves at least `total` bytes and backs all free memory with physical memory.
     pub(crate) fn reserve(&'static self, total: u64) -> Result<(), AllocError> {
         let _inside = inside();
         self.expect_whole()?;
@@ -150,7 +151,7 @@ impl Heap {
             if short == 0 {
                 break Ok(());
             }
-            // It may be served from what is free; then the next is not.
+            // The allocation may be served from free memory. In that case the next one is not.
             let bytes = usize::try_from(short).ok().and_then(large);
             let Some(bytes) = bytes else {
                 break Err(AllocError::UNCOUNTABLE);

@@ -1,4 +1,4 @@
-//! Blocks by hand: a pointer to take, the same pointer to give back.
+//! Blocks without a type or an owner: a pointer is allocated, and the same pointer is freed.
 
 use super::Pool;
 use super::heap::{Heap, Taken, lock};
@@ -10,14 +10,14 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 impl Heap {
-    /// The account of blocks that were handed out by hand. It has to be complete: a block's size is known here only.
+    /// Returns the ledger of raw blocks. It must be complete, because a block's size is recorded only there.
     pub(crate) fn hands(&self) -> &Ledger {
         let new = || Arc::new(Ledger::builder(Tracking::All).complete(true).build());
         if let Some(hands) = self.hands.get() {
             return hands;
         }
         let mut made = Some(new());
-        // A fork holds this lock: else its child would wait for ever for a thread that was at it.
+        // A fork holds this lock. Otherwise its child would wait forever for a thread that was initialising the ledger.
         let ledgers = lock(&self.ledgers);
         let hands = self.hands.get_or_init(|| made.take().unwrap_or_else(new));
         drop(ledgers);
@@ -39,7 +39,7 @@ impl Heap {
             .insert(taken.address, hands.record(&facts, self.kind(), None))
             .is_none()
         {
-            // No memory to remember it by.
+            // There is no memory for the entry of this block.
             self.free(taken, requested);
             return Err(self.refused_finally(requested, self.refuse_tables(requested)));
         }
@@ -57,7 +57,7 @@ impl Heap {
             self.hands().remove(address, given)?
         };
         let Some(record) = record else {
-            // The account is no longer complete, and does not know the block.
+            // The ledger is no longer complete and does not contain the block.
             return Err(Box::new(WrongFree::Foreign { address }));
         };
         let taken = Taken {
@@ -69,12 +69,12 @@ impl Heap {
     }
 }
 
-/// Blocks by hand. Each is remembered, so that a pointer is enough to give it back, and a wrong one is told from a right
-/// one: that costs about 100 ns. By [layout](Pool::allocate) a block costs a tenth of it; a [`Buffer`](crate::Buffer) goes
-/// back by itself.
+/// Raw blocks. The pool records each block, so that a pointer is enough to free it and a wrong pointer is detected. This
+/// costs about 100 ns. A block by [layout](Pool::allocate) costs a tenth of that. A [`Buffer`](crate::Buffer) is freed
+/// automatically.
 impl Pool {
-    /// A block at a multiple of `align` and of 64. What the bytes hold is not said. All of its bytes may be used; they
-    /// are at least those asked for.
+    /// Allocates an uninitialised block at a multiple of `align` and of 64. All of its bytes may be used. There are at
+    /// least as many as requested.
     ///
     /// ```
     /// use millpond::{Pool, WrongFree};
@@ -91,7 +91,7 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// When there is no memory for it, or `align` is no power of two; the pool stays usable.
+    /// Returns an error if there is not enough memory, or if `align` is not a power of two. The pool stays usable.
     pub fn alloc_raw(&self, bytes: usize, align: usize) -> Result<NonNull<[u8]>, AllocError> {
         if !align.is_power_of_two() {
             return Err(AllocError::Alignment {
@@ -107,24 +107,25 @@ impl Pool {
         ))
     }
 
-    /// Takes back a block that was handed out by hand, by its address alone.
+    /// Frees a raw block by its address alone.
     ///
     /// # Safety
-    /// Nothing uses the block any more. That it is one is looked up.
+    /// Nothing uses the block any more. The pool checks that the pointer is that of a block.
     ///
     /// # Errors
-    /// The pointer is none of such a block of this pool, or of one that was given back; nothing has changed.
+    /// Returns an error if the pointer is not that of a live raw block of this pool. In that case nothing is changed.
     pub unsafe fn free_raw(&self, pointer: NonNull<u8>) -> Result<(), Box<WrongFree>> {
         self.heap().free_raw(pointer, None)
     }
 
-    /// The same, and looks whether the caller knows what it was asked for.
+    /// Frees a raw block and checks the size and the alignment that it was requested with.
     ///
     /// # Safety
-    /// Nothing uses the block any more. That it is one is looked up.
+    /// Nothing uses the block any more. The pool checks that the pointer is that of a block.
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), or the size or alignment is not the one asked for; nothing has changed.
+    /// Returns the errors of [`free_raw`](Self::free_raw), and an error if the size or the alignment is not the requested
+    /// one. In that case nothing is changed.
     pub unsafe fn free_raw_sized(
         &self,
         pointer: NonNull<u8>,
@@ -134,8 +135,8 @@ impl Pool {
         self.heap().free_raw(pointer, Some((bytes, align)))
     }
 
-    /// Bytes of the block that a request takes: multiples of 64 up to 1 KiB, eighths of an octave up to 64 KiB, whole
-    /// pages of 4 KiB beyond. None where there is no such block.
+    /// Returns the bytes of the block for a request: multiples of 64 up to 1 KiB, eighths of an octave up to 64 KiB, and
+    /// whole pages of 4 KiB beyond. Returns `None` if there is no such block.
     #[must_use]
     pub fn block_bytes(&self, bytes: usize, align: usize) -> Option<usize> {
         let block = align
