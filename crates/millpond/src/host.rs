@@ -19,21 +19,20 @@ use reserved::{Reserved, Seams, Taken};
 use runs::{Run, Runs};
 use std::collections::BTreeMap;
 
-/// Memory of this process, as private anonymous maps: plain and paged.
+/// Memory of this process in private anonymous mappings, plain and paged.
 ///
-/// Reserved addresses are mapped and closed: nothing can touch them and nothing else can be mapped there.
-/// Committing opens a part, decommitting gives its memory back to the system at once, moving takes pages
-/// elsewhere without a copy. Fresh memory reads as zero. Handles are bookkeeping here: a handle costs no call
-/// of its own.
+/// Reserved addresses are mapped without access: nothing can touch them, and nothing else can be mapped there. Committing
+/// makes a part accessible. Decommitting returns its memory to the system at once. Moving transfers pages without a copy.
+/// Fresh memory reads as zero. Handles exist only in the source's tables, so a handle costs no system call of its own.
 ///
-/// *Streams.* A host has no work of its own: whoever calls has done what it did. Every event is complete as
-/// soon as it is recorded, waits return at once, and streams are kept apart by nothing but the policy.
+/// *Streams.* A host has no asynchronous work: an operation is complete when its call returns. Every event is complete as
+/// soon as it is recorded, and waits return at once. Only the policy distinguishes streams.
 ///
-/// *When the system refuses.* Opening and moving fail with an error and change nothing. Closing cannot be
-/// refused by its caller's contract; where the system cannot do it (it may have to cut a map in two, past its
-/// limit on mappings), the part is emptied, so that its memory is back, and is closed before it is used again.
+/// *Refusals of the system.* A failed open or move returns an error and changes nothing. The caller of a close does not
+/// expect an error. If the system cannot close a part (it may have to split a mapping and exceed its limit on mappings),
+/// the part is emptied, so that its memory is returned, and it is closed before it is used again.
 ///
-/// Dropping the source gives everything back.
+/// Dropping the source returns all memory.
 ///
 /// ```
 /// use millpond::Host;
@@ -51,21 +50,21 @@ use std::collections::BTreeMap;
 pub struct Host {
     rules: HostBuilder,
     mappings: Mappings,
-    /// Bytes charged: committed, taken, and those not closed yet.
+    /// Bytes charged: committed and taken bytes, and those not closed yet.
     used: u64,
     /// By address.
     ranges: BTreeMap<u64, Reserved>,
     /// By address.
     segments: BTreeMap<u64, Taken>,
-    /// Maps given back that the system would not take yet, and bytes still charged for them.
+    /// Mappings that the system could not unmap yet, and the bytes still charged for them.
     spent: Vec<(Map, u64)>,
-    /// Parts that were locked and are no longer: address and bytes.
+    /// Parts that are no longer locked: address and bytes.
     slipped: Vec<(u64, u64)>,
     next_event: u64,
 }
 
 impl Host {
-    /// Begins to describe a source.
+    /// Returns a builder for a source.
     pub fn builder() -> HostBuilder {
         HostBuilder::new()
     }
@@ -83,44 +82,44 @@ impl Host {
         }
     }
 
-    /// Bytes that are committed or taken now.
+    /// Returns the bytes that are committed or taken now.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.used
     }
 
-    /// Which pages the system was asked to use.
+    /// Returns the page sizes that the system was asked to use.
     #[must_use]
     pub fn huge_pages(&self) -> HugePages {
         self.rules.huge
     }
 
-    /// The NUMA node memory comes from.
+    /// Returns the NUMA node of the memory.
     #[must_use]
     pub fn node(&self) -> Option<Node> {
         self.rules.node
     }
 
-    /// Parts that a failed move could not lock again, since this was last asked: address and bytes.
+    /// Returns the parts that failed moves could not lock again since the last call: address and bytes.
     pub(crate) fn take_slipped(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.slipped)
     }
 
-    /// Whether this segment is one of its own.
+    /// Returns whether this segment belongs to this source.
     pub(crate) fn holds_segment(&self, segment: &Segment) -> bool {
         self.segments
             .get(&segment.address())
             .is_some_and(|taken| taken.bytes == segment.bytes())
     }
 
-    /// Whether this range is one of its own.
+    /// Returns whether this range belongs to this source.
     pub(crate) fn holds_range(&self, range: &Range) -> bool {
         self.ranges
             .get(&range.address())
             .is_some_and(|reserved| reserved.bytes == range.bytes())
     }
 
-    /// Shows every committed part and every segment: address and bytes.
+    /// Calls `visit` with the address and the bytes of every committed part and every segment.
     pub(crate) fn for_each_held(&self, mut visit: impl FnMut(u64, u64)) {
         for (address, reserved) in &self.ranges {
             for run in reserved.runs.iter() {
@@ -143,7 +142,7 @@ impl Host {
         Ok(())
     }
 
-    /// What a call refused by the system means to the caller.
+    /// Returns the error for a call that the system refused.
     fn refused(&self, call: &'static str, requested: u64, error: Errno) -> SourceError {
         if error != Errno::NOMEM && error != Errno::AGAIN {
             return SourceError::Driver {
@@ -161,7 +160,7 @@ impl Host {
         })
     }
 
-    /// Alignment of what is this large.
+    /// Returns the alignment of a mapping of this size.
     fn align(&self, bytes: u64) -> u64 {
         let align = match self.rules.huge {
             HugePages::Transparent => self.rules.page.max(os::transparent_huge_page()),
@@ -170,7 +169,7 @@ impl Host {
         if bytes < align { os::page_bytes() } else { align }
     }
 
-    /// Whether transparent huge pages are asked for at all.
+    /// Returns whether transparent huge pages are requested at all.
     fn may_be_huge(&self) -> bool {
         match self.rules.huge {
             HugePages::Transparent => true,
@@ -179,13 +178,14 @@ impl Host {
         }
     }
 
-    /// Whether they are for what is given now.
+    /// Returns whether transparent huge pages are requested for memory that is given now.
     fn is_huge(&self) -> bool {
         let large = self.rules.huge == HugePages::Transparent || self.used > HostBuilder::SMALL_BYTES;
         large && self.may_be_huge()
     }
 
-    /// The part of a range that a call names, if the range is ours and the part is of whole pages inside it.
+    /// Returns the part of a range that a call names, if the range belongs to this source and the part consists of whole
+    /// pages inside it.
     fn part(&self, range: &Range, offset: u64, bytes: u64) -> Option<Part> {
         let reserved = self
             .ranges
@@ -197,7 +197,7 @@ impl Host {
         (whole && end <= reserved.bytes).then_some(Part { offset, bytes })
     }
 
-    /// Unmaps, or keeps for later what the system does not take.
+    /// Unmaps a mapping, or keeps it for later if the system cannot unmap it.
     fn give_up(&mut self, map: Map, charged: u64) {
         match map.unmap() {
             Ok(()) => self.used -= charged,
@@ -215,7 +215,7 @@ impl Host {
         }
     }
 
-    /// Maps and dresses a segment.
+    /// Maps a segment and applies the memory settings to it.
     fn map_segment(&mut self, bytes: u64) -> Result<Map, SourceError> {
         self.mappings.charge(3)?;
         let refused = |call, error| self.refused(call, bytes, error);

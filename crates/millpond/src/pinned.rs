@@ -10,17 +10,17 @@ use crate::host::{Host, HostBuilder, HostError};
 use crate::memory::{MemoryKind, MemorySource};
 use millpond_engine::{Event, Range, Segment, Source, SourceError};
 
-/// Host memory that the system may neither swap out nor move to other addresses: what devices copy from at full
-/// speed once a driver knows of it.
+/// Host memory that the system may neither swap out nor move. Devices copy from it at full speed once a driver knows of it.
 ///
-/// Pages are locked (`mlock`) before they are handed out. Those that move, which nobody uses then, are unlocked
-/// on the way, while no source of this process locks others. The bytes count against the capacity, and against the system's `RLIMIT_MEMLOCK` unless the
-/// process may pass it (`CAP_IPC_LOCK`); at that limit the error is [`SourceError::Locked`], which says how to
-/// raise it. A child made by `fork` inherits no lock, while [`is_pinned`] still answers there as in its parent.
+/// Pages are locked (`mlock`) before they are given out. Pages that move are not in use, and they are unlocked during the
+/// move. Meanwhile no source of this process locks other pages. The bytes count against the capacity, and against the
+/// system's `RLIMIT_MEMLOCK` unless the process may exceed it (`CAP_IPC_LOCK`). At that limit the error is
+/// [`SourceError::Locked`], which says how to raise it. A child made by `fork` inherits no lock, but [`is_pinned`] still
+/// returns the same as in its parent.
 ///
-/// Should a move fail, and something else in the process have locked the last of what may be locked meanwhile,
-/// pages can end up where they were and unlocked; [`is_pinned`] tells. Invariant: the registry has the committed parts and segments
-/// of `host` but for these, and nothing else of it.
+/// If a move fails, and other code in the process has meanwhile used up the limit, pages can stay in their old place
+/// without a lock. [`is_pinned`] returns false for them. Invariant: the registry has the committed parts and segments of
+/// `host` except these, and nothing else of it.
 ///
 /// ```
 /// use millpond::{Host, engine::Source, is_pinned};
@@ -41,10 +41,11 @@ pub struct Pinned {
 }
 
 impl HostBuilder {
-    /// Makes a source that locks what it gives. Locking populates, so [`populate`](Self::populate) adds nothing.
+    /// Creates a source that locks the memory that it gives. Locking populates, so [`populate`](Self::populate) has no
+    /// effect.
     ///
     /// # Errors
-    /// As [`build`](Self::build). The limit on locked memory is met when memory is taken, not here.
+    /// Returns the errors of [`build`](Self::build). The limit on locked memory applies when memory is taken, not here.
     pub fn build_pinned(mut self) -> Result<Pinned, HostError> {
         self.check()?;
         self.lock = true;
@@ -57,7 +58,7 @@ impl Pinned {
         Self { host }
     }
 
-    /// The host source below, for looking at.
+    /// Returns the host source that this source uses.
     #[must_use]
     pub fn host(&self) -> &Host {
         &self.host
@@ -111,7 +112,8 @@ impl Source for Pinned {
     }
 
     fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
-        // In the registry a moment longer than in memory: nobody may use what is being given back.
+        // The registry is updated after the memory is given back. That is sound, because nobody may use memory that is
+        // being given back.
         let handles = self.host.decommit(range, offset, bytes);
         if handles > 0 {
             registry::remove(range.address() + offset, bytes);
@@ -160,7 +162,7 @@ impl Drop for Pinned {
     }
 }
 
-// SAFETY: every call is the host's, whose contract it is; the registry touches no memory, and locks change
+// SAFETY: every call is forwarded to the host, which fulfils the contract. The registry touches no memory, and locks change
 // neither contents nor access.
 unsafe impl MemorySource for Pinned {
     fn kind(&self) -> MemoryKind {

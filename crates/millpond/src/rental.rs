@@ -20,14 +20,15 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Buffers of one class that are kept, unless said otherwise.
+/// The default of the number of kept buffers of each class.
 pub(crate) const KEPT: usize = 16;
 
-/// A set of buffers for those who may see each other's data.
+/// A set of buffers for users that may see each other's data.
 ///
-/// What is given back is kept by the set and rented again as it is: **contents are what the last renter of the same set
-/// left**, zeros the first time. Two sets never share a buffer unseen, as whatever comes from the pool is zeroed. Give each
-/// tenant a set of its own, or use [`Pool::rent`], which always gives zeros. Cloning makes another handle.
+/// The set keeps returned buffers and rents them again as they are: **a buffer contains the data of its last renter in the
+/// same set**, and zeros the first time. Two sets never see each other's data, because buffers that come from the pool are
+/// zeroed. Give each tenant a set of its own, or use [`Pool::rent`], which always returns zeros. Cloning creates another
+/// handle.
 ///
 /// ```
 /// use millpond::Pool;
@@ -62,11 +63,11 @@ impl Rental {
         }
     }
 
-    /// Rents a buffer of at least `min_len` elements. Its length is that of its class, and [`Rented::len`](slice::len)
-    /// says it. Elements aligned to more than 64 bytes, and buffers of more than 1 MiB, are made anew each time.
+    /// Rents a buffer of at least `min_len` elements. Its length is that of its class, which [`Rented::len`](slice::len)
+    /// returns. Elements with an alignment above 64 bytes, and buffers of more than 1 MiB, are allocated each time.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if there is not enough memory.
     pub fn rent<T: Pod>(&self, min_len: usize) -> Result<Rented<T>, AllocError> {
         let (class, bytes) = class_of(bytes_of::<T>(min_len)?)?;
         let class = class.filter(|_| align_of::<T>() <= ALIGN);
@@ -80,35 +81,35 @@ impl Rental {
         })
     }
 
-    /// What was rented, and what is kept now.
+    /// Returns the counts of rented and of kept buffers.
     #[must_use]
     pub fn stats(&self) -> RentalStats {
         self.shelves.stats()
     }
 
-    /// Gives back to the pool what waits to be rented.
+    /// Returns the kept buffers to the pool.
     pub fn clear(&self) {
         self.shelves.clear();
     }
 }
 
-/// Zeroed bytes, aligned for elements.
+/// Allocates zeroed bytes that are aligned for elements.
 fn fresh<T: Pod>(from: &dyn Memory, bytes: usize) -> Result<Buffer<u8>, AllocError> {
     Buffer::zeroed(from.owner(), bytes, ALIGN.max(align_of::<T>()))
 }
 
-/// As many whole elements as there are in a buffer of bytes; there are if it is aligned for them.
+/// Converts a buffer of bytes to one of as many whole elements as it has. Returns `None` if it is not aligned for them.
 fn elements<T: Pod>(mut bytes: Buffer<u8>) -> Option<Buffer<T>> {
     bytes.truncate(bytes.len() / size_of::<T>() * size_of::<T>());
     bytes.try_cast().ok()
 }
 
 impl Pool {
-    /// Rents a buffer of at least `min_len` elements, all zero, whoever had the memory before. Its length is what memory
-    /// comes in, a power of two of bytes from 1 KiB to 1 MiB or whole MiB. It goes back when dropped.
+    /// Rents a buffer of at least `min_len` elements, all zero. Its length is that of its class: a power of two of bytes
+    /// from 1 KiB to 1 MiB, or whole MiB. It is returned when it is dropped.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if there is not enough memory.
     ///
     /// ```
     /// let pool = millpond::Pool::host()?;
@@ -127,28 +128,28 @@ impl Pool {
         })
     }
 
-    /// A set of buffers to rent, which keeps up to 16 of each class.
+    /// Creates a set of buffers to rent, which keeps up to 16 of each class.
     #[must_use]
     pub fn rental(&self) -> Rental {
         self.rental_of(KEPT)
     }
 
-    /// The same, which keeps up to so many of each class.
+    /// Creates a set of buffers to rent, which keeps up to `most_kept` of each class.
     #[must_use]
     pub fn rental_of(&self, most_kept: usize) -> Rental {
         Rental::over(Arc::new(self.clone()), most_kept)
     }
 }
 
-/// A rented buffer: derefs to its elements, all of which may be used, and goes back when dropped.
+/// A rented buffer. It derefs to its elements, all of which may be used, and is returned when it is dropped.
 pub struct Rented<T: Pod> {
-    /// There until the drop.
+    /// `Some` until the drop.
     buffer: Option<Buffer<T>>,
     home: Option<(Arc<Shelves<Buffer<u8>>>, usize)>,
 }
 
 impl<T: Pod> Rented<T> {
-    /// Gives the buffer back now.
+    /// Returns the buffer now.
     pub fn give_back(self) {}
 }
 
@@ -156,7 +157,7 @@ impl<T: Pod> Drop for Rented<T> {
     fn drop(&mut self) {
         if let (Some(buffer), Some((shelves, class))) = (self.buffer.take(), &self.home) {
             let mut bytes = buffer.into_bytes();
-            // With what elements of a crooked size left over at the end.
+            // If the element size does not divide the class, bytes are missing at the end. They are added here.
             if bytes.try_grow_zeroed(class_bytes(*class)).is_ok() {
                 shelves.keep(*class, bytes);
             }

@@ -15,10 +15,10 @@ use crate::unpooled::Unpooled;
 use std::fmt;
 use std::ptr::NonNull;
 
-/// Memory for elements of a [`DType`], of a pool or of none. What a tensor stands on.
+/// Memory for elements of a [`DType`], from a pool or a source. Tensors are built on it.
 ///
-/// Aligned to 64 bytes, given back when dropped or by [`free`](Self::free), from any thread. Pointer, bytes, elements,
-/// device, dtype and pool can be read at any time.
+/// It is aligned to 64 bytes, and freed when dropped or by [`free`](Self::free), on any thread. The pointer, the bytes, the
+/// number of elements, the device, the type and the pool can be read at any time.
 ///
 /// ```
 /// use millpond::{DType, Device, Pool};
@@ -36,7 +36,7 @@ use std::ptr::NonNull;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Storage {
-    /// Of whole elements, and as aligned as any of them.
+    /// Whole elements, aligned for their type.
     bytes: Buffer<u8>,
     dtype: DType,
 }
@@ -51,98 +51,98 @@ impl Storage {
         })
     }
 
-    /// Bytes that are whole elements of a type.
+    /// Creates a storage from bytes that are whole elements of a type.
     pub(crate) fn of(bytes: Buffer<u8>, dtype: DType) -> Self {
         debug_assert!(bytes.len().is_multiple_of(dtype.size()));
         Self { bytes, dtype }
     }
 
-    /// The first byte; there is none where there are no elements.
+    /// Returns a pointer to the first byte. If there are no elements, there is no first byte.
     #[must_use]
     pub fn pointer(&self) -> NonNull<u8> {
         self.bytes.pointer()
     }
 
-    /// Bytes of the elements.
+    /// Returns the bytes of the elements.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.bytes() / self.dtype.size()
     }
 
-    /// Their type.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Where they are.
+    /// Returns the device of the memory.
     #[must_use]
     pub fn device(&self) -> Device {
         self.bytes.device()
     }
 
-    /// The kind of memory they are in.
+    /// Returns the kind of the memory.
     #[must_use]
     pub fn kind(&self) -> MemoryKind {
         self.bytes.kind()
     }
 
-    /// The pool the memory came from; none where it came from a source directly.
+    /// Returns the pool that the memory belongs to, or `None` if it came from a source directly.
     #[must_use]
     pub fn pool(&self) -> Option<PoolRef> {
         self.bytes.pool()
     }
 
-    /// Whether the memory is that of others, who lent it to a [tensor](crate::Tensor::is_foreign). It is then aligned for its
-    /// elements and not more.
+    /// Returns whether the memory belongs to another library, which lent it to a [tensor](crate::Tensor::is_foreign). It is
+    /// then aligned for its elements only.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.bytes.is_foreign()
     }
 
-    /// Whether the memory may be written, which is not a question of who borrows it.
+    /// Returns whether the memory may be written. This does not depend on borrows.
     pub(crate) fn is_writable(&self) -> bool {
         self.bytes.is_writable()
     }
 
-    /// The elements.
+    /// Returns the elements as a slice.
     ///
     /// # Errors
-    /// Where they are of another type.
+    /// Returns an error if the elements are of another type.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], DTypeError> {
         self.expect::<T>()?;
         Ok(bytemuck::cast_slice(&self.bytes))
     }
 
-    /// The elements, to be written too.
+    /// Returns the elements as a mutable slice.
     ///
     /// # Errors
-    /// Where they are of another type.
+    /// Returns an error if the elements are of another type.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], DTypeError> {
         self.expect::<T>()?;
         Ok(bytemuck::cast_slice_mut(&mut self.bytes))
     }
 
-    /// The elements as truth values; none where the type is not [`DType::Bool`] or a byte is neither 0 nor 1.
+    /// Returns the elements as truth values, or `None` if the type is not [`DType::Bool`] or a byte is neither 0 nor 1.
     #[must_use]
     pub fn as_bools(&self) -> Option<&[bool]> {
         let bools = bytemuck::checked::try_cast_slice(&self.bytes).ok();
         bools.filter(|_| self.dtype == DType::Bool)
     }
 
-    /// The elements as bytes.
+    /// Returns the elements as bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The elements as bytes, to be written too.
+    /// Returns the elements as mutable bytes.
     #[must_use]
     pub fn as_mut_bytes(&mut self) -> &mut [u8] {
         &mut self.bytes
@@ -159,10 +159,11 @@ impl Storage {
         (Some(owner).filter(|owner| owner.foreign().is_none()), bytes)
     }
 
-    /// A copy in memory of the same pool or source.
+    /// Returns a copy in memory of the same pool or source.
     ///
     /// # Errors
-    /// When there is no memory for it, and where it is that of others ([`AllocError::Foreign`]).
+    /// Returns an error if there is not enough memory, or if the memory belongs to another library
+    /// ([`AllocError::Foreign`]).
     pub fn try_clone(&self) -> Result<Self, AllocError> {
         Ok(Self {
             bytes: self.bytes.try_clone()?,
@@ -170,10 +171,10 @@ impl Storage {
         })
     }
 
-    /// The same memory as a buffer; nothing is copied.
+    /// Converts the storage to a buffer. Nothing is copied.
     ///
     /// # Errors
-    /// The storage itself, where its elements are of another type.
+    /// Returns the storage itself if its elements are of another type.
     pub fn try_into_buffer<T: Element>(self) -> Result<Buffer<T>, Self> {
         if self.expect::<T>().is_err() {
             return Err(self);
@@ -182,7 +183,7 @@ impl Storage {
         self.bytes.try_cast().map_err(|bytes| Self { bytes, dtype })
     }
 
-    /// Gives the memory back now.
+    /// Frees the memory now.
     pub fn free(self) {}
 
     fn expect<T: Element>(&self) -> Result<(), DTypeError> {
@@ -196,14 +197,14 @@ impl Storage {
     }
 }
 
-/// The same memory; nothing is copied.
+/// Adds an allocation method to the types that buffers are allocated from.
 macro_rules! make_storage {
     ($($from:ty)*) => {
         $(impl $from {
             /// Allocates memory for elements of a type that is known when the program runs, all zero.
             ///
             /// # Errors
-            /// If there is no memory for it.
+            /// Returns an error if there is not enough memory.
             pub fn storage(&self, dtype: DType, elements: usize) -> Result<Storage, AllocError> {
                 Storage::zeroed(self.owner(), dtype, elements)
             }

@@ -6,12 +6,13 @@ use crate::pool::{Pool, Terms};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One who uses a pool: what is allocated by it is charged to a budget of its own, and may be waited for.
+/// A user of a pool whose allocations are charged to a budget of its own, and who may wait for memory.
 ///
-/// A request over the budget fails with who holds what. One that [may wait](Self::wait) stands in line, first come,
-/// first served, until so much has been freed or the time is over; see [`Budget`] for the order. Where not the budget but
-/// the pool's memory is short, it waits for that too: until someone frees, or other pools under the same budget give back.
-/// Whoever holds memory while waiting for more can wait for itself; the time limit is what ends that.
+/// A request that exceeds the budget fails, and the error lists the holders of the memory. A tenant that [may
+/// wait](Self::wait) queues in order of arrival until enough memory was freed or the timeout is over. See [`Budget`] for
+/// the order. If the budget has room but the pool has no memory, it waits for that too: until a block is freed, or other
+/// pools under the same budget give memory back. A thread that holds memory while it waits for more can wait for itself.
+/// The timeout ends that.
 ///
 /// ```
 /// use millpond::{Budget, Measure, Pool};
@@ -40,7 +41,7 @@ pub struct Tenant {
 }
 
 impl Pool {
-    /// The pool's own budget of allocated bytes, if it has one: what tenants' budgets are to be made below, so that each
+    /// Returns the pool's own budget of allocated bytes, if it has one. Create tenants' budgets below it, so that each
     /// block is charged to it once.
     ///
     /// ```
@@ -61,18 +62,18 @@ impl Pool {
         self.heap().budget()
     }
 
-    /// One who uses the pool at the expense of a budget of allocated bytes, [below](Self::budget) the pool's own or beside
-    /// it.
+    /// Creates a tenant that charges a budget of allocated bytes, which may be [below](Self::budget) the pool's own budget
+    /// or separate from it.
     ///
     /// # Errors
-    /// [`BudgetError::OtherMeasure`] if the budget counts other bytes.
+    /// Returns [`BudgetError::OtherMeasure`] if the budget counts other bytes.
     pub fn tenant(&self, budget: &Budget) -> Result<Tenant, BudgetError> {
         let budget = budget.measured(Measure::Allocated)?.clone();
         self.heap().have_tenants();
         Ok(Tenant::new(self, Some(budget), None))
     }
 
-    /// One who waits at most so long where there is no memory now.
+    /// Creates a tenant without a budget that waits for memory until a timeout.
     ///
     /// ```
     /// use millpond::Pool;
@@ -105,7 +106,7 @@ impl Tenant {
         }
     }
 
-    /// The same, who waits at most so long where there is no memory now.
+    /// Returns the same tenant with a timeout for waiting for memory.
     #[must_use]
     pub fn wait(&self, limit: Duration) -> Self {
         Self::new(&self.pool, self.terms.budget.clone(), Some(limit))
@@ -115,13 +116,13 @@ impl Tenant {
         &self.terms
     }
 
-    /// The pool.
+    /// Returns the pool.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// What its blocks are charged to.
+    /// Returns the budget that the tenant's blocks are charged to.
     #[must_use]
     pub fn budget(&self) -> Option<&Budget> {
         self.terms.budget.as_ref()

@@ -9,11 +9,11 @@ use crate::memory::{MemoryKind, MemorySource};
 use std::fmt;
 use std::sync::Arc;
 
-/// A source of memory used as it is: each buffer is mapped when it is made and unmapped when it is freed.
+/// A source of memory without a pool: each buffer is mapped when it is allocated and unmapped when it is freed.
 ///
-/// No pool stands between, so nothing is kept back, nothing is shared with other buffers, and each request costs calls to
-/// the system. That suits few, large and long-lived buffers, and shows what a pool saves. Cloning makes another handle; the
-/// source is dropped with the last handle and buffer.
+/// There is no pool, so no memory is kept and none is shared between buffers, and each request makes system calls. This
+/// suits few, large and long-lived buffers, and shows the savings of a pool. Cloning creates another handle. The source is
+/// dropped with the last handle and buffer.
 ///
 /// ```
 /// use millpond::{DType, Unpooled};
@@ -40,27 +40,27 @@ impl fmt::Debug for Unpooled {
 }
 
 impl Unpooled {
-    /// Ordinary memory of this process.
+    /// Creates a source of ordinary memory of this process.
     ///
     /// # Errors
-    /// Where the source cannot be made.
+    /// Returns an error if the source cannot be created.
     pub fn host() -> Result<Self, HostError> {
         Ok(Self::over(Box::new(Host::builder().build()?)))
     }
 
-    /// Any source of memory.
+    /// Creates a handle over any source of memory.
     #[must_use]
     pub fn over(source: Box<dyn MemorySource + Send>) -> Self {
         Self(Arc::new(Direct::new(source)))
     }
 
-    /// The kind of memory.
+    /// Returns the kind of the memory.
     #[must_use]
     pub fn kind(&self) -> MemoryKind {
         self.0.kind()
     }
 
-    /// Bytes that buffers hold, whole pages each.
+    /// Returns the bytes that buffers hold. Each buffer holds whole pages.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.0.held_bytes()

@@ -5,35 +5,35 @@ use crate::os::{self, Errno, Map};
 use millpond_engine::display_size;
 use thiserror::Error;
 
-/// Which pages the system is to use.
+/// The page sizes that the system uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HugePages {
-    /// Transparent ones for all but the first [16 MiB](HostBuilder::SMALL_BYTES) that a source has given at a time, if
-    /// its own [pages](HostBuilder::page_bytes) are as large. Memory that is used from end to end comes in by one fault
-    /// for 2 MiB instead of 512, and is found sooner afterwards. Of a page that is used in part all is resident, which a
-    /// small program shall not pay for.
+    /// Requests transparent huge pages for all but the first [16 MiB](HostBuilder::SMALL_BYTES) that a source gives at a
+    /// time, if the source's own [pages](HostBuilder::page_bytes) are large enough. Memory that is fully used then needs
+    /// one page fault for 2 MiB instead of 512, and causes fewer TLB misses. A partly used huge page is fully resident.
+    /// Small programs should not pay for this.
     #[default]
     Auto,
-    /// The system's own choice.
+    /// Leaves the choice to the system.
     System,
-    /// Transparent huge pages are asked for. It is advice: the system may give none, and is not asked whether it
-    /// did. Ranges are aligned to them.
+    /// Requests transparent huge pages. This is advice: the system may use none, and the source does not check whether it
+    /// did. Ranges are aligned to huge pages.
     ///
-    /// A part of one that is [discarded](crate::MemorySource::discard) is no longer resident. The system may have use
-    /// of its memory only when it runs short and takes the page apart.
+    /// A [discarded](crate::MemorySource::discard) part of a huge page is no longer resident. The system may reuse its
+    /// memory only when it runs short and splits the page.
     Transparent,
-    /// Explicit huge pages of so many bytes each, which the system keeps in a store of its own. The source is
-    /// *plain* then: the system cannot take such pages elsewhere without letting go of the addresses they leave.
+    /// Uses explicit huge pages of this many bytes each, from the system's reserved store. The source is then *plain*: the
+    /// system cannot move such pages without unmapping the addresses that they leave.
     Explicit(u64),
 }
 
-/// The NUMA node memory comes from.
+/// The NUMA node of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Node {
-    /// From this node as long as it has some, else from another.
+    /// Uses this node as long as it has memory, and other nodes otherwise.
     Prefer(u32),
-    /// From this node only. Once it is full, *touching* fresh memory ends the process, as the system answers no
-    /// page fault with an error.
+    /// Uses this node only. When it is full, *touching* fresh memory ends the process, because the system cannot report an
+    /// error for a page fault.
     Only(u32),
 }
 
@@ -49,26 +49,26 @@ impl Node {
     }
 }
 
-/// Why there can be no such host source.
+/// The reason why a host source could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// The page size is none the source can have.
+    /// The source cannot have this page size.
     #[error(
         "a page of {bytes} bytes cannot be: a power of two from the system's {system} to {most} is needed, and with explicit huge pages theirs"
     )]
     PageBytes {
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes: u64,
-        /// Bytes of the system's page.
+        /// The bytes of the system's page.
         system: u64,
-        /// The most it can be.
+        /// The largest page size.
         most: u64,
     },
-    /// The system knows no huge pages of this size.
+    /// The system does not support huge pages of this size.
     #[error("this system has no huge pages of {}", display_size(*.bytes))]
     HugePageBytes {
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes: u64,
     },
     /// The system's store of huge pages is empty.
@@ -77,15 +77,15 @@ pub enum HostError {
         display_size(*.bytes)
     )]
     NoHugePages {
-        /// Bytes of one.
+        /// The bytes of one huge page.
         bytes: u64,
     },
-    /// There is no such NUMA node, or it has no memory this process may use.
+    /// The NUMA node does not exist, or it has no memory that this process may use.
     #[error("memory cannot come from NUMA node {node}: the nodes of this machine are {online}")]
     NoNode {
-        /// The node asked for.
+        /// The requested node.
         node: u32,
-        /// The nodes online, as the system writes them.
+        /// The online nodes, in the system's notation.
         online: String,
     },
     /// The system refused a call for another reason.
@@ -98,7 +98,7 @@ pub enum HostError {
     },
 }
 
-/// Makes a [`Host`], and says what is wrong before anything depends on it.
+/// Creates a [`Host`] and checks the settings.
 #[derive(Clone, Debug)]
 #[must_use = "a builder makes nothing until told to"]
 pub struct HostBuilder {
@@ -112,9 +112,9 @@ pub struct HostBuilder {
 }
 
 impl HostBuilder {
-    /// Bytes up to which [`HugePages::Auto`] leaves pages as small as the system makes them.
+    /// The number of bytes up to which [`HugePages::Auto`] requests no huge pages.
     pub const SMALL_BYTES: u64 = 16 << 20;
-    /// The largest page.
+    /// The largest page size.
     pub const MOST_PAGE_BYTES: u64 = 1 << 30;
 
     pub(super) fn new() -> Self {
@@ -129,14 +129,15 @@ impl HostBuilder {
         }
     }
 
-    /// Bytes of a page, the unit of committing: a power of two from the system's page (mostly 4 KiB) to 1 GiB.
-    /// 2 MiB unless said. Smaller ones follow need more closely, and use up the system's limit on mappings.
+    /// Sets the bytes of a page, which is the unit of committing: a power of two from the system's page (usually 4 KiB) to
+    /// 1 GiB. The default is 2 MiB. Smaller pages follow the need more closely, but use more of the system's limit on
+    /// mappings.
     pub fn page_bytes(mut self, bytes: u64) -> Self {
         self.page = bytes;
         self
     }
 
-    /// Which pages the system is to use. Explicit ones set [`page_bytes`](Self::page_bytes) too.
+    /// Sets the page sizes that the system uses. Explicit huge pages also set [`page_bytes`](Self::page_bytes).
     pub fn huge_pages(mut self, huge: HugePages) -> Self {
         self.huge = huge;
         if let HugePages::Explicit(bytes) = huge {
@@ -145,36 +146,36 @@ impl HostBuilder {
         self
     }
 
-    /// The NUMA node memory comes from. Any, unless said.
+    /// Sets the NUMA node of the memory. By default the system chooses.
     pub fn node(mut self, node: Node) -> Self {
         self.node = Some(node);
         self
     }
 
-    /// Puts memory behind pages when they are committed, instead of when they are first touched.
+    /// Sets whether pages are backed with physical memory when they are committed, instead of on the first access.
     pub fn populate(mut self, populate: bool) -> Self {
         self.populate = populate;
         self
     }
 
-    /// The most bytes the source gives at a time. No limit, unless said; memory is then refused when the
-    /// system refuses it, which it mostly does not before it is touched.
+    /// Sets the most bytes that the source gives at a time. The default is no limit. Memory is then refused only when the
+    /// system refuses it, which usually does not happen before it is touched.
     pub fn capacity(mut self, bytes: Option<u64>) -> Self {
         self.capacity = bytes;
         self
     }
 
-    /// The most memory mappings the *process* may have for this source to make more. The system's limit
-    /// (`vm.max_map_count`) less a 32nd, unless said.
+    /// Sets the most memory mappings of the whole *process* up to which this source makes more. The default is the system's
+    /// limit (`vm.max_map_count`) minus a 32nd of it.
     pub fn mappings(mut self, most: u64) -> Self {
         self.mappings = Some(most);
         self
     }
 
-    /// Makes the source.
+    /// Creates the source.
     ///
     /// # Errors
-    /// When the page size cannot be, or the machine has no such huge pages or no such node.
+    /// Returns an error if the page size is invalid, or if the machine does not have such huge pages or such a node.
     pub fn build(self) -> Result<Host, HostError> {
         self.check()?;
         Ok(Host::with(self))
@@ -203,7 +204,7 @@ impl HostBuilder {
     }
 }
 
-/// Asks the system whether memory can come from a node, by one page.
+/// Checks with one page whether the system can provide memory of a node.
 fn probe(node: Node) -> Result<(), HostError> {
     let failed = |call, error: Errno| HostError::System {
         call,

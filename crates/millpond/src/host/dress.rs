@@ -6,7 +6,7 @@ use crate::os::{self, Errno, Map, Part};
 use millpond_engine::{Range, SourceError};
 
 impl Host {
-    /// Opens a closed part of a range and dresses it; closed again where that fails.
+    /// Opens a closed part of a range and applies the memory settings. The part is closed again if that fails.
     pub(super) fn open(&mut self, range: u64, part: Part) -> Result<(), SourceError> {
         let Some(reserved) = self.ranges.get(&range) else {
             return Ok(());
@@ -21,14 +21,14 @@ impl Host {
         if dressed.is_err()
             && let Some(reserved) = self.ranges.get_mut(&range)
         {
-            // Nothing is charged for it: the caller takes its charge back.
+            // Nothing is charged for the part: the caller takes its charge back.
             self.used -= reserved.close(part, 0);
         }
         dressed
     }
 
-    /// Has the system leave huge pages of which a part was emptied as small ones: it would fill them up again by itself,
-    /// sooner or later. Where it cannot have more mappings for that, it may.
+    /// Advises the system to keep huge pages small of which a part was emptied. Otherwise it would fill them up again by
+    /// itself at some time. If the system cannot make more mappings for this, it may fill them up.
     pub(super) fn keep_small(&mut self, held: Held, part: Part) {
         if !self.may_be_huge() {
             return;
@@ -44,7 +44,7 @@ impl Host {
                 continue;
             }
             last = Some(page.offset);
-            // Refused where the page reaches past what is ours, as it is then no huge one.
+            // The system refuses this if the page extends beyond this source's memory. In that case it is not a huge page.
             let advised = self.map_of(held).map(|map| map.advise_small(page));
             if let (Some(Ok(())), Some(seams)) = (advised, self.seams_of(held)) {
                 seams.add(page.offset);
@@ -53,11 +53,11 @@ impl Host {
         }
     }
 
-    /// Applies the rules to an open, fresh part.
+    /// Applies the memory settings to an open, fresh part.
     pub(super) fn dress(&self, map: &Map, part: Part) -> Result<(), SourceError> {
         let refused = |call, error| self.refused(call, part.bytes, error);
         if self.is_huge() {
-            // Advice: a system built without them refuses it, and serves as well.
+            // This is advice: a system built without huge pages refuses it, and the memory can still be used.
             let _ = map.advise_huge(part);
         }
         if let Some(node) = self.rules.node {
@@ -78,11 +78,11 @@ impl Host {
         Ok(())
     }
 
-    /// Why memory could not be locked.
+    /// Returns the error for memory that could not be locked.
     pub(super) fn not_locked(&self, requested: u64, error: Errno) -> SourceError {
         let (limit, locked) = (os::locked_limit(), os::locked_bytes().unwrap_or(0));
         match limit {
-            // The failed call is in the count already where the system got as far as faulting pages in.
+            // If the system got as far as faulting pages in, the count already includes the failed call.
             Some(limit) if error == Errno::PERM || locked.saturating_add(requested) > limit => {
                 SourceError::Locked {
                     requested,
@@ -94,7 +94,7 @@ impl Host {
         }
     }
 
-    /// Tries again to close what could not be closed and lies in a part.
+    /// Tries again to close the parts inside `part` that could not be closed.
     pub(super) fn close_over(&mut self, range: &Range, part: Part) {
         if let Some(reserved) = self.ranges.get_mut(&range.address())
             && !reserved.unclosed.is_empty()

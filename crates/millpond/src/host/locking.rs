@@ -8,13 +8,14 @@ use crate::ranked::{InTurn, Rank, Shared};
 use crate::reentrancy::{Inside, inside};
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-/// Moving locked pages unlocks them for a moment. Were another source to lock memory just then, it could take
-/// the last of what the process may lock; so nobody does.
+/// Moving locked pages unlocks them for a moment. If another source locked memory at that time, it could use up the
+/// process's limit. This lock prevents that.
 static LOCKING: Shared<()> = Shared::new(Rank::Locking, ());
 
 static FORKS: Participant = Participant::new(Rank::Locking, || Box::new(exclusive()));
 
-/// The lock, held. What is allocated under it is not the program's pool's, whose source may wait for it.
+/// The held lock. Allocations under it do not come from the program's pool, because the pool's source may wait for the
+/// lock.
 pub(crate) struct Locking<G> {
     _guard: InTurn<G>,
     _inside: Inside,
@@ -22,7 +23,7 @@ pub(crate) struct Locking<G> {
 
 impl Resting for Locking<RwLockWriteGuard<'static, ()>> {}
 
-/// Held while memory is locked that was not.
+/// Takes the lock for locking new memory.
 pub(super) fn shared() -> Locking<RwLockReadGuard<'static, ()>> {
     FORKS.register();
     Locking {
@@ -31,7 +32,7 @@ pub(super) fn shared() -> Locking<RwLockReadGuard<'static, ()>> {
     }
 }
 
-/// Held while locked pages move, and around a fork.
+/// Takes the lock for moving locked pages, and for a fork.
 pub(crate) fn exclusive() -> Locking<RwLockWriteGuard<'static, ()>> {
     FORKS.register();
     Locking {

@@ -3,30 +3,30 @@
 use crate::os;
 use millpond_engine::SourceError;
 
-/// How many mappings may still be made.
+/// The number of mappings that may still be made.
 ///
-/// Cutting, opening and moving parts makes maps, and a process may have some 65,000. Past that, a library's
-/// next thread has no stack. So a share is left to the rest of the process, and growth is refused beyond.
-/// The kernel's own count is read, since only it knows which neighbours it has joined and what other
-/// libraries have mapped; one reading serves for half of the room it found.
+/// Splitting, opening and moving parts creates mappings, and a process may have about 65,000. Beyond that, a library's next
+/// thread gets no stack. Therefore a share is left to the rest of the process, and growth beyond it is refused. The
+/// kernel's own count is read, because only the kernel knows which neighbours it has merged and what other libraries have
+/// mapped. One reading is used for half of the remaining number.
 #[derive(Debug)]
 pub(super) struct Mappings {
     limit: Option<u64>,
-    /// Mappings that may be made before the count is read again.
+    /// The number of mappings that may be made before the count is read again.
     slack: u64,
 }
 
 impl Mappings {
-    /// Keeps to `limit` mappings of the whole process, or to the system's limit less a 32nd.
+    /// Limits the mappings of the whole process to `limit`, or to the system's limit minus a 32nd.
     pub(super) fn new(limit: Option<u64>) -> Self {
         let limit = limit.or_else(|| os::mappings_limit().map(|most| most - most / 32));
         Self { limit, slack: 0 }
     }
 
-    /// Asks for room for `more` mappings.
+    /// Checks that `more` mappings may be made, and counts them.
     pub(super) fn charge(&mut self, more: u64) -> Result<(), SourceError> {
         if self.slack < more {
-            // A system that tells neither count nor limit keeps its limit itself.
+            // If the system reports no count or no limit, it enforces its limit itself.
             let (Some(limit), Some(mappings)) = (self.limit, os::mappings()) else {
                 return Ok(());
             };
@@ -40,12 +40,12 @@ impl Mappings {
         Ok(())
     }
 
-    /// Notes mappings that a call may make that must not be refused.
+    /// Counts mappings of a call that must not be refused.
     pub(super) fn note(&mut self, more: u64) {
         self.slack = self.slack.saturating_sub(more);
     }
 
-    /// The error to give if the system refused a call for want of mappings.
+    /// Returns the error for a call that the system refused because there are too many mappings.
     pub(super) fn exhausted(&self) -> Option<SourceError> {
         let (limit, mappings) = (os::mappings_limit()?, os::mappings()?);
         (mappings + 2 > limit).then_some(SourceError::Mappings { mappings, limit })

@@ -4,7 +4,7 @@ use super::{Host, Run, locking};
 use crate::os::{Map, Part};
 use millpond_engine::{Range, SourceError};
 
-/// One run to move: where from, and the offset it goes to.
+/// One run to move: its place, and the offset of its target.
 #[derive(Clone, Copy)]
 struct Step {
     run: Run,
@@ -21,8 +21,8 @@ impl Step {
 }
 
 impl Host {
-    /// Moves the runs of a part one by one, since the system moves no two maps in one call for certain; on a
-    /// failure takes back those that were moved.
+    /// Moves the runs of a part one by one, because the system is not certain to move two mappings in one call. After a
+    /// failure it moves the runs back that were moved.
     pub(super) fn move_runs(
         &mut self,
         from: (&Range, u64),
@@ -64,7 +64,7 @@ impl Host {
                 to: run.part.offset - part.offset + place.offset,
             })
             .collect();
-        // Each run may be cut out of a map, leave an empty one, and be put into the middle of a third.
+        // Each run may be split from a mapping, leave an empty one, and be put into the middle of a third.
         self.mappings.charge(4 * steps.len() as u64)?;
         let (Some(old), Some(new)) = (self.ranges.get(&origin), self.ranges.get(&target)) else {
             return Err(not_held(origin, from.1));
@@ -76,7 +76,7 @@ impl Host {
                 for step in steps[..done].iter().rev() {
                     self.shift_back(&old.map, &new.map, *step, &mut slipped);
                 }
-                // The places of those that were moved, and of this one, may be open; nothing is in them.
+                // The places of the moved runs and of this one may be open. They are empty.
                 let bytes = step.target().end() - place.offset;
                 if let Some(reserved) = self.ranges.get_mut(&target) {
                     reserved.close(
@@ -108,15 +108,16 @@ impl Host {
         Ok(runs.iter().map(|run| run.handles()).sum())
     }
 
-    /// Moves one run. Afterwards both places are open, and the old one is to be closed; after a failure the run
-    /// is where it was, and its new place may be open.
+    /// Moves one run. Afterwards both places are open, and the caller closes the old one. After a failure the run is in its
+    /// old place, and the new one may be open.
     fn shift(&self, old: &Map, new: &Map, step: Step, slipped: &mut Vec<Part>) -> Result<(), SourceError> {
         let part = step.run.part;
         if self.rules.lock {
             old.unlock(part)
                 .map_err(|error| self.refused("munlock", part.bytes, error))?;
         }
-        // Linux before 5.7 cannot move so, nor can one that counts the bytes of both places against a limit.
+        // Linux before 5.7 does not support this move. A kernel that counts the bytes of both places against a limit may
+        // refuse it.
         // SAFETY: the parts in `runs` are open by the invariant of `Reserved`. No block is in the pages that a policy moves, so no
         // other thread accesses them.
         let moved = unsafe { old.move_pages(part, new, step.to) };
@@ -132,7 +133,7 @@ impl Host {
         }
     }
 
-    /// As [`shift`](Self::shift), with the bytes of this run held twice for the time of the call.
+    /// Moves one run like [`shift`](Self::shift), but the bytes of the run are allocated twice during the call.
     fn shift_by_copy(&self, old: &Map, new: &Map, step: Step) -> Result<(), SourceError> {
         let (part, target) = (step.run.part, step.target());
         new.open(target)
@@ -144,7 +145,7 @@ impl Host {
         copied.map_err(|error| self.refused("mremap", part.bytes, error))
     }
 
-    /// Undoes a [`shift`](Self::shift): its old place is still open.
+    /// Undoes a [`shift`](Self::shift). The old place is still open.
     fn shift_back(&self, old: &Map, new: &Map, step: Step, slipped: &mut Vec<Part>) {
         let part = step.run.part;
         let unlocked = !self.rules.lock || new.unlock(step.target()).is_ok();
@@ -157,8 +158,8 @@ impl Host {
         self.lock_again(old, part, slipped);
     }
 
-    /// Locks what a move that failed has unlocked. Should the system refuse, having given to another what was
-    /// locked before, it is noted that the part is locked no more.
+    /// Locks memory again that a failed move has unlocked. If the system refuses, because other memory was locked
+    /// meanwhile, the part is recorded as no longer locked.
     fn lock_again(&self, map: &Map, part: Part, slipped: &mut Vec<Part>) {
         if self.rules.lock && map.lock(part).is_err() {
             slipped.push(part);

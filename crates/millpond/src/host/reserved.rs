@@ -1,4 +1,4 @@
-//! What a host source has mapped: reserved ranges, and segments.
+//! The mappings of a host source: reserved ranges and segments.
 
 use super::runs::Runs;
 use crate::os::{Map, Part};
@@ -6,20 +6,20 @@ use std::collections::BTreeSet;
 
 /// Reserved addresses.
 ///
-/// Invariant: what `runs` names is open, and what neither `runs` nor `unclosed` names is closed and of one
-/// piece between its neighbours.
+/// Invariant: the parts in `runs` are open, and the parts that are neither in `runs` nor in `unclosed` are closed and in
+/// one piece between their neighbours.
 #[derive(Debug)]
 pub(super) struct Reserved {
     pub(super) map: Map,
-    /// Bytes of the token, at most the map's.
+    /// Bytes of the token, at most those of the mapping.
     pub(super) bytes: u64,
     pub(super) runs: Runs,
-    /// Parts given back that the system would not close yet, and bytes still charged for them.
+    /// Parts that were given back and that the system could not close yet, and the bytes still charged for them.
     pub(super) unclosed: Vec<(Part, u64)>,
     pub(super) seams: Seams,
 }
 
-/// A segment in a caller's hand. Invariant: the whole map is open.
+/// An allocated segment. Invariant: the whole mapping is open.
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) map: Map,
@@ -29,8 +29,8 @@ pub(super) struct Taken {
     pub(super) seams: Seams,
 }
 
-/// Offsets at which an open part may be of several pieces for the system, since pages were put under a part of it. The
-/// system moves one piece in a call.
+/// The offsets at which an open part may consist of several pieces for the system, because pages were moved into a part of
+/// it. The system moves one piece per call.
 #[derive(Debug, Default)]
 pub(super) struct Seams(BTreeSet<u64>);
 
@@ -39,13 +39,13 @@ impl Seams {
         self.0.insert(offset);
     }
 
-    /// Those inside a part, its ends not.
+    /// Returns the offsets inside a part, without its ends.
     pub(super) fn inside(&self, part: Part) -> impl Iterator<Item = u64> + '_ {
         let inside = self.0.range(part.offset..part.end());
         inside.copied().filter(move |seam| *seam > part.offset)
     }
 
-    /// A part is of one piece again, as a fresh map was put over it.
+    /// Records that a part is in one piece again, because a fresh mapping replaced it.
     fn mend(&mut self, part: Part) {
         let gone: Vec<u64> = self.0.range(part.offset..=part.end()).copied().collect();
         for seam in gone {
@@ -59,8 +59,7 @@ fn overlap(one: Part, other: Part) -> bool {
 }
 
 impl Reserved {
-    /// Tries again to close what could not be closed and lies in a part; answers the bytes that are no longer
-    /// charged.
+    /// Tries again to close the parts inside `part` that could not be closed. Returns the bytes that are no longer charged.
     pub(super) fn close_over(&mut self, part: Part) -> u64 {
         let mut refund = 0;
         let map = &self.map;
@@ -89,13 +88,13 @@ impl Reserved {
         refund
     }
 
-    /// Closes a part; answers how many of the bytes charged for it are no longer.
+    /// Closes a part. Returns how many of the bytes charged for it are no longer charged.
     pub(super) fn close(&mut self, part: Part, charged: u64) -> u64 {
         if self.map.close(part).is_ok() {
             self.seams.mend(part);
             return charged + self.close_some();
         }
-        // What can be done is done now: the memory goes, and the access if that cuts no map.
+        // Everything that is possible is done now: the memory is returned, and access is removed if that splits no mapping.
         let emptied = self.map.empty(part).is_ok();
         let _ = self.map.shut(part);
         let (refund, charged) = if emptied { (charged, 0) } else { (0, charged) };
@@ -103,7 +102,7 @@ impl Reserved {
         refund
     }
 
-    /// Whether pages can be put into a part.
+    /// Returns whether pages can be moved into a part.
     pub(super) fn is_vacant(&self, part: Part) -> bool {
         self.runs.is_free(part) && self.unclosed.iter().all(|(other, _)| !overlap(*other, part))
     }

@@ -1,4 +1,4 @@
-//! Which parts of a range are committed, and in handles of what size.
+//! The committed parts of a range, and the sizes of their handles.
 
 use crate::os::Part;
 use std::collections::BTreeMap;
@@ -18,8 +18,8 @@ impl Run {
 
 /// The committed parts of one range.
 ///
-/// Invariant: runs do not overlap, and each is of one piece: opened, or moved to where it is, by one call to
-/// the system, so that one call can move any part of it. Neighbours are therefore never joined.
+/// Invariant: runs do not overlap, and each is in one piece: one system call opened it or moved it to its place, so that
+/// one call can move any part of it. Neighbours are therefore never merged.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     /// By offset: bytes, and bytes of a handle.
@@ -38,13 +38,13 @@ impl Runs {
         self.runs.iter().map(run)
     }
 
-    /// Whether nothing in a part is committed.
+    /// Returns whether nothing in a part is committed.
     pub(super) fn is_free(&self, part: Part) -> bool {
         let below = self.runs.range(..part.end()).next_back();
         below.is_none_or(|(offset, (bytes, _))| offset + bytes <= part.offset)
     }
 
-    /// Whether every byte of a part is committed.
+    /// Returns whether every byte of a part is committed.
     pub(super) fn covers(&self, part: Part) -> bool {
         let mut at = part.offset;
         while at < part.end() {
@@ -57,14 +57,14 @@ impl Runs {
         part.end() >= part.offset
     }
 
-    /// What is committed in a part; none where a gap is in it or a handle is cut by its ends.
+    /// Returns the runs in a part, or `None` if the part has a gap or its ends split a handle.
     pub(super) fn whole(&self, part: Part) -> Option<Vec<Run>> {
         let (&first, _) = self.runs.range(..=part.offset).next_back()?;
         let mut at = part.offset;
         let mut found = Vec::new();
         for (offset, (bytes, handle)) in self.runs.range(first..part.end()) {
             let end = (offset + bytes).min(part.end());
-            // A gap before this run, or the part begins behind it.
+            // There is a gap before this run, or the part begins behind it.
             if *offset > at || end <= at {
                 return None;
             }
@@ -83,7 +83,8 @@ impl Runs {
         (at == part.end()).then_some(found)
     }
 
-    /// Where runs begin inside a part, its ends not; none where not all of it is committed.
+    /// Returns the offsets inside a part at which runs begin, without its ends, or `None` if the part is not fully
+    /// committed.
     pub(super) fn joints(&self, part: Part) -> Option<Vec<u64>> {
         let (&first, _) = self.runs.range(..=part.offset).next_back()?;
         let (mut at, mut joints) = (part.offset, Vec::new());
@@ -103,7 +104,7 @@ impl Runs {
         self.runs.insert(run.part.offset, (run.part.bytes, run.handle));
     }
 
-    /// Takes out what [`whole`](Self::whole) has found, cutting runs where need be.
+    /// Removes the runs that [`whole`](Self::whole) returned, splitting runs if necessary.
     pub(super) fn remove(&mut self, found: &[Run]) {
         for run in found {
             let Some((&offset, &(bytes, handle))) = self.runs.range(..=run.part.offset).next_back() else {

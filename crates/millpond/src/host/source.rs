@@ -1,4 +1,4 @@
-//! The host as a source: what each call checks, charges, does and takes back.
+//! The host as a source: the checks, charges, actions and rollbacks of each call.
 
 use super::{Host, HugePages, Reserved, Run, Runs, Seams, Taken};
 use crate::memory::{MemoryKind, MemorySource};
@@ -24,7 +24,7 @@ impl Source for Host {
             .map(|capacity| capacity.saturating_sub(self.used))
     }
 
-    /// Takes a segment of exactly `bytes`; whole pages of the system are mapped and charged for it.
+    /// Takes a segment of exactly `bytes` bytes. Whole pages of the system are mapped and charged for it.
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
         self.give_up_spent();
         let unit = match self.rules.huge {

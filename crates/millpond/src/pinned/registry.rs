@@ -1,4 +1,4 @@
-//! Which addresses of this process are pinned, for any thread to ask.
+//! The pinned addresses of this process, which any thread can query.
 
 use crate::fork::Participant;
 use crate::ranked::{InTurn, Rank, Shared};
@@ -6,7 +6,7 @@ use crate::reentrancy::inside;
 use std::collections::BTreeMap;
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-/// Pinned parts: first address to bytes. Invariant: none is empty, none overlap; neighbours may touch.
+/// Pinned parts: first address to bytes. Invariant: none is empty and none overlap. Neighbours may touch.
 static PARTS: Shared<BTreeMap<u64, u64>> = Shared::new(Rank::Pinned, BTreeMap::new());
 
 static FORKS: Participant = Participant::new(Rank::Pinned, || Box::new(PARTS.write()));
@@ -21,9 +21,9 @@ fn write() -> InTurn<RwLockWriteGuard<'static, BTreeMap<u64, u64>>> {
     PARTS.write()
 }
 
-/// Whether an address lies in memory pinned by this library: by a [`Pinned`](super::Pinned) source of this process, or by a CUDA
-/// driver for `cuda::CudaPinned` or `cuda::Registered`. Any address may be asked for, from any thread; nothing is read there.
-/// The answer holds as long as the memory is not given back.
+/// Returns whether an address is in memory that this library pinned: by a [`Pinned`](super::Pinned) source of this process,
+/// or by a CUDA driver for `cuda::CudaPinned` or `cuda::Registered`. Any address is valid, on any thread, and the memory is
+/// not read. The result holds until the memory is given back.
 #[must_use]
 pub fn is_pinned<T: ?Sized>(pointer: *const T) -> bool {
     let address = pointer.cast::<u8>() as u64;
@@ -34,7 +34,7 @@ pub fn is_pinned<T: ?Sized>(pointer: *const T) -> bool {
         .is_some_and(|(first, bytes)| address - first < *bytes)
 }
 
-/// Bytes of this process that are pinned so.
+/// Returns the bytes of this process that are pinned.
 #[must_use]
 pub fn pinned_bytes() -> u64 {
     let parts = read();
@@ -43,13 +43,13 @@ pub fn pinned_bytes() -> u64 {
 
 pub(crate) fn add(address: u64, bytes: u64) {
     if bytes > 0 {
-        // The table is not the program's pool's, whose source may wait for it.
+        // The table's memory does not come from the program's pool, because the pool's source may wait for the table.
         let _inside = inside();
         write().insert(address, bytes);
     }
 }
 
-/// Takes out what lies in a part, cutting what reaches out of it.
+/// Removes the entries in a part, and cuts those that extend beyond it.
 pub(crate) fn remove(address: u64, bytes: u64) {
     let end = address.saturating_add(bytes);
     let _inside = inside();
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn parts_come_and_go() {
-        // Addresses of the kernel: no other test has them.
+        // These addresses belong to the kernel, so no other test uses them.
         let base = 0xffff_8000_0000_0000u64;
         let pinned = |at: u64| is_pinned(without_provenance::<u8>((base + at) as usize));
         add(base, 100);

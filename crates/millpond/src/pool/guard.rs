@@ -1,4 +1,4 @@
-//! Guarded blocks: each has pages of its own, so that whoever writes past its end or after its free is stopped at once.
+//! Guarded blocks. Each block has pages of its own, so that a write past its end or a use after its free is caught at once.
 //!
 //! ```text
 //!   book.rs     where blocks are, live and in quarantine
@@ -6,14 +6,14 @@
 //!   fault.rs    which block an address belongs to
 //! ```
 //!
-//! Pages come from the pool's engine like any others, so limits, budgets and what is reserved hold without a word about
-//! them here; only the way in is another, as for all that makes calls slow ([`Detour`](super::detour::Detour)). What
-//! the account calls *allocated* is what the same blocks would take without guards, so that a program's figures and its
-//! budgets do not change with them; what is *reserved* does.
+//! Pages come from the pool's engine like any others, so limits, budgets and reserved bytes need no special handling here.
+//! Only the entry to these functions differs: it is a reason for the slow path ([`Detour`](super::detour::Detour)). The
+//! *allocated* bytes in the counters are those that the same blocks would take without guards, so a program's counts and
+//! budgets do not change. The *reserved* bytes do change.
 //!
-//! A page that cannot be closed, because the system makes no more maps, is filled and looked at instead.
+//! A page that cannot be protected, because the system makes no more mappings, is filled and checked instead.
 //!
-//! Nobody is called under the book's lock or the engine's; what is found to be wrong is told after.
+//! No callback runs under the lock of the book or of the engine. Errors that are found are reported afterwards.
 
 #[forbid(unsafe_code)]
 mod book;
