@@ -21,15 +21,15 @@ use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// The least that a block is aligned to: a line of the cache, and the widest vector register.
+/// The minimum alignment of a block: a cache line, and the widest vector register.
 pub(crate) const ALIGN: usize = 64;
 
-/// Bytes of a block, at an address that is a multiple of what was asked for, given back when dropped, from any thread.
+/// A block of bytes with the requested alignment. It is freed when dropped, on any thread.
 ///
-/// Invariant: where `bytes` is 0, no block was taken and `pointer` is a multiple of `align` and nothing else. Otherwise
-/// `owner` has handed out `[pointer, pointer + bytes)` for a request of `requested` bytes at a multiple of `align`; they
-/// may be read and written, nobody else has them, and they are given back once, in the drop. Of a foreign owner that is
-/// not writable they may be read only, and others may read them too.
+/// Invariant: if `bytes` is 0, no block was allocated, and `pointer` is a multiple of `align` and nothing else. Otherwise
+/// `owner` has allocated `[pointer, pointer + bytes)` for a request of `requested` bytes at a multiple of `align`. These
+/// bytes may be read and written, nobody else has them, and they are freed once, in the drop. If a foreign owner is not
+/// writable, they may be read only, and others may read them too.
 #[derive(Debug)]
 pub(crate) struct OwnedBlock {
     pointer: NonNull<u8>,
@@ -39,13 +39,13 @@ pub(crate) struct OwnedBlock {
     owner: Owner,
 }
 
-// SAFETY: the block is its holder's alone by the invariant, owners may be called from any thread, and a shared block
+// SAFETY: the block belongs to its holder alone by the invariant, owners may be called from any thread, and a shared block
 // lends nothing but its address.
 unsafe impl Send for OwnedBlock {}
 // SAFETY: as above.
 unsafe impl Sync for OwnedBlock {}
 
-/// Bytes of `len` elements.
+/// Returns the bytes of `len` elements.
 pub(crate) fn bytes_of<T>(len: usize) -> Result<usize, AllocError> {
     const {
         assert!(
@@ -60,7 +60,7 @@ pub(crate) fn bytes_of<T>(len: usize) -> Result<usize, AllocError> {
         .ok_or(AllocError::UNCOUNTABLE)
 }
 
-/// The alignment to ask for so that elements are aligned too.
+/// Returns the alignment to request so that elements are aligned too.
 pub(crate) fn align_of_elements<T>(align: usize) -> Result<usize, AllocError> {
     if !align.is_power_of_two() {
         return Err(AllocError::Alignment {
@@ -72,7 +72,7 @@ pub(crate) fn align_of_elements<T>(align: usize) -> Result<usize, AllocError> {
 }
 
 impl OwnedBlock {
-    /// No block yet; one is taken when it has to grow.
+    /// Creates an empty block. A block is allocated when it has to grow.
     fn empty(owner: Owner, align: usize) -> Self {
         let pointer = NonNull::new(ptr::without_provenance_mut(align));
         Self {
@@ -84,10 +84,11 @@ impl OwnedBlock {
         }
     }
 
-    /// Bytes of others.
+    /// Creates a block over memory that another library or a `Vec` owns.
     ///
     /// # Safety
-    /// As [`Buffer::foreign`](crate::Buffer::foreign); and where the owner is not writable nothing writes by way of the block.
+    /// The requirements of [`Buffer::foreign`](crate::Buffer::foreign) apply. If the owner is not writable, nothing writes
+    /// through the block.
     pub(crate) unsafe fn foreign(
         pointer: NonNull<u8>,
         bytes: usize,
@@ -103,12 +104,12 @@ impl OwnedBlock {
         }
     }
 
-    /// A block of which nothing is known but its size; none is taken for no bytes. `align` is a power of two.
+    /// Allocates an uninitialised block. For 0 bytes no block is allocated. `align` is a power of two.
     pub(crate) fn allocate(owner: Owner, bytes: usize, align: usize) -> Result<Self, AllocError> {
         Self::take(owner, bytes, align, Owner::allocate)
     }
 
-    /// A block whose first `bytes` are zero.
+    /// Allocates a block whose first `bytes` bytes are zero.
     pub(crate) fn allocate_zeroed(owner: Owner, bytes: usize, align: usize) -> Result<Self, AllocError> {
         Self::take(owner, bytes, align, Owner::allocate_zeroed)
     }
@@ -137,7 +138,7 @@ impl OwnedBlock {
         self.pointer
     }
 
-    /// Bytes that may be used.
+    /// Returns the number of usable bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -151,10 +152,10 @@ impl OwnedBlock {
         &self.owner
     }
 
-    /// Makes the block at least this large. Its first `keep` bytes stay, maybe at another address; where `zero` says so
-    /// those up to `bytes` are zero, else nothing is known of them. After an error it is as it was.
+    /// Makes the block at least `bytes` bytes large. Its first `keep` bytes are kept, possibly at another address. The
+    /// bytes up to `bytes` are zero if `zero` is true, and uninitialised otherwise. After an error the block is unchanged.
     ///
-    /// What was asked for in the beginning stays what the owner counts as requested where the block had room to spare.
+    /// If the block had room to spare, the owner still counts the size of the original request as requested.
     pub(crate) fn grow(&mut self, keep: usize, bytes: usize, zero: bool) -> Result<(), AllocError> {
         let keep = keep.min(self.bytes);
         if bytes <= self.bytes {
@@ -169,8 +170,8 @@ impl OwnedBlock {
             Self::allocate(self.owner.clone(), bytes, self.align)
         }?;
         if keep > 0 {
-            // SAFETY: by the invariant both blocks are ours alone and have these bytes, as `keep <= self.bytes < bytes`;
-            // `self` is given back next and what it holds is not used again.
+            // SAFETY: by the invariant both blocks belong to this buffer alone and have these bytes, because `keep <=
+            // self.bytes < bytes`. `self` is freed next, and its contents are not used again.
             unsafe {
                 self.owner
                     .move_contents((self.pointer, self.bytes), (larger.pointer, larger.bytes), keep);
@@ -180,31 +181,31 @@ impl OwnedBlock {
         Ok(())
     }
 
-    /// Makes the bytes from one place to another zero, as far as there are any.
+    /// Sets the bytes from `from` to `to` to zero, if there are any.
     pub(crate) fn zero(&mut self, from: usize, to: usize) {
         let to = to.min(self.bytes);
         if from < to {
             let start = self.pointer.as_ptr().wrapping_add(from);
-            // SAFETY: the bytes are inside the block, which is ours alone by the invariant.
+            // SAFETY: the bytes are inside the block, which belongs to this value alone by the invariant.
             unsafe { start.write_bytes(0, to - from) };
         }
     }
 
-    /// Copies the first `bytes` of another block here; as many as both have.
+    /// Copies the first `bytes` bytes of another block to this one. Both have at least as many.
     pub(crate) fn copy_from(&mut self, other: &Self, bytes: usize) {
         let bytes = bytes.min(self.bytes).min(other.bytes);
-        // SAFETY: both blocks have these bytes by the invariant, and as two blocks they share none.
+        // SAFETY: both blocks have these bytes by the invariant, and two blocks do not overlap.
         unsafe { self.pointer.copy_from_nonoverlapping(other.pointer, bytes) };
     }
 
-    /// Has accounts know that it is never given back.
+    /// Notes in ledgers that the block is never freed.
     pub(crate) fn note_leaked(&self) {
         if self.bytes > 0 {
             self.owner.note_leaked(self.pointer);
         }
     }
 
-    /// Never gives the block back; its memory and its owner stay for as long as the process runs.
+    /// Leaks the block. Its memory and its owner stay for as long as the process runs.
     pub(crate) fn leak(self) -> NonNull<u8> {
         ManuallyDrop::new(self).pointer
     }
@@ -214,7 +215,7 @@ impl Drop for OwnedBlock {
     #[inline]
     fn drop(&mut self) {
         if self.bytes > 0 {
-            // SAFETY: by the invariant the owner has handed it out for just this, and it ends here.
+            // SAFETY: by the invariant the owner has allocated it for this request, and it is not used after the drop.
             unsafe { self.owner.free(self.pointer, self.bytes, self.requested) };
         }
     }

@@ -25,22 +25,21 @@ use std::ptr::{self, NonNull};
 /// # drop(words);
 /// ```
 ///
-/// There is one such pool in a process, whatever number of values stand for it. It is made on first use, over ordinary
-/// memory, with the settings in `MILLPOND_CONF`, and never closed. Unless these say otherwise (`trim-every:1s`,
-/// `trim-at-pressure:80%`, `limit:1GiB`), nothing goes back in the background: give memory back with
-/// [`trim`](Pool::trim); and where the process may have so many addresses only (`RLIMIT_AS`), the pool takes half of
-/// them at most.
+/// There is one such pool in a process, independent of the number of values of this type. It is created on first use, over
+/// ordinary memory, with the settings in `MILLPOND_CONF`, and never closed. Unless the settings enable it (`trim-every:1s`,
+/// `trim-at-pressure:80%`, `limit:1GiB`), no memory is given back in the background: call [`trim`](Pool::trim) to give
+/// memory back. If the process has a limit on addresses (`RLIMIT_AS`), the pool uses at most half of it.
 ///
-/// *Addresses* are multiples of 64, and a block takes at least 64 bytes. *Out of memory* is a null pointer, from which
-/// the standard library makes an error (`try_reserve`) or ends the program; a block can be made smaller all the same, to
-/// 64 KiB or less. *Threads* may free what others have allocated, also at their very end. *Forks*: the child may allocate
-/// and free, though other threads were at it.
+/// *Addresses* are multiples of 64, and a block takes at least 64 bytes. *Out of memory* is a null pointer, from which the
+/// standard library makes an error (`try_reserve`) or ends the program. A block can still be shrunk then, to 64 KiB or
+/// less. *Threads* may free blocks of other threads, even while they end. *Forks*: the child may allocate and free, even if
+/// other threads were using the pool.
 ///
-/// The pool's own tables do not come from the pool but from an arena of their own, whose bytes
-/// [`metadata_bytes`](Self::metadata_bytes) tells; so do those of any other pool in such a program, and the accounts of live
-/// blocks. As every allocator, it must not be called from a signal handler.
+/// The pool's own tables are not in the pool but in a separate arena. [`metadata_bytes`](Self::metadata_bytes) returns its
+/// bytes. The tables of all other pools in such a program and the ledgers of live blocks are there too. As with every
+/// allocator, it must not be called from a signal handler.
 ///
-/// Values for its use by hand, as [`GlobalAlloc`], serve the same pool.
+/// Values that are used directly through [`GlobalAlloc`] use the same pool.
 ///
 /// # Limits
 /// *`pthread_atfork`.* During a fork the forking thread holds every lock of every pool. A handler that was registered before
@@ -64,33 +63,34 @@ pub struct GlobalPool {
 }
 
 impl GlobalPool {
-    /// A value that stands for the pool; makes nothing yet.
+    /// Creates a value that represents the pool. The pool itself is not created yet.
     #[must_use]
     pub const fn new() -> Self {
         Self { _private: () }
     }
 
-    /// The pool: its account, and memory to give back. None where the system has no addresses for one.
+    /// Returns the pool, for its counters and to give memory back. Returns `None` if the system has no address space for
+    /// it.
     #[must_use]
     pub fn pool(&self) -> Option<&'static Pool> {
         start::pool()
     }
 
-    /// What is wrong with `MILLPOND_CONF`. The defaults are used then, which standard error was told once. None as long
-    /// as nothing was allocated.
+    /// Returns the error in `MILLPOND_CONF`. In that case the defaults are used, and standard error has been told once.
+    /// Returns `None` as long as nothing was allocated.
     #[must_use]
     pub fn configuration_error(&self) -> Option<&'static PoolError> {
         start::misread()
     }
 
-    /// Bytes of memory that were opened for the tables of pools. They are no part of the pool's account.
+    /// Returns the bytes of memory for the tables of pools. The pool's counters do not include them.
     #[must_use]
     pub fn metadata_bytes(&self) -> u64 {
         ARENA.opened()
     }
 }
 
-/// Ends the process where a panic would leave the allocator, which no caller of an allocator is prepared for.
+/// Ends the process when a panic would leave the allocator. Callers of an allocator cannot handle panics.
 struct NoWayOut;
 
 impl Drop for NoWayOut {
@@ -124,7 +124,7 @@ fn take_from(heap: &'static PoolHeap, layout: Layout, zeroed: bool) -> *mut u8 {
     }
 }
 
-/// What ran out of memory has nobody to read its error: the file that was written for it is named on standard error.
+/// Nobody reads the error of a failed allocation, so the file that was written for it is named on standard error.
 #[cold]
 fn refuse(error: AllocError) -> *mut u8 {
     let _inside = reentrancy::inside();
@@ -146,14 +146,16 @@ fn block_of(block: NonNull<u8>, layout: Layout) -> PoolBlock {
     PoolBlock::of(block.as_ptr().expose_provenance(), layout.size(), layout.align())
 }
 
-/// A block where the hot path has found no pool: inside, from the arena; else this thread is new to the pool.
+/// Allocates a block when the fast path finds no pool. Inside a slow path the block comes from the arena. Otherwise the
+/// thread has not used the pool yet.
 #[cold]
 #[inline(never)]
 fn take_elsewhere(layout: Layout, zeroed: bool) -> *mut u8 {
     if reentrancy::is_inside() {
         let block = ARENA.take(layout);
         if zeroed && !block.is_null() {
-            // SAFETY: the block comes from the arena, has at least `layout.size()` bytes, and is ours alone.
+            // SAFETY: the block comes from the arena, has at least `layout.size()` bytes, and belongs to this function
+            // alone.
             unsafe { block.write_bytes(0, layout.size()) };
         }
         return block;
@@ -167,15 +169,15 @@ fn take_elsewhere(layout: Layout, zeroed: bool) -> *mut u8 {
     }
 }
 
-/// Takes back a block of the pool where the hot path has found none.
+/// Frees a block of the pool when the fast path finds no pool.
 ///
 /// # Safety
-/// The block was handed out by the pool for this layout, was not given back, and is used no more.
+/// The pool allocated the block for this layout, the block was not freed, and it is not used any more.
 #[cold]
 #[inline(never)]
 unsafe fn give_elsewhere(block: NonNull<u8>, layout: Layout) {
     if reentrancy::is_inside() {
-        // SAFETY: what the caller promises.
+        // SAFETY: the caller guarantees the conditions.
         unsafe { inside::wait(block, layout) };
     } else if let Some(heap) = guarded(start::heap) {
         inside::adopt(heap);
@@ -183,31 +185,31 @@ unsafe fn give_elsewhere(block: NonNull<u8>, layout: Layout) {
     }
 }
 
-/// Takes back a block of the pool.
+/// Frees a block of the pool.
 ///
 /// # Safety
-/// The block was handed out by the pool for this layout, was not given back, and is used no more.
+/// The pool allocated the block for this layout, the block was not freed, and it is not used any more.
 #[inline]
 unsafe fn give(block: NonNull<u8>, layout: Layout) {
     match inside::pool() {
         Some(heap) => give_to(heap, block, layout),
-        // SAFETY: what the caller promises.
+        // SAFETY: the caller guarantees the conditions.
         None => unsafe { give_elsewhere(block, layout) },
     }
 }
 
-/// Takes back a block of the arena.
+/// Frees a block of the arena.
 ///
 /// # Safety
-/// The block was taken from the arena for this layout, was not given back, and is used no more.
+/// The block was taken from the arena for this layout, was not freed, and is not used any more.
 #[cold]
 #[inline(never)]
 unsafe fn give_to_arena(block: NonNull<u8>, layout: Layout) {
-    // SAFETY: what the caller promises.
+    // SAFETY: the caller guarantees the conditions.
     unsafe { ARENA.give(block, layout) };
 }
 
-/// Whether a block may stay where it is when its layout changes: the pool finds a block's size by its layout.
+/// Returns whether a block may stay in place when its layout changes. The pool derives a block's size from its layout.
 #[inline]
 fn stays(block: NonNull<u8>, layout: Layout, wanted: Layout) -> bool {
     if ARENA.has(block.as_ptr()) {
@@ -217,21 +219,21 @@ fn stays(block: NonNull<u8>, layout: Layout, wanted: Layout) -> bool {
         return false;
     }
     match inside::pool() {
-        // Its bounds are looked at: there is no room beside them.
+        // The bounds of guarded blocks are checked, so they have no spare room.
         Some(heap) if heap.is_guarded() => false,
         Some(heap) => {
             let [from, to] = [layout, wanted].map(|layout| (layout.size(), layout.align()));
             guarded(|| heap.resize(block_of(block, layout), from, to));
             true
         }
-        // The pool's account cannot be changed here, so the block cannot either.
+        // The pool's counters cannot be changed here, so the block must move.
         None => false,
     }
 }
 
-// SAFETY: a block of the pool or of the arena is memory that nobody else has until it is given back (what `Heap` and
-// `Space` keep), of at least the bytes and at a multiple of the alignment asked for. Nothing unwinds: `guarded` ends the
-// process first. Layouts are those of the caller, who is bound by the trait to give back with the one asked with.
+// SAFETY: nobody else has the memory of a block of the pool or of the arena until it is freed (`Heap` and `Space` ensure
+// this). The block has at least the requested bytes and alignment. Nothing unwinds: `guarded` ends the process first.
+// Layouts come from the caller, and the trait requires it to free with the layout that it allocated with.
 unsafe impl GlobalAlloc for GlobalPool {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -255,10 +257,11 @@ unsafe impl GlobalAlloc for GlobalPool {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let Some(block) = NonNull::new(block) else { return };
         if ARENA.has(block.as_ptr()) {
-            // SAFETY: the arena's by its address; the caller gives back what was handed out for this layout.
+            // SAFETY: the address is in the arena. The caller frees a block that was allocated for this layout.
             unsafe { give_to_arena(block, layout) };
         } else {
-            // SAFETY: not the arena's, so the pool's; the caller gives back what was handed out for this layout.
+            // SAFETY: the address is not in the arena, so the block is of the pool. The caller frees a block that was
+            // allocated for this layout.
             unsafe { give(block, layout) };
         }
     }
@@ -273,7 +276,7 @@ unsafe impl GlobalAlloc for GlobalPool {
         if stays(old, layout, wanted) {
             return block;
         }
-        // SAFETY: the caller asks for some bytes.
+        // SAFETY: the caller guarantees that the size is not 0.
         let mut new = unsafe { self.alloc(wanted) };
         if new.is_null() && bytes <= layout.size() {
             new = ARENA.spare(wanted);
@@ -281,9 +284,9 @@ unsafe impl GlobalAlloc for GlobalPool {
         if new.is_null() {
             return new;
         }
-        // SAFETY: both have as many bytes, and a new block shares none with a live one.
+        // SAFETY: both blocks have as many bytes, and a new block does not overlap with a live one.
         unsafe { ptr::copy_nonoverlapping(block, new, layout.size().min(bytes)) };
-        // SAFETY: handed out for this layout, and used no more.
+        // SAFETY: the block was allocated for this layout, and is not used any more.
         unsafe { self.dealloc(block, layout) };
         new
     }

@@ -12,13 +12,13 @@ use std::collections::HashMap;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a request is rounded up to. Systems map whole pages, and none has smaller ones.
+/// The unit that requests are rounded up to. Systems map whole pages, and none has smaller ones.
 const PAGE: usize = 4 << 10;
 
-/// From so many bytes on contents change places with their pages instead of being copied.
+/// From this number of bytes on, contents are moved with their pages instead of being copied.
 const TRANSFERRED: usize = 256 << 10;
 
-/// The source, and what it has handed out.
+/// The source and its segments.
 pub(crate) struct Direct {
     kind: MemoryKind,
     is_zero: bool,
@@ -28,13 +28,13 @@ pub(crate) struct Direct {
 
 struct Held {
     source: Box<dyn MemorySource + Send>,
-    /// By the address that was handed out.
+    /// By the address of the block.
     segments: HashMap<usize, Segment>,
     bytes: u64,
 }
 
 impl Held {
-    /// Takes a segment; the address in it that is a multiple of `align`, and the bytes from there.
+    /// Takes a segment. Returns it, the first address in it that is a multiple of `align`, and the bytes from there.
     fn take(&mut self, bytes: usize, align: usize) -> Result<(Segment, usize, usize), AllocError> {
         let refused = |error| AllocError::Source(Box::new(error));
         let segment = self.source.take(bytes as u64).map_err(refused)?;
@@ -72,14 +72,14 @@ impl Direct {
         self.kind
     }
 
-    /// A segment of its own, of whole pages.
+    /// Allocates a segment of whole pages for one block.
     pub(crate) fn allocate(&self, bytes: usize, align: usize) -> Result<(NonNull<u8>, usize), AllocError> {
         let bytes = bytes.checked_next_multiple_of(PAGE);
         let most = isize::MAX as usize;
         let bytes = bytes.filter(|bytes| *bytes <= most - align.min(most));
         let bytes = bytes.ok_or(AllocError::UNCOUNTABLE)?;
         let mut held = self.held();
-        // A source aligns to its own page at most; what needs more lies somewhere in a wider segment.
+        // A source aligns to at most its own page. For a larger alignment, the block is somewhere in a larger segment.
         let first = if align > self.page { bytes + align } else { bytes };
         let (mut segment, mut address, mut room) = held.take(first, align)?;
         if room < bytes {
@@ -92,7 +92,7 @@ impl Direct {
         Ok((pointer.unwrap_or(NonNull::dangling()), room))
     }
 
-    /// The same, all zero.
+    /// Allocates a segment like `allocate`, with all bytes zero.
     pub(crate) fn allocate_zeroed(
         &self,
         bytes: usize,
@@ -100,13 +100,13 @@ impl Direct {
     ) -> Result<(NonNull<u8>, usize), AllocError> {
         let (pointer, room) = self.allocate(bytes, align)?;
         if !self.is_zero {
-            // SAFETY: the segment was just taken, is ours alone and has this room from there.
+            // SAFETY: the segment was allocated just now, belongs to this function alone and has this room from there.
             unsafe { pointer.write_bytes(0, room) };
         }
         Ok((pointer, room))
     }
 
-    /// Takes a block back; what is not its own it leaves alone.
+    /// Frees a block. Ignores addresses that are not those of its blocks.
     pub(crate) fn free(&self, pointer: NonNull<u8>) {
         let mut held = self.held();
         if let Some(segment) = held.segments.remove(&pointer.as_ptr().addr()) {

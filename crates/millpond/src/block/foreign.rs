@@ -1,4 +1,4 @@
-//! Memory that no source of ours gave: who has it back in the end, and how much of it there is.
+//! Memory that does not come from a source of this crate: its owner, and its size.
 
 use std::any::Any;
 use std::fmt;
@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 static BLOCKS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Memory of others that tensors of this process stand on. No pool, budget or limit counts it: it is neither taken from a
-/// source of ours nor given back to one.
+/// Memory of other owners that tensors of this process use. No pool, budget or limit counts it, because no source of this
+/// crate provides it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForeignMemory {
-    /// Pieces of it, each with an owner of its own.
+    /// The number of pieces. Each has its own owner.
     pub blocks: u64,
-    /// Bytes from the first element of each to its last.
+    /// The bytes from the first element of each piece to its last.
     pub bytes: u64,
 }
 
-/// The memory of others that this process's tensors stand on now: that of a `Vec` by
-/// [`Tensor::from_vec`](crate::Tensor::from_vec), of an array of ndarray's, or another library's by DLPack. What of ours is
-/// lent to others by DLPack its pool counts as ever.
+/// Returns the memory of other owners that this process's tensors use now: that of a `Vec` by
+/// [`Tensor::from_vec`](crate::Tensor::from_vec), of an array of ndarray, or of another library by DLPack. Memory of a pool
+/// that is lent to others by DLPack is counted by its pool as usual.
 ///
 /// ```
 /// use millpond::{Tensor, foreign_memory};
@@ -39,11 +39,11 @@ pub fn foreign_memory() -> ForeignMemory {
     }
 }
 
-/// A piece of memory of others, which has it back when this is dropped.
+/// A piece of memory of another owner. Dropping this returns it.
 pub(crate) struct Foreign {
     bytes: u64,
     writable: bool,
-    /// Dropped once, from any thread: that gives the memory back.
+    /// Dropped once, on any thread, which returns the memory.
     _keeper: Box<dyn Any + Send + Sync>,
 }
 
@@ -59,7 +59,7 @@ impl Foreign {
         }
     }
 
-    /// Whether it may be written.
+    /// Returns whether it may be written.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }

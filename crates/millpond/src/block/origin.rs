@@ -1,23 +1,23 @@
-//! What blocks are allocated from: a pool, a tenant of a pool, or a source without a pool.
+//! The origins of blocks: a pool, a tenant of a pool, or a source without a pool.
 
 use super::Owner;
 use crate::pool::Pool;
 
-/// What the types that hold memory allocate from.
+/// An origin of blocks for the types that hold memory.
 pub(crate) trait Memory {
     /// Returns the owner of the blocks.
     fn owner(&self) -> Owner;
 }
 
-/// What memory is allocated from: a [`Pool`], a [`Tenant`](crate::Tenant) of one, or an [`Unpooled`](crate::Unpooled) source. No other
-/// type can implement it.
+/// An origin of memory: a [`Pool`], a [`Tenant`](crate::Tenant) of one, or an [`Unpooled`](crate::Unpooled) source. No
+/// other type can implement it.
 pub trait Origin {
     /// Returns the owner of the blocks.
     #[doc(hidden)]
     fn handle(&self) -> Handle;
 }
 
-/// The owner of blocks, which code outside this crate can only pass on.
+/// The owner of blocks. Code outside this crate can only pass it on.
 #[derive(Debug)]
 pub struct Handle(pub(crate) Owner);
 

@@ -1,4 +1,4 @@
-//! Who hands blocks out and takes them back.
+//! The owners of blocks, which allocate and free them.
 
 use super::direct::Direct;
 use super::foreign::Foreign;
@@ -11,14 +11,14 @@ use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// A pool, a source that is used directly, or others. It stays for as long as a block of it is held.
+/// A pool, a source that is used directly, or foreign memory. It stays for as long as a block of it is held.
 #[derive(Clone)]
 pub(crate) enum Owner {
     Pool(&'static PoolHeap),
-    /// A pool that is asked on somebody's account.
+    /// A pool with a tenant's budget and timeout.
     Tenant(Arc<Terms>),
     Direct(Arc<Direct>),
-    /// Others, of whom no more can be had than they lent.
+    /// Foreign memory, which cannot grow.
     Foreign(Arc<Foreign>),
 }
 
@@ -45,7 +45,7 @@ fn taken(pointer: NonNull<u8>, bytes: usize) -> PoolBlock {
 }
 
 impl Owner {
-    /// A block, and the bytes of it that may be used. `align` is a power of two.
+    /// Allocates a block. Returns it and its number of usable bytes. `align` is a power of two.
     #[inline]
     pub(super) fn allocate(&self, bytes: usize, align: usize) -> Result<(NonNull<u8>, usize), AllocError> {
         match self {
@@ -56,7 +56,7 @@ impl Owner {
         }
     }
 
-    /// The same, with the first `bytes` zero.
+    /// Allocates a block like `allocate`, with the first `bytes` bytes zero.
     pub(super) fn allocate_zeroed(
         &self,
         bytes: usize,
@@ -70,17 +70,17 @@ impl Owner {
         }
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     ///
     /// # Safety
-    /// This owner handed it out for `requested` bytes, and nothing uses it any more.
+    /// This owner allocated it for `requested` bytes, and nothing uses it any more.
     #[inline]
     pub(super) unsafe fn free(&self, pointer: NonNull<u8>, bytes: usize, requested: usize) {
         match self {
             Self::Pool(heap) => heap.free(taken(pointer, bytes), requested),
             Self::Tenant(terms) => terms.heap().free(taken(pointer, bytes), requested),
             Self::Direct(source) => source.free(pointer),
-            // They have it back when the last of this owner goes.
+            // The memory is returned when the last reference to this owner is dropped.
             Self::Foreign(_) => {}
         }
     }
@@ -97,22 +97,22 @@ impl Owner {
         keep: usize,
     ) {
         match self {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the same conditions.
             Self::Pool(heap) => unsafe {
                 heap::move_contents(heap, taken(from.0, from.1), taken(to.0, to.1), keep);
             },
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the same conditions.
             Self::Tenant(terms) => unsafe {
                 heap::move_contents(terms.heap(), taken(from.0, from.1), taken(to.0, to.1), keep);
             },
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the same conditions.
             Self::Direct(source) => unsafe { source.move_contents(from.0, to.0, keep) },
-            // Of others there are no two blocks.
+            // A foreign owner has one block only.
             Self::Foreign(_) => {}
         }
     }
 
-    /// A block is never given back, on purpose.
+    /// Records that a block is deliberately never freed.
     pub(super) fn note_leaked(&self, pointer: NonNull<u8>) {
         let heap = match self {
             Self::Pool(heap) => heap,
@@ -134,7 +134,7 @@ impl Owner {
     }
 
     pub(crate) fn device(&self) -> Device {
-        // Whatever a block of bytes is in, the host can touch it.
+        // The host can access every kind of memory that a block of bytes is in.
         Device::Host
     }
 
@@ -146,7 +146,7 @@ impl Owner {
         }
     }
 
-    /// Others whose memory it is.
+    /// Returns the foreign owner, if the memory is foreign.
     pub(crate) fn foreign(&self) -> Option<&Foreign> {
         match self {
             Self::Foreign(foreign) => Some(foreign),

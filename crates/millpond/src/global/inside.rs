@@ -24,24 +24,24 @@ thread_local! {
     static GIVING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The pool that serves this thread now. The hot path calls nothing else.
+/// Returns the pool that serves this thread now. The fast path calls nothing else.
 #[inline]
 pub(super) fn pool() -> Option<&'static PoolHeap> {
     // SAFETY: by the invariant of `reentrancy::SERVER` this is the reference that `adopt` was given, which is valid forever.
     reentrancy::server().map(|heap| unsafe { heap.cast::<PoolHeap>().as_ref() })
 }
 
-/// Has the pool serve this thread from now on. Not called inside.
+/// Makes the pool serve this thread from now on. Not called inside a slow path.
 pub(super) fn adopt(heap: &'static PoolHeap) {
     reentrancy::set_server(NonNull::from(heap).cast());
 }
 
-/// Bytes behind a block of this layout that the note covers.
+/// Returns the bytes behind a block of this layout that the note covers.
 fn under(layout: Layout) -> usize {
     size_of::<Waiting>().saturating_sub(layout.size())
 }
 
-/// Has a block of the pool returned when the slow path has ended.
+/// Returns a block to the pool when the slow path has ended.
 ///
 /// # Safety
 /// The block was allocated by the pool with this layout, was not freed, and is not used any more.
@@ -55,8 +55,8 @@ pub(super) unsafe fn wait(block: NonNull<u8>, layout: Layout) {
         over_filled,
         next: WAITING.get(),
     };
-    // SAFETY: the block is ours alone, as the caller guarantees. Like every block of a pool it has at least 64 bytes and begins at a
-    // multiple of 64.
+    // SAFETY: the block belongs to this function alone, as the caller guarantees. Like every block of a pool it has at
+    // least 64 bytes and begins at a multiple of 64.
     unsafe { waiting.write(note) };
     WAITING.set(Some(waiting));
     if !GIVING.get() {

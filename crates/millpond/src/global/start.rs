@@ -1,4 +1,4 @@
-//! The one pool, made on first use.
+//! Creates the program's pool on first use.
 
 use crate::fork;
 use crate::os;
@@ -6,18 +6,18 @@ use crate::pool::{Pool, PoolBuilder, PoolError, PoolHeap};
 use crate::reentrancy::inside;
 use std::sync::OnceLock;
 
-/// Where two threads make a pool at once, the one that is late throws its own away. Both are set while no fork can begin: else
-/// its child would wait for ever for a thread that was at it.
+/// If two threads create a pool at once, the later one drops its own. Both variables are set while no fork can begin.
+/// Otherwise the child would wait forever for a thread that was setting them.
 static POOL: OnceLock<Pool> = OnceLock::new();
 static MISREAD: OnceLock<PoolError> = OnceLock::new();
 
-/// Makes the pool, or finds it. Not called inside.
+/// Returns the pool, and creates it if necessary. Not called inside a slow path.
 pub(super) fn pool() -> Option<&'static Pool> {
     if let Some(pool) = POOL.get() {
         return Some(pool);
     }
     let _inside = inside();
-    // A pool takes the most addresses it could need. Half of those there may be is left to stacks and files.
+    // A pool reserves as many addresses as it could need. Half of the limit is left to stacks and files.
     let half = os::address_limit().map(|limit| limit / 2);
     let half = half.filter(|half| *half < os::machine_memory().1);
     let builder = Pool::builder().name("program").of_a_program(half);
@@ -32,7 +32,7 @@ pub(super) fn pool() -> Option<&'static Pool> {
     POOL.get()
 }
 
-/// The pool, if it was made. Takes no lock.
+/// Returns the pool, if it was created. Takes no lock.
 pub(super) fn made() -> Option<&'static PoolHeap> {
     POOL.get().map(Pool::heap)
 }
@@ -45,7 +45,8 @@ pub(super) fn misread() -> Option<&'static PoolError> {
     MISREAD.get()
 }
 
-/// A pool with the settings of the environment, or with the defaults where those are none; and what made it.
+/// Creates a pool with the settings of the environment, or with the defaults if these are invalid. Returns the pool and its
+/// builder.
 fn make(builder: PoolBuilder) -> Option<(Pool, PoolBuilder)> {
     match builder.clone().host() {
         Ok(pool) => Some((pool, builder)),

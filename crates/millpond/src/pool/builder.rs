@@ -209,7 +209,7 @@ impl PoolBuilder {
     /// Memory that the system reclaims by itself does not count as used. `None`, the default, turns this off. The limits
     /// are those of [`pressure`](crate::pressure()) except `RLIMIT_AS`, because a pool keeps its addresses. They are read
     /// in the background at the interval that [`trim_every`](Self::trim_every) sets, or each second if that is off, and
-    /// only while the pool has at least one mebibyte to give back. After it has given memory back, it waits for five
+    /// only while the pool has at least 2 MiB to give back. After it has given memory back, it waits for five
     /// seconds.
     ///
     /// The text form is `trim-at-pressure:80%`, or `off`.

@@ -1,4 +1,4 @@
-//! Buffers that wait to be rented, by class; how many were.
+//! The kept buffers of a rental, by class, and its counters.
 #![forbid(unsafe_code)]
 
 use crate::error::AllocError;
@@ -10,7 +10,7 @@ const LEAST: usize = 1 << 10;
 const MOST: usize = 1 << 20;
 const CLASSES: usize = 11;
 
-/// The class of so many bytes, if there is one, and the bytes of what is rented for them.
+/// Returns the class for `bytes` bytes, if there is one, and the size of the buffer to rent.
 pub(crate) fn class_of(bytes: usize) -> Result<(Option<usize>, usize), AllocError> {
     if bytes > MOST {
         let whole = bytes.checked_next_multiple_of(MOST);
@@ -21,24 +21,24 @@ pub(crate) fn class_of(bytes: usize) -> Result<(Option<usize>, usize), AllocErro
     Ok((Some(class as usize), rounded))
 }
 
-/// Bytes of a class.
+/// Returns the bytes of a class.
 pub(crate) fn class_bytes(class: usize) -> usize {
     LEAST << class
 }
 
-/// What a rental has done and keeps.
+/// The counters of a rental.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RentalStats {
-    /// Buffers rented.
+    /// The number of rented buffers.
     pub rents: u64,
-    /// Of these, served by what was given back before.
+    /// The number of them that were served by kept buffers.
     pub reuses: u64,
-    /// Bytes of buffers that wait to be rented.
+    /// The bytes of kept buffers.
     pub kept_bytes: u64,
 }
 
 pub(crate) struct Shelves<B> {
-    /// Each as long as its class says.
+    /// Each buffer has the size of its class.
     kept: [Mutex<Vec<B>>; CLASSES],
     most: usize,
     rents: AtomicU64,
@@ -46,7 +46,7 @@ pub(crate) struct Shelves<B> {
 }
 
 impl<B> Shelves<B> {
-    /// Keeps up to so many of each class.
+    /// Keeps up to `most` buffers of each class.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             kept: std::array::from_fn(|_| Mutex::new(Vec::with_capacity(most))),
@@ -60,7 +60,7 @@ impl<B> Shelves<B> {
         self.kept[class].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For somebody who rents: of a class that is kept, the buffer given back last that will do.
+    /// Takes the suitable buffer of a class that was returned last.
     pub(crate) fn take(&self, class: Option<usize>, will_do: impl Fn(&B) -> bool) -> Option<B> {
         self.rents.fetch_add(1, Ordering::Relaxed);
         let taken = class.and_then(|class| {
@@ -74,7 +74,7 @@ impl<B> Shelves<B> {
         taken
     }
 
-    /// Keeps a buffer of the class, if there is room; else it goes back where it is from.
+    /// Keeps a buffer of the class if there is room, and frees it otherwise.
     pub(crate) fn keep(&self, class: usize, buffer: B) {
         let mut shelf = self.shelf(class);
         if shelf.len() < self.most {

@@ -1,4 +1,4 @@
-//! A source of memory that any machine has, an interpreter too: the program's own heap.
+//! A source of memory from the program's own heap, which works on any machine and in an interpreter.
 
 use crate::memory::{MemoryKind, MemorySource};
 use crate::unpooled::Unpooled;
@@ -6,17 +6,17 @@ use millpond_engine::{Event, Range, Segment, Source, SourceError};
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::HashMap;
 
-/// Gives blocks full of rubbish, at odd multiples of 64, and none larger than a mebibyte.
+/// Provides blocks full of arbitrary bytes, at odd multiples of 64, and none larger than `MOST`.
 #[derive(Default)]
 pub(crate) struct Fake(HashMap<u64, (*mut u8, Layout)>);
 
-// SAFETY: the pointers are of the heap, which any thread may use.
+// SAFETY: the pointers are to the heap, which any thread may use.
 unsafe impl Send for Fake {}
 
-/// Bytes of a segment, at most.
+/// The most bytes of a segment.
 const MOST: u64 = 4 << 20;
 
-/// Buffers of a fake, without a pool.
+/// Returns a handle over a fake source, without a pool.
 pub(crate) fn unpooled() -> Unpooled {
     Unpooled::over(Box::new(Fake::default()))
 }
@@ -43,10 +43,10 @@ impl Source for Fake {
             });
         }
         let layout = Layout::from_size_align(bytes as usize + 64, 128).expect("a layout");
-        // SAFETY: the layout has a size.
+        // SAFETY: the size of the layout is not 0.
         let base = unsafe { alloc(layout) };
         assert!(!base.is_null());
-        // SAFETY: the block is as large.
+        // SAFETY: the block has this size.
         unsafe { base.write_bytes(0xA5, layout.size()) };
         let address = base.expose_provenance() as u64 + 64;
         self.0.insert(address, (base, layout));
@@ -54,7 +54,7 @@ impl Source for Fake {
     }
     fn give(&mut self, segment: Segment) {
         let (base, layout) = self.0.remove(&segment.address()).expect("ours");
-        // SAFETY: it was allocated with this layout and is forgotten now.
+        // SAFETY: it was allocated with this layout, and is not used any more.
         unsafe { dealloc(base, layout) };
     }
     fn reserve(&mut self, _: u64) -> Result<Range, SourceError> {
@@ -82,7 +82,7 @@ impl Source for Fake {
     fn synchronize(&mut self) {}
 }
 
-// SAFETY: segments are blocks of the heap, apart from all others, until they are given back.
+// SAFETY: segments are blocks of the heap, which overlap with no others until they are freed.
 unsafe impl MemorySource for Fake {
     fn kind(&self) -> MemoryKind {
         MemoryKind::Pinned
