@@ -1,4 +1,4 @@
-//! What is asked of a pool, how the engine is asked for it, and how a request is refused.
+//! Requests to a pool, and how they are passed to the engine or refused.
 
 use super::core::Core;
 use super::heap::{Heap, lock};
@@ -11,18 +11,18 @@ use millpond_engine as engine;
 use std::cell::Cell;
 use std::time::Instant;
 
-/// What is asked for.
+/// A request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     pub(crate) requested: usize,
     pub(crate) align: usize,
-    /// Whether the bytes asked for are to read as zero.
+    /// Whether the requested bytes must read as zero.
     pub(super) zeroed: bool,
-    /// The place in the line of requests that wait.
+    /// The place in the queue of waiting requests.
     pub(super) ticket: Option<u64>,
-    /// Whether it may wait for a budget, and until when.
+    /// The deadline until which the request may wait, if it may.
     pub(super) until: Option<Instant>,
-    /// Whether a tenant's charge has reached the pool's own budget already.
+    /// Whether a tenant's charge already includes the pool's own budget.
     pub(super) charged: bool,
 }
 
@@ -47,7 +47,7 @@ thread_local! {
     static ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// This thread asks a pool's source, under that pool's lock, until it is dropped.
+/// Marks that this thread calls a pool's source under that pool's lock, until it is dropped.
 struct Asking {
     before: bool,
 }
@@ -66,13 +66,13 @@ impl Drop for Asking {
     }
 }
 
-/// Whether this thread is called by a pool's source, and so under that pool's lock.
+/// Returns whether a pool's source called this thread's current code, which therefore runs under that pool's lock.
 pub(crate) fn by_a_source() -> bool {
     ASKING.get()
 }
 
 impl Heap {
-    /// Asks the engine for something of the pool's own.
+    /// Requests memory from the engine for the pool itself.
     pub(super) fn ask_for<R>(
         &'static self,
         bytes: usize,
@@ -81,8 +81,8 @@ impl Heap {
         self.ask(Ask::new(bytes, 1), work)
     }
 
-    /// Asks the engine and, where memory is short, once more with all that threads and shelves hold, and other pools
-    /// of the same budget.
+    /// Requests memory from the engine. If memory is short, it tries once more after the caches, the shelves and other
+    /// pools of the same budget have given theirs back.
     pub(super) fn ask<R>(
         &'static self,
         ask: Ask,
@@ -126,7 +126,7 @@ impl Heap {
         }))
     }
 
-    /// What is said to a request that would have to wait for others, and may not.
+    /// Returns the error for a request that would have to wait for others, and may not.
     pub(super) fn nothing_left(&self, requested: usize) -> engine::AllocError {
         let core = lock(&self.core);
         let stats = core.as_ref().map(|core| core.memory.stats());
@@ -138,8 +138,7 @@ impl Heap {
         }
     }
 
-    /// Sees to it that the tables have room before the pool grows: what threads keep and shelves hold makes room for
-    /// them.
+    /// Ensures that the tables have room before the pool grows. Memory of caches and shelves makes room for them.
     fn keep_tables(&self, requested: usize) -> Result<(), AllocError> {
         if has_reserve() {
             return Ok(());
@@ -151,7 +150,7 @@ impl Heap {
         Err(self.refuse_tables(requested))
     }
 
-    /// There is no memory for the pool's own tables.
+    /// Returns the error that there is no memory for the pool's own tables.
     pub(super) fn refuse_tables(&self, requested: usize) -> AllocError {
         self.refuse(requested, self.nothing_left(requested))
     }
@@ -164,7 +163,7 @@ impl Heap {
         )
     }
 
-    /// Counts a refusal, and says who holds what.
+    /// Counts a refusal, and returns an error that lists the holders of memory.
     #[cold]
     fn refuse(&self, requested: usize, why: engine::AllocError) -> AllocError {
         let refusal = self.count_refusal();
@@ -177,12 +176,12 @@ impl Heap {
         }
     }
 
-    /// Has it written down that a request was refused in the end, where that is wanted; answers the error. Under no lock.
+    /// Writes a snapshot of a final refusal if this is enabled, and returns the error. Called under no lock.
     #[cold]
     pub(super) fn refused_finally(&self, requested: usize, error: AllocError) -> AllocError {
         #[cfg(feature = "record")]
         {
-            // The source of another pool asks under the lock of that pool, whose own refusal follows.
+            // The source of another pool makes the request under the lock of that pool, which reports its own refusal.
             if by_a_source() {
                 return error;
             }
@@ -203,7 +202,7 @@ impl Heap {
         core.memory.source_mut().take_refusal()
     }
 
-    /// Who holds what, for a request that was refused. Under the pool's lock, and nothing is allocated.
+    /// Returns the holders of memory for a refused request. Runs under the pool's lock and allocates nothing.
     pub(crate) fn post_mortem(&self, requested: usize) -> PostMortem {
         let _inside = inside();
         let mut survey = Survey::new(requested as u64);
@@ -213,7 +212,7 @@ impl Heap {
     }
 
     pub(crate) fn survey(&self, survey: &mut Survey) {
-        // Asked by a source, this may be the very pool that it belongs to: then it is left out.
+        // If a source makes the request, this may be the pool of that source. In that case it is left out.
         let mut core = if by_a_source() {
             self.core.try_lock()
         } else {

@@ -1,4 +1,4 @@
-//! Why calls of a pool leave the fast way, and who waits there.
+//! The reasons for which calls of a pool leave the fast path, and the queue of waiting requests.
 
 use super::claim::{self, Claim};
 use super::heap::{Heap, Roll, lock};
@@ -8,13 +8,14 @@ use std::sync::Condvar;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// A reason to leave the fast way. All but the first two mean the slow one.
+/// A reason to leave the fast path. All but the first two lead to the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Detour {
-    /// Someone watches: what the fast way does is told.
+    /// There are observers: the fast path reports every call.
     Watched = 16,
-    /// Some blocks are entered in an account, and nothing else is watched: the fast way looks whether it is one.
+    /// Some blocks are entered in a ledger, and there is no other observer: the fast path checks whether a block is one of
+    /// them.
     Sampled = 64,
     /// Each block has pages of its own.
     Guarded = 32,
@@ -22,9 +23,9 @@ pub(crate) enum Detour {
     Charged = 1,
     /// Blocks are cleared before they are handed out again.
     Cleared = 2,
-    /// A request waits: what is freed goes past the caches.
+    /// A request waits: freed blocks bypass the caches.
     Awaited = 4,
-    /// More is reserved than may be: what is freed goes back to the source.
+    /// More is reserved than allowed: freed memory is returned to the source.
     Over = 8,
 }
 
@@ -35,17 +36,17 @@ impl Detour {
 }
 
 impl Heap {
-    /// Whether calls go the slow way for this reason.
+    /// Returns whether calls leave the fast path for this reason.
     pub(crate) fn detours(&self, why: Detour) -> bool {
         self.detours.load(Ordering::Relaxed) & why as u32 != 0
     }
 
-    /// Sends every thread the slow way for a reason, or no longer for it. When this returns, all of them know.
+    /// Turns a reason on or off. When this returns, all threads have seen the change.
     pub(crate) fn set_detour(&self, why: Detour, on: bool) {
         self.turn_detour(&lock(&self.roll), why, on);
     }
 
-    /// The same where the list's lock is held already.
+    /// Turns a reason on or off, while the caller holds the list's lock.
     pub(super) fn turn_detour(&self, roll: &Roll, why: Detour, on: bool) {
         let before = if on {
             self.detours.fetch_or(why as u32, Ordering::Relaxed)
@@ -65,7 +66,7 @@ impl Heap {
         }
     }
 
-    /// Sends a thread the ways that the pool's calls go now; under the lock of the roll.
+    /// Sets the paths of a thread's calls to the current ones. Called under the lock of the list of caches.
     pub(super) fn send(&self, claim: &Claim) {
         let ways = Ways::of(self.detours.load(Ordering::Relaxed));
         claim.slow(ways.slow);
@@ -74,7 +75,7 @@ impl Heap {
     }
 }
 
-/// What the reasons come to: watchers alone are told beside the fast way.
+/// The paths that the reasons lead to. Observers alone do not lead to the slow path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Ways {
     slow: bool,
@@ -93,7 +94,7 @@ impl Ways {
     }
 }
 
-/// The requests that wait for a pool's memory, first come, first served.
+/// The queue of requests that wait for a pool's memory, in order of arrival.
 #[derive(Debug)]
 pub(crate) struct Line {
     state: Ranked<State>,
@@ -104,11 +105,11 @@ pub(crate) struct Line {
 pub(crate) struct State {
     next: u64,
     tickets: VecDeque<u64>,
-    /// How often something has come back, or the line has moved.
+    /// The number of frees and moves of the queue.
     changes: u64,
 }
 
-/// The line while the process forks.
+/// The queue while the process forks.
 pub(super) struct AtRest(Locked<'static, State>);
 
 impl Line {
@@ -130,20 +131,20 @@ impl Line {
 }
 
 impl AtRest {
-    /// Nobody stands in it any more.
+    /// Empties the queue.
     pub(super) fn forget(&mut self) {
         self.0.tickets.clear();
     }
 }
 
-/// A place in the line, left when dropped.
+/// A place in the queue. Dropping it leaves the queue.
 pub(crate) struct Place {
     heap: &'static Heap,
     pub(crate) ticket: u64,
 }
 
 impl Heap {
-    /// Joins the line: from now on frees go past the caches.
+    /// Joins the queue. From now on frees bypass the caches.
     pub(crate) fn join_line(&'static self) -> Place {
         let mut state = lock(&self.line.state);
         let ticket = state.next;
@@ -158,7 +159,7 @@ impl Heap {
         place
     }
 
-    /// Whether someone else waits whose turn comes before this request's.
+    /// Returns whether another request is before this one in the queue.
     pub(crate) fn is_behind(&self, ticket: Option<u64>) -> bool {
         self.detours(Detour::Awaited)
             && lock(&self.line.state)
@@ -167,14 +168,14 @@ impl Heap {
                 .is_some_and(|first| Some(*first) != ticket)
     }
 
-    /// Lets frees go to the caches again. Others may join and leave meanwhile, so it looks again after each step: the
-    /// last one to change the flag leaves it as the line is.
+    /// Lets frees use the caches again. Other requests may join and leave meanwhile, so this checks again after each step.
+    /// The last thread that changes the flag sets it to match the queue.
     fn leave_detour(&self) {
         let mut awaited = false;
         loop {
             self.set_detour(Detour::Awaited, awaited);
             if awaited {
-                // What was freed between the two is in a cache, and nobody was told.
+                // Blocks that were freed between the two steps are in a cache, and the queue was not notified.
                 self.tell_line();
             }
             let now = !lock(&self.line.state).tickets.is_empty();
@@ -185,7 +186,7 @@ impl Heap {
         }
     }
 
-    /// Something came back.
+    /// Notifies the queue that memory was freed.
     pub(crate) fn tell_line(&self) {
         lock(&self.line.state).changes += 1;
         self.line.freed.notify_all();
@@ -193,12 +194,12 @@ impl Heap {
 }
 
 impl Place {
-    /// What [`wait`](Self::wait) compares with.
+    /// Returns the value that [`wait`](Self::wait) compares with.
     pub(crate) fn changes(&self) -> u64 {
         lock(&self.heap.line.state).changes
     }
 
-    /// Sleeps until something has come back since `changes`, at most until then; answers whether it has.
+    /// Sleeps until memory was freed since `changes`, or until the deadline. Returns whether memory was freed.
     pub(crate) fn wait(&self, changes: u64, until: Instant) -> bool {
         let mut state = lock(&self.heap.line.state);
         while state.changes == changes {

@@ -1,8 +1,9 @@
-//! The thread that gives memory back which nobody has used for a while, or which the system has little of; and that wakes
-//! those whose time to wait is over.
+//! The background thread, which gives back memory that has been unused for a while or when the system runs short, and wakes
+//! tasks whose timeout is over.
 //!
-//! One for the process, made with the first pool that wants it, or the first who has to be woken; it sleeps until the next is
-//! due, and ends when there is none left. A child of a fork has no such thread until it makes a pool of its own.
+//! There is one such thread in the process. It starts with the first pool that needs it or the first task that must be
+//! woken. It sleeps until the next item is due, and ends when no item is left. A child of a fork has no such thread until
+//! it creates a pool of its own.
 
 use super::heap::Heap;
 use super::lookout::{Lookout, WORTH};
@@ -17,29 +18,29 @@ use std::task::Waker;
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// The time between two looks at a pool, unless something else is said.
+/// The default of the time between two maintenance runs of a pool.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 
-/// A pool, as the thread knows it.
+/// A pool from the view of the background thread.
 pub(crate) trait Ward: Send + Sync {
-    /// Tells it from others.
+    /// Returns a value that identifies the pool.
     fn key(&self) -> usize;
 
     /// Returns whether it needs no more maintenance: it is closed, it is a broken host pool, or this process is a fork.
     fn is_closed(&self) -> bool;
 
-    /// A tick has passed.
+    /// Advances the pool's time by one tick.
     fn pass_time(&self);
 
-    /// Bytes that it has and no caller uses.
+    /// Returns the bytes that the pool has and no caller uses.
     fn idle_bytes(&self) -> u64;
 
-    /// Whether memory of its kind is scarce for the lookout; `last` is what was read of the system for another pool.
+    /// Returns whether memory of the pool's kind is scarce. `last` is the system's pressure that was read for another pool.
     fn is_scarce(&self, lookout: &Lookout, last: &mut Option<Pressure>) -> bool {
         lookout.is_scarce(last)
     }
 
-    /// Gives back what nobody uses; answers whether it could.
+    /// Gives back unused memory. Returns whether this was possible.
     fn relieve(&self) -> bool;
 }
 
@@ -68,15 +69,15 @@ impl Ward for &'static Heap {
 
 pub(crate) struct Kept {
     ward: Arc<dyn Ward>,
-    /// How often time passes for the pool.
+    /// The interval of the pool's ticks.
     every: Option<Duration>,
     lookout: Lookout,
-    /// When it is due, of what is.
+    /// The time at which the pool is due, if it ever is.
     next: Instant,
 }
 
 impl Kept {
-    /// How often the pool is looked at, if ever.
+    /// Returns the interval at which the pool is maintained, if any.
     fn pace(&self) -> Option<Duration> {
         self.every.or(self.lookout.looks().then_some(TICK))
     }
@@ -86,7 +87,7 @@ impl Kept {
     }
 }
 
-/// Somebody of this process who is to be woken at a time.
+/// A task of this process that must be woken at a time.
 struct Sleeper {
     number: u64,
     process: u32,
@@ -95,12 +96,12 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    /// What somebody else's code does when it is woken must not end this thread.
+    /// Wakes the task. A panic in the waker's code must not end this thread.
     fn wake(self) {
         if self.process == std::process::id() {
             let _ = catch_unwind(AssertUnwindSafe(|| self.waker.wake()));
         } else {
-            // Of the process that this one was forked from: it wakes what is not here.
+            // The entry comes from the process that this one was forked from. Its task does not exist here.
             std::mem::forget(self.waker);
         }
     }
@@ -110,7 +111,7 @@ impl Sleeper {
 #[derive(Debug)]
 pub(crate) struct Alarm(u64);
 
-/// Has a task woken at a time; none where there is no thread to do it.
+/// Registers a task to be woken at a time. Returns `None` if there is no thread to do it.
 pub(crate) fn wake_at(at: Instant, waker: Waker) -> Option<Alarm> {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -146,7 +147,7 @@ impl Drop for Alarm {
 struct State {
     kept: Vec<Kept>,
     sleepers: Vec<Sleeper>,
-    /// The process that the thread runs in, and the thread, if it runs.
+    /// The process of the thread, and the thread, if it runs.
     runs: Option<(u32, Thread)>,
 }
 
@@ -166,7 +167,7 @@ fn state() -> Locked<'static, State> {
     STATE.lock()
 }
 
-/// Looks after a pool from now on.
+/// Starts to maintain a pool.
 pub(crate) fn keep(ward: impl Ward + 'static, every: Option<Duration>, lookout: Lookout) {
     let _inside = inside();
     let mut state = state();
@@ -179,7 +180,7 @@ pub(crate) fn keep(ward: impl Ward + 'static, every: Option<Duration>, lookout: 
     });
 }
 
-/// Looks after a pool at another pace, or for another share; what nothing is said of stays.
+/// Changes the interval or the pressure threshold of a pool. `None` leaves the value unchanged.
 pub(crate) fn change(ward: impl Ward + 'static, every: Option<Option<Duration>>, at: Option<Option<Share>>) {
     if every.is_none() && at.is_none() {
         return;
@@ -219,16 +220,16 @@ impl State {
         kept.next = Instant::now() + pace.unwrap_or_default();
         self.kept.push(kept);
         if pace.is_some() {
-            // Where no thread can be had, nothing goes back by itself; trimming by hand still works.
+            // If no thread can be started, no memory is given back in the background. Trimming manually still works.
             self.rouse();
         }
     }
 
-    /// Has the thread look what is due; answers whether there is one.
+    /// Makes the thread check what is due. Returns whether there is a thread.
     fn rouse(&mut self) -> bool {
         let here = std::process::id();
         if let Some((_, thread)) = self.runs.as_ref().filter(|(process, _)| *process == here) {
-            // It may have wanted to sleep for longer.
+            // The thread may be sleeping for longer.
             thread.unpark();
             return true;
         }
@@ -240,15 +241,16 @@ impl State {
     }
 }
 
-/// What is to be done for a pool.
+/// The work that is due for a pool.
 struct Due {
     ward: Arc<dyn Ward>,
-    /// Time has passed.
+    /// Whether a tick has passed.
     passes: bool,
     lookout: Option<Lookout>,
 }
 
-/// Outside the lock: pools are made and closed meanwhile, and whoever is told of a trim may ask for anything.
+/// Maintains pools. Called outside of the lock: pools are created and closed meanwhile, and an observer of a trim may call
+/// anything.
 fn look_after(due: Vec<Due>, now: Instant) {
     let mut last = None;
     for one in due {
@@ -264,7 +266,7 @@ impl Due {
             ward.pass_time();
         }
         let scarce = |lookout: Lookout| {
-            // To find that memory is scarce must not take any.
+            // The check for scarce memory must not allocate any.
             let _inside = inside();
             ward.idle_bytes() >= WORTH && ward.is_scarce(&lookout, last)
         };

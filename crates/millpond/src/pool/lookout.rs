@@ -1,25 +1,25 @@
-//! A pool that gives memory back when the system has little left.
+//! Detects that the system has little memory left, so that a pool gives memory back.
 
 use super::heap::{Heap, lock};
 use crate::pressure::{LimitKind, Pressure, Readings, Share, Thresholds};
 use crate::reentrancy::inside;
 use std::time::{Duration, Instant};
 
-/// What a pool looks out for. Kept by the keeper; knows nothing of pools.
+/// The pressure threshold of a pool. The background thread keeps it. It does not refer to a pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Lookout {
-    /// The share of a limit from which on memory goes back; none for a pool that does not look.
+    /// The share of a limit from which on memory is given back, or `None` if the pool does not check.
     at: Option<Share>,
     readings: Readings,
-    /// When it may look again.
+    /// The time of the next check.
     rests_until: Option<Instant>,
 }
 
-/// After it has given something back a pool does not look for so long. A program that needs the memory takes it again at
-/// once, with a page fault for each page: that may cost it some percent of its time, and not all of it.
+/// The time without checks after a pool has given memory back. A program that needs the memory takes it again at once, with
+/// a page fault for each page. The pause limits this to some percent of the program's time.
 pub(super) const REST: Duration = Duration::from_secs(5);
 
-/// With less to give nobody looks: a look costs about half a millisecond.
+/// The minimum of idle bytes for a check, because a check costs about half a millisecond.
 pub(super) const WORTH: u64 = 2 << 20;
 
 impl Lookout {
@@ -40,12 +40,12 @@ impl Lookout {
         self.at.is_some()
     }
 
-    /// Whether there is anything to keep of it while it does not look.
+    /// Returns whether there is no state to keep while the check is off.
     pub(super) fn is_plain(&self) -> bool {
         self.at.is_none() && self.readings.is_system()
     }
 
-    /// Whether it is time to look.
+    /// Returns whether a check is due.
     pub(super) fn is_awake(&self, now: Instant) -> bool {
         self.looks() && self.rests_until.is_none_or(|until| until <= now)
     }
@@ -54,13 +54,13 @@ impl Lookout {
         self.rests_until = Some(now + REST);
     }
 
-    /// Whether so much of a device's memory is used that some is to go back.
+    /// Returns whether the use of a device's memory is above the threshold.
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn is_passed(&self, used: u64, total: u64) -> bool {
         self.at.is_some_and(|at| Share::of(used, total) >= at)
     }
 
-    /// Whether memory is to go back, by what is read now; `last` is what was read of the system for another pool.
+    /// Returns whether memory should be given back, according to a new reading. `last` is the reading for another pool.
     pub(super) fn is_scarce(&self, last: &mut Option<Pressure>) -> bool {
         let Some(at) = self.at else { return false };
         let read = || self.readings.of_process(&Thresholds::default());
@@ -72,7 +72,8 @@ impl Lookout {
     }
 }
 
-/// Whether so much of a limit is used that memory given back helps against: addresses stay a pool's.
+/// Returns whether the use of a limit is above the threshold, for limits that giving memory back helps against. A pool
+/// keeps its addresses.
 fn scarce(pressure: &Pressure, at: Share) -> bool {
     let helps = |kind: LimitKind| kind.is_enforced() && kind != LimitKind::AddressSpace;
     let mut limits = pressure.limits().iter();
@@ -80,7 +81,7 @@ fn scarce(pressure: &Pressure, at: Share) -> bool {
 }
 
 impl Heap {
-    /// Bytes from the source that no caller has: a sum, for which no thread is held up.
+    /// Returns the bytes from the source that no caller has. This is a sum of counters and stops no thread.
     pub(super) fn idle_bytes(&self) -> u64 {
         let _inside = inside();
         let (_, allocated) = self.live();

@@ -1,5 +1,5 @@
-//! The slow way: where a thread's cache has no block or no room, where another thread has it, or where something is to be
-//! done at every call.
+//! The slow path. A call takes it if the thread's cache has no block or no room, if another thread holds the cache, or if
+//! there is work to do at every call.
 
 use super::ask::Ask;
 use super::cache::{Cache, Free, Stacks, most_kept};
@@ -13,11 +13,11 @@ use crate::budget::Charge;
 use crate::error::AllocError;
 use crate::reentrancy::inside;
 
-/// Small blocks that move between a thread and a shelf at once, at most.
+/// The most small blocks that move between a thread and a shelf at once.
 const BATCH: usize = 32;
 
 impl Heap {
-    /// Hands a block out.
+    /// Allocates a block.
     #[cold]
     #[inline(never)]
     pub(crate) fn allocate_slowly(&'static self, ask: Ask) -> Result<Taken, AllocError> {
@@ -25,7 +25,7 @@ impl Heap {
             .map_err(|error| self.refused_finally(ask.requested, error))
     }
 
-    /// The same, where a refusal may not be the last word.
+    /// Allocates a block, or waits if the request may wait.
     pub(super) fn allocate_or_wait(&'static self, ask: Ask) -> Result<Taken, AllocError> {
         let taken = self.allocate_watched(ask.requested, ask.align, ask.zeroed);
         if taken.address != 0 {
@@ -48,7 +48,7 @@ impl Heap {
         }
         if let Some(guard) = &self.guard {
             self.tell_found(guard);
-            // What is behind the bytes asked for is looked at, and so not the caller's.
+            // The bytes behind the requested ones are checked, so the caller may not use them.
             let bytes = ask.requested.max(1);
             return outcome.map(|taken| Taken { bytes, ..taken });
         }
@@ -60,7 +60,7 @@ impl Heap {
         let own = self.budget.as_ref().filter(|_| !ask.charged);
         let charge = own.map(|budget| self.charge(budget, ask)).transpose()?;
         let taken = self.place(ask)?;
-        // From here on the block stands for it.
+        // From here on the block itself represents the charge.
         charge.map(Charge::forget);
         Ok(taken)
     }
@@ -108,7 +108,7 @@ impl Heap {
         work()
     }
 
-    /// How many bytes of a block are to read as zero.
+    /// Returns how many bytes of a block must read as zero.
     pub(super) fn zeros(&self, taken: Taken, requested: usize, zeroed: bool) -> usize {
         if self.detours(Detour::Cleared) {
             taken.bytes
@@ -120,7 +120,7 @@ impl Heap {
     }
 
     fn wipe(&self, taken: Taken, ask: Ask) {
-        // SAFETY: the block was just taken from the cache or the shelf, and is on its way to the caller.
+        // SAFETY: the block was just taken from the cache or the shelf, and the caller has not received it yet.
         unsafe { clear(taken.address, self.zeros(taken, ask.requested, ask.zeroed)) };
     }
 
@@ -149,7 +149,7 @@ impl Heap {
         found.flatten().flatten()
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_slowly(&'static self, taken: Taken, requested: usize, align: usize) {
@@ -175,7 +175,7 @@ impl Heap {
         if self.tells_frees()
             && let Err(wrong) = self.tell_freed(taken, requested, align)
         {
-            // Taken back it would be somebody else's as well: so it is left where it is.
+            // If the block were taken back, somebody else would have it too. So it is not freed.
             return self.say_wrong(&wrong);
         }
         self.free_inside(taken, requested);
@@ -190,7 +190,7 @@ impl Heap {
     #[inline(never)]
     pub(super) fn free_inside(&'static self, taken: Taken, requested: usize) {
         let _inside = inside();
-        // Before the address can be another's. What it was charged to gets it back when all is done.
+        // This happens before the address can be allocated again. The budget is credited at the end.
         let charged = self.detours(Detour::Charged);
         let tenant = if charged {
             lock(&self.charges).remove(&taken.address)
@@ -208,7 +208,7 @@ impl Heap {
         } else if past || !self.keep_somewhere(taken, requested) {
             self.free_outside(taken, requested);
         }
-        // Last, so that whoever is woken finds the memory.
+        // This is the last step, so that a woken request finds the memory.
         if charged {
             let covered = tenant
                 .as_ref()
@@ -241,7 +241,7 @@ impl Heap {
         kept.flatten().is_some()
     }
 
-    /// Keeps a small block, and makes room for it where there is none.
+    /// Caches a small block, and makes room for it if necessary.
     fn keep(&self, cache: &Cache, stacks: &mut Stacks, class: usize, address: usize) {
         if !stacks.push(class, address) {
             if stacks.grow(class) && stacks.push(class, address) {
@@ -267,7 +267,7 @@ impl Heap {
         }
     }
 
-    /// A small block from the shelf, and more of them for the thread.
+    /// Allocates a small block from the shelf, and refills the thread's cache.
     fn refill(&'static self, class: usize, ask: Ask) -> Result<Taken, AllocError> {
         let requested = ask.requested;
         let bytes = class_bytes(class);
@@ -303,8 +303,8 @@ impl Heap {
     }
 
     fn allocate_large(&'static self, ask: Ask, bytes: usize) -> Result<Taken, AllocError> {
-        // Memory that comes fresh from the source is zero, and mostly none of it is there yet: touching all of it now
-        // would bring it in before it is needed.
+        // Fresh memory from the source is zero and usually not resident. Writing to all of it now would make it resident
+        // before it is needed.
         let mut written = Vec::new();
         let zeroed = ask.zeroed || self.detours(Detour::Cleared);
         let (address, missed) = self.ask(ask, |core| {
@@ -319,13 +319,13 @@ impl Heap {
         let taken = Taken { address, bytes };
         let zeros = address + self.zeros(taken, ask.requested, ask.zeroed);
         for (start, end) in written {
-            // SAFETY: a part of the block, which is on its way to the caller.
+            // SAFETY: this is a part of the block, which the caller has not received yet.
             unsafe { clear(start, end.min(zeros).saturating_sub(start)) };
         }
         Ok(taken)
     }
 
-    /// A new span, and room on the shelf for all its blocks.
+    /// Allocates a new span, and room on the shelf for all its blocks.
     pub(super) fn ask_for_span(
         &'static self,
         class: usize,
@@ -342,7 +342,7 @@ impl Heap {
         self.with_engine(|core| blocks.iter().for_each(|block| core.free(block.address)));
     }
 
-    /// Takes a block back where the thread has no cache: at its end, or while another thread looks into it.
+    /// Frees a block when the thread has no cache: at the thread's end, or while another thread holds the cache.
     fn free_outside(&self, taken: Taken, requested: usize) {
         if taken.bytes <= SMALL {
             lock(&self.shelves[class_of(taken.bytes)]).put(&[taken.address]);

@@ -1,4 +1,4 @@
-//! Giving memory back: trim, compaction, the pool's end.
+//! Gives memory back: trimming, compaction, and the end of a pool.
 
 use super::ask::by_a_source;
 use super::builder::limit_of;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Heap {
-    /// Takes back what all threads keep; answers the bytes.
+    /// Takes back the cached blocks of all threads. Returns their bytes.
     pub(super) fn drain_caches(&self) -> usize {
         let _minds = self.mind_panics();
         self.end_quarantine();
@@ -33,7 +33,7 @@ impl Heap {
         bytes
     }
 
-    /// Gives the engine every span of which no block is in use.
+    /// Returns every span without a live block to the engine.
     pub(super) fn release_spans(&self) {
         for (class, shelf) in self.shelves.iter().enumerate() {
             let mut shelf = lock(shelf);
@@ -46,7 +46,7 @@ impl Heap {
         }
     }
 
-    /// Gives everything that no block uses back to the source.
+    /// Returns all memory that no block uses to the source.
     pub(crate) fn trim(&self) {
         let _inside = inside();
         self.drain_caches();
@@ -55,7 +55,7 @@ impl Heap {
         self.forget_rest();
     }
 
-    /// Lets the system have what cannot go back whole: pages between live blocks. Answers the bytes.
+    /// Returns the pages between live blocks to the system, which cannot be given back whole. Returns the bytes.
     fn forget_rest(&self) -> u64 {
         let mut bytes = 0;
         for (class, shelf) in self.shelves.iter().enumerate() {
@@ -67,7 +67,7 @@ impl Heap {
         bytes + self.with_engine(Core::forget_free).unwrap_or(0)
     }
 
-    /// The same, with the account of it.
+    /// Trims the pool, and returns the engine's report.
     pub(crate) fn compact(&self) -> Compaction {
         let _inside = inside();
         self.drain_caches();
@@ -77,11 +77,12 @@ impl Heap {
         compaction.unwrap_or_default()
     }
 
-    /// Has other pools that are charged to the same budgets give back what nobody uses.
+    /// Makes other pools that are charged to the same budgets give back unused memory.
     pub(super) fn trim_siblings(&self) {
         let Some(reserved) = &self.reserved else { return };
         if by_a_source() {
-            // Of a pool that draws on this one: it may be among the others, and gives back itself what it can.
+            // The caller is the source of a pool that uses this one. That pool may be among the others, and gives back what
+            // it can itself.
             return;
         }
         for other in fork::all() {
@@ -95,8 +96,8 @@ impl Heap {
         }
     }
 
-    /// Has every pool that is charged to a budget of reserved bytes, or to one that it shares something with, give back what no
-    /// block uses.
+    /// Makes every pool that is charged to a budget of reserved bytes, or to one that shares an ancestor with it, give back
+    /// unused memory.
     #[cfg(feature = "cuda")]
     pub(crate) fn trim_all_of(budget: &crate::budget::Budget) {
         for pool in fork::all() {
@@ -107,11 +108,11 @@ impl Heap {
         }
     }
 
-    /// A tick has passed: what has been idle for a while goes back.
+    /// Advances time by one tick: memory that has been idle for a while is given back.
     pub(crate) fn pass_time(&'static self) {
         let _inside = inside();
         let _minds = self.mind_panics();
-        /// Ticks after which what an idle thread keeps is everybody's.
+        /// The number of ticks after which the cached blocks of an idle thread are taken back.
         const IDLE: u64 = 8;
         {
             let roll = lock(&self.roll);
@@ -139,7 +140,7 @@ impl Heap {
         self.with_engine(|core| core.memory.mark(Mark::Ticks(1)));
     }
 
-    /// Finishes what is pending: events that have passed, blocks in other threads' caches, what has decayed.
+    /// Finishes pending work: completed events, blocks in other threads' caches, and decayed memory.
     pub(crate) fn collect_garbage(&'static self) {
         let _inside = inside();
         self.drain_caches();
@@ -150,7 +151,7 @@ impl Heap {
         });
     }
 
-    /// Gives everything back that no block uses, and begins the account of hits and peaks anew.
+    /// Returns all memory that no block uses, and resets the counts and peaks.
     pub(crate) fn clear(&self) {
         let _inside = inside();
         self.trim();
@@ -161,13 +162,13 @@ impl Heap {
         self.reset_peaks();
     }
 
-    /// Clears every block before it is handed out, or no more.
+    /// Sets whether every block is cleared before it is allocated.
     pub(crate) fn clear_on_reuse(&self, on: bool) {
         let _inside = inside();
         self.set_detour(Detour::Cleared, on);
     }
 
-    /// Changes what can change while the pool lives.
+    /// Changes settings of the live pool.
     pub(crate) fn configure(&'static self, text: &str) -> Result<(), ConfError> {
         let _inside = inside();
         let now = lock(&self.retain).clone();
@@ -179,7 +180,7 @@ impl Heap {
                 ..PoolConf::default()
             };
             let limit = match conf.limit {
-                // A share alone takes the place of whatever limit there was.
+                // A fraction alone replaces any previous limit.
                 None => limit_of(&conf, capacity)?,
                 Some(_) => limit_of(&before.overridden(conf.clone()), capacity)?,
             };
@@ -195,7 +196,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Whether all of a text can be changed now.
+    /// Checks whether all settings of a text can be changed now.
     pub(crate) fn check_change(&self, text: &str) -> Result<(), ConfError> {
         let _inside = inside();
         let now = lock(&self.retain).clone();
@@ -209,36 +210,36 @@ impl Heap {
         *lock(&self.retain) = retain;
     }
 
-    /// Changes the most that may be reserved, and gives back what is above it as far as nobody uses it; what is used
-    /// goes back when it is freed.
+    /// Changes the most bytes that may be reserved, and gives back unused memory above it. Used memory is given back when
+    /// it is freed.
     pub(crate) fn set_limit(&self, bytes: u64) {
         let _inside = inside();
         self.limit.set(bytes);
-        // A call that began under the limit before is over then.
+        // After this, calls that began under the old limit have finished.
         drop(lock(&self.core));
         if self.limit.used() > bytes {
             self.trim();
             self.mind_limit();
         }
-        // There may be room for them now.
+        // Waiting requests may have room now.
         if self.detours(Detour::Awaited) {
             self.tell_line();
         }
     }
 
-    /// Has what is freed go back to the source while more is reserved than may be, and only then.
+    /// Makes frees return memory to the source while more is reserved than allowed, and only then.
     fn mind_limit(&self) {
         loop {
             let over = self.limit.used() > self.limit.bytes();
             self.set_detour(Detour::Over, over);
-            // The limit may have changed between the two.
+            // The limit may have changed between the two steps.
             if over == (self.limit.used() > self.limit.bytes()) {
                 break;
             }
         }
     }
 
-    /// Gives back to the source while more is reserved than may be.
+    /// Gives memory back to the source while more is reserved than allowed.
     pub(super) fn shrink(&self) {
         self.release_spans();
         self.with_engine(|core| core.memory.release_cached());
@@ -247,10 +248,10 @@ impl Heap {
         }
     }
 
-    /// The last handle is gone: memory goes back now, or with the last block.
+    /// Closes the pool after its last handle was dropped. Memory is given back now, or with the last block.
     pub(crate) fn close(&self) {
         if self.close_inside() {
-            // Nobody is told anything any more. What subscribers have is dropped here, where nothing is held.
+            // Observers get no more events. Their data is dropped here, where no lock is held.
             self.change_watchers(|watchers| (Watchers::new(watchers.pool().clone()), ()));
         }
     }
@@ -260,7 +261,7 @@ impl Heap {
         {
             let roll = lock(&self.roll);
             self.lifetime.close();
-            // Wanted for ever: from now on every thread frees past its cache.
+            // The caches stay claimed forever: from now on every thread frees past its cache.
             for cache in &roll.caches {
                 cache.claim.want();
             }
@@ -298,14 +299,14 @@ impl Heap {
             let book = book.map(|mut book| mem::take(&mut *book));
             let core = core.take();
             let caches = mem::take(&mut roll.caches);
-            // What was freed past the caches stays in the account, and what their threads have counted.
+            // The counters of the caches and of frees past the caches are kept.
             let tallies = caches.iter().map(|cache| &cache.tally);
             for tally in tallies.chain(core.as_ref().map(|core| &core.tally)) {
                 roll.ended.absorb(tally);
             }
             (core, caches, shelves, book)
         };
-        // Outside the locks.
+        // Dropped outside of the locks.
         drop(gone);
         fork::forget(self);
         self.forget_accounts();

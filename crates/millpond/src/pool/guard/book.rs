@@ -1,17 +1,17 @@
-//! Where guarded blocks are, live and in quarantine. Knows addresses, never memory.
+//! The places of guarded blocks, live and in quarantine. This file works on addresses only and accesses no memory.
 
 use crate::ledger::{FreedBlock, Record};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Where the parts of a block's pages are.
+/// The addresses of the parts of a block's pages.
 ///
 /// ```text
 ///   base       address            address + requested     fence          end
 ///    |  filled  |  the caller's bytes  |  filled, < align  |  page, closed  |
 /// ```
 ///
-/// Invariant: `base`, `fence` and `end` are multiples of the page, `fence` and `address` of the alignment;
-/// `base <= address`, `address + requested <= fence < end`. Of no bytes asked for, one is the caller's.
+/// Invariant: `base`, `fence` and `end` are multiples of the page, `fence` and `address` of the alignment; `base <=
+/// address`, `address + requested <= fence < end`. For a request of 0 bytes, the caller has one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) base: usize,
@@ -20,20 +20,21 @@ pub(super) struct Place {
     pub(super) end: usize,
 }
 
-/// What pages a request needs.
+/// The pages that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Bytes from the block's address to the fence.
     room: usize,
     page: usize,
-    /// Bytes of all pages, and what their first address has to be a multiple of.
+    /// The bytes of all pages, and the alignment of their first address.
     pub(super) whole: usize,
     pub(super) align: usize,
 }
 
 impl Shape {
-    /// Alignments are those of a pool, 64 at the least. The pages are at least as many as a block of `bytes` takes, so that
-    /// what the account calls allocated is reserved. None where there are no such sizes.
+    /// Returns the shape of a request, or `None` if the sizes are too large. Alignments are those of a pool, at least 64.
+    /// There are at least as many pages as a block of `bytes` bytes takes, so that at least the bytes that are counted as
+    /// allocated are reserved.
     pub(super) fn of(requested: usize, align: usize, bytes: usize, page: usize) -> Option<Self> {
         let room = requested.max(1).checked_next_multiple_of(align.max(64))?;
         let align = align.max(page);
@@ -49,7 +50,7 @@ impl Shape {
         })
     }
 
-    /// The block in pages that begin there.
+    /// Returns the place of the block in pages that begin at `base`.
     pub(super) fn at(self, base: usize) -> Place {
         let end = base + self.whole;
         let fence = end - self.page;
@@ -68,21 +69,21 @@ impl Place {
     }
 }
 
-/// A block that was handed out, and maybe freed since.
+/// A block that was allocated, and possibly freed since.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) place: Place,
     pub(super) record: Record,
-    /// Who freed it.
+    /// The record of the free.
     pub(super) freed: Option<FreedBlock>,
-    /// Whether the fence is closed; else it is filled, and looked at.
+    /// Whether the fence is protected. Otherwise it is filled and checked.
     pub(super) fenced: bool,
-    /// Whether its own pages are.
+    /// Whether the block's own pages are protected.
     pub(super) shut: bool,
 }
 
 impl Entry {
-    /// Where what is filled behind the block ends.
+    /// Returns the end of the fill behind the block.
     pub(super) fn filled_to(&self) -> usize {
         if self.fenced {
             self.place.fence
@@ -92,8 +93,8 @@ impl Entry {
     }
 }
 
-/// See the module. Invariant: `queue` has the bases of the entries that were freed, each once, in that order, and `held`
-/// is the bytes of their pages.
+/// The record of guarded blocks. Invariant: `queue` has the bases of the entries that were freed, each once, in that order,
+/// and `held` is the bytes of their pages.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     /// By base.
@@ -109,19 +110,19 @@ impl Book {
         self.entries.insert(entry.place.base, entry);
     }
 
-    /// The block whose pages have this address.
+    /// Returns the block whose pages contain this address.
     pub(super) fn around(&self, address: usize) -> Option<&Entry> {
         let (_, entry) = self.entries.range(..=address).next_back()?;
         Some(entry).filter(|entry| address < entry.place.end)
     }
 
-    /// The block that begins there.
+    /// Returns the block whose pages begin at this address.
     pub(super) fn at(&self, address: usize) -> Option<&Entry> {
         self.around(address)
             .filter(|entry| entry.place.address == address)
     }
 
-    /// Puts a live block into quarantine.
+    /// Moves a live block into quarantine.
     pub(super) fn retire(&mut self, base: usize, by: FreedBlock, shut: bool) {
         if let Some(entry) = self.entries.get_mut(&base)
             && entry.freed.is_none()
@@ -133,13 +134,13 @@ impl Book {
         }
     }
 
-    /// The block that has been in quarantine for longest, if more than so many bytes are there.
+    /// Returns the block that has been in quarantine for longest, if more than `bytes` bytes are there.
     pub(super) fn oldest_above(&self, bytes: usize) -> Option<&Entry> {
         let base = self.queue.front().filter(|_| self.held > bytes)?;
         self.entries.get(base)
     }
 
-    /// It is in quarantine no more.
+    /// Removes the oldest block from quarantine.
     pub(super) fn forget_oldest(&mut self) {
         if let Some(base) = self.queue.pop_front()
             && let Some(entry) = self.entries.remove(&base)
@@ -148,7 +149,7 @@ impl Book {
         }
     }
 
-    /// Blocks in callers' hands, in quarantine, and bytes of the latter's pages.
+    /// Returns the number of live blocks, of blocks in quarantine, and the bytes of the latter's pages.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         let freed = self.queue.len();
         (self.entries.len() - freed, freed, self.held)

@@ -1,48 +1,49 @@
-//! What is written around a block and into one that was freed, and whether it is still there.
+//! The bytes that fill the surroundings of a block and a freed block, and the check that they are unchanged.
 
 use std::ptr;
 
-/// Around a block.
+/// The fill around a block.
 pub(super) const AROUND: u8 = 0xfd;
-/// In a block that was freed.
+/// The fill of a freed block.
 pub(super) const FREED: u8 = 0xdf;
 
-/// Fills bytes from one address to another.
+/// Fills the bytes from one address to another.
 ///
 /// # Safety
-/// They are open memory of a pool, and no caller's.
+/// They are accessible memory of a pool that no caller owns.
 pub(super) unsafe fn fill(from: usize, to: usize, with: u8) {
     let bytes = to.saturating_sub(from);
-    // SAFETY: the caller's word; the address was exposed by whoever mapped it.
+    // SAFETY: the caller guarantees this. The address was exposed when the memory was mapped.
     unsafe { ptr::with_exposed_provenance_mut::<u8>(from).write_bytes(with, bytes) };
 }
 
-/// The first address at which the bytes are not as they were filled.
+/// Returns the first address at which the fill has changed.
 ///
 /// # Safety
-/// They are open memory of a pool, were [filled](fill), and nobody has a right to write to them.
+/// The bytes are accessible memory of a pool, were [filled](fill), and nobody may write to them.
 pub(super) unsafe fn first_other(from: usize, to: usize, with: u8) -> Option<usize> {
     (from..to).find(|at| {
         let byte = ptr::with_exposed_provenance::<u8>(*at);
-        // SAFETY: the caller's word. Volatile: whoever writes there has no right to, and is what is looked for.
+        // SAFETY: the caller guarantees this. The read is volatile, because an invalid write by the program is what this
+        // looks for.
         unsafe { byte.read_volatile() != with }
     })
 }
 
-/// Whether so many bytes behind a guarded block are as they were filled.
+/// Returns whether the fill of the first `bytes` bytes behind a guarded block is unchanged.
 ///
 /// # Safety
-/// They are open, of the block's pages, and not its caller's.
+/// The bytes are accessible, in the block's pages, and do not belong to its caller.
 pub(crate) unsafe fn is_filled_around(from: usize, bytes: usize) -> bool {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees this.
     unsafe { first_other(from, from + bytes, AROUND) }.is_none()
 }
 
-/// Fills them again.
+/// Fills the bytes behind a guarded block again.
 ///
 /// # Safety
-/// As for [`is_filled_around`].
+/// The requirements of [`is_filled_around`] apply.
 pub(crate) unsafe fn refill_around(from: usize, bytes: usize) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees this.
     unsafe { fill(from, from + bytes, AROUND) };
 }

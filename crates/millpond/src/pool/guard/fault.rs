@@ -1,4 +1,4 @@
-//! Which block an address belongs to.
+//! Finds the guarded block that an address belongs to.
 
 use super::book::Entry;
 use crate::ledger::{FreedBlock, Ledger, Record, Stack};
@@ -9,10 +9,10 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::thread;
 
-/// The first pool that guards; each knows the next. Read without a lock.
+/// The first pool with guards. Each pool refers to the next one. Read without a lock.
 static FIRST: OnceLock<&'static Heap> = OnceLock::new();
 
-/// Has a pool's blocks described from now on.
+/// Makes a pool's blocks known to [`describe_fault`].
 pub(in crate::pool) fn register(heap: &'static Heap) {
     // The child of a fork would wait forever for a thread that was setting a place.
     let _no_forks = crate::fork::prevent();
@@ -31,38 +31,38 @@ fn heaps() -> impl Iterator<Item = &'static Heap> {
     })
 }
 
-/// Where an address lies, seen from the block it belongs to.
+/// The position of an address relative to its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultPlace {
-    /// So many bytes before its first.
+    /// This many bytes before the first byte.
     Before(usize),
-    /// So many bytes after its first, in it.
+    /// This many bytes after the first byte, inside the block.
     Inside(usize),
-    /// So many bytes after its last; the byte right behind it is 0.
+    /// This many bytes past the end. The byte right behind the block has 0.
     Past(usize),
 }
 
-/// The block of a pool with [guards](crate::PoolBuilder::guard) that an address belongs to. It has no memory of its own.
+/// The block of a pool with [guards](crate::PoolBuilder::guard) that an address belongs to. It owns no heap memory.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct FaultReport {
     /// The address.
     pub address: usize,
-    /// Where the block begins.
+    /// The address of the block.
     pub block: usize,
-    /// Where the address lies.
+    /// The position of the address relative to the block.
     pub place: FaultPlace,
-    /// Who allocated it.
+    /// The record of the allocation.
     pub record: Record,
-    /// Who freed it, if it was freed.
+    /// The record of the free, if the block was freed.
     pub freed: Option<FreedBlock>,
     scribe: &'static Ledger,
 }
 
-/// Which block of a pool with [guards](crate::PoolBuilder::guard) an address belongs to: a live one, or one that was freed
-/// and is still in quarantine. For use in a handler of `SIGSEGV`, with the address that the system tells there, and
-/// anywhere else. It allocates nothing; where another thread holds on to the pool's book for a second, or this one does, the
-/// answer is none.
+/// Returns the block of a pool with [guards](crate::PoolBuilder::guard) that an address belongs to: a live one, or one that
+/// was freed and is still in quarantine. It is intended for a handler of `SIGSEGV`, with the address that the system
+/// reports, but can be called anywhere. It allocates nothing. It returns `None` if another thread holds the lock of the
+/// pool's book for a second, or if this thread holds it.
 ///
 /// ```
 /// use millpond::{FaultPlace, Pool, describe_fault};
@@ -109,19 +109,19 @@ impl FaultReport {
         }
     }
 
-    /// Where it was allocated, if stacks are kept.
+    /// Returns the stack of the allocation, if stacks are recorded.
     #[must_use]
     pub fn allocated_at(&self) -> Option<Stack> {
         self.scribe.stack_of(&self.record)
     }
 
-    /// Where it was freed, if it was and stacks are kept.
+    /// Returns the stack of the free, if the block was freed and stacks are recorded.
     #[must_use]
     pub fn freed_at(&self) -> Option<Stack> {
         self.scribe.freed_at(&self.freed?)
     }
 
-    /// Writes itself to standard error, by nothing but the system: without stacks it allocates nothing.
+    /// Prints the report on standard error by system calls only. Without stacks it allocates nothing.
     pub fn say(&self) {
         let mut line = Text::<1024>::default();
         let _ = fmt::Write::write_fmt(&mut line, format_args!("{self}"));
@@ -143,7 +143,7 @@ impl fmt::Debug for FaultReport {
     }
 }
 
-/// One line. Naming the places of stacks, if they are kept, allocates.
+/// Formats the report as one line. Symbolising the stacks, if they are recorded, allocates.
 impl fmt::Display for FaultReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Record { requested, .. } = self.record;
