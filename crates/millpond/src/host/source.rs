@@ -106,7 +106,7 @@ impl Source for Host {
             return Err(not_held);
         };
         if !reserved.is_vacant(part) {
-            // Given back, and not closed yet: it may still hold what it held.
+            // The part was given back and is not closed yet, so it may still have its old contents.
             return Err(self.refused("mmap", bytes, Errno::NOMEM));
         }
         self.charge(bytes)?;
@@ -124,7 +124,7 @@ impl Source for Host {
         Ok(())
     }
 
-    /// Answers 0, and changes nothing, where the part is not committed in whole handles.
+    /// Returns 0 and changes nothing if the part is not committed in whole handles.
     fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
         let Some(part) = self.part(range, offset, bytes).filter(|part| part.bytes > 0) else {
             return 0;
@@ -145,7 +145,7 @@ impl Source for Host {
         self.move_runs(from, to, bytes)
     }
 
-    /// Gives everything back that is in the range, pages that are still committed too.
+    /// Gives back everything in the range, including pages that are still committed.
     fn release(&mut self, range: Range) {
         if self.holds_range(&range)
             && let Some(reserved) = self.ranges.remove(&range.address())
@@ -207,7 +207,7 @@ unsafe impl MemorySource for Host {
         part.is_some_and(|(held, part)| self.map_of(held).is_some_and(|map| map.populate(part).is_ok()))
     }
 
-    /// Explicit huge pages can only be closed whole.
+    /// Explicit huge pages can only be protected as a whole.
     fn can_protect(&self) -> bool {
         !matches!(self.rules.huge, HugePages::Explicit(_))
     }
@@ -216,7 +216,7 @@ unsafe impl MemorySource for Host {
         let Some((held, part)) = self.open_part(address, bytes) else {
             return false;
         };
-        // A part of a map that differs from the rest is a map of its own for the system, and the rest may be two.
+        // A part of a mapping with different access is a mapping of its own for the system, and may split the rest in two.
         if closed && self.mappings.charge(2).is_err() {
             return false;
         }

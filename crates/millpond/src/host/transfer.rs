@@ -1,13 +1,13 @@
-//! Pages taken from under one part of memory in use to another.
+//! Moves pages from one part of memory in use to another.
 //!
-//! What grows to another place need not be copied: its pages change places, and the origin is left with none, which read
-//! as zero. The system does so for one piece in a call. A part becomes of several pieces where pages are put under some of
-//! it, which its seams tell.
+//! Memory that grows to another place need not be copied: its pages are moved, and the origin is left without pages, which
+//! reads as zero. The system does this for one piece per call. A part consists of several pieces after pages were moved
+//! into some of it. Its seams record that.
 
 use super::{Host, HugePages, Seams};
 use crate::os::{self, Map, Part};
 
-/// Where an open part is.
+/// The place of an open part.
 #[derive(Clone, Copy)]
 pub(super) enum Held {
     Range(u64),
@@ -17,7 +17,7 @@ pub(super) enum Held {
 impl Host {
     /// As [`MemorySource::transfer`](crate::MemorySource::transfer).
     pub(super) fn transfer_pages(&mut self, from: u64, to: u64, bytes: u64) -> bool {
-        // A locked part cannot be moved as it is, and explicit huge pages not at all.
+        // A locked part cannot be moved while it is locked, and explicit huge pages cannot be moved at all.
         let fixed = self.rules.lock || matches!(self.rules.huge, HugePages::Explicit(_));
         let whole = [from, to, bytes]
             .iter()
@@ -33,7 +33,7 @@ impl Host {
         let Some(pieces) = self.pieces(origin, part) else {
             return false;
         };
-        // Each piece is put into the middle of a map, which makes two more.
+        // Each piece is put into the middle of a mapping, which makes two more mappings.
         if self.mappings.charge(2 * pieces.len() as u64).is_err() {
             return false;
         }
@@ -66,7 +66,7 @@ impl Host {
         true
     }
 
-    /// The open part at an address, if it is ours and open whole.
+    /// Returns the open part at an address, if it belongs to this source and is fully open.
     pub(super) fn open_part(&self, address: u64, bytes: u64) -> Option<(Held, Part)> {
         let inside = |start: &u64, room: u64| {
             let offset = address - start;
@@ -83,7 +83,7 @@ impl Host {
         Some((Held::Segment(*start), part))
     }
 
-    /// An open part in pieces that the system moves in one call each.
+    /// Splits an open part into pieces that the system moves in one call each.
     fn pieces(&self, held: Held, part: Part) -> Option<Vec<Part>> {
         let mut cuts = match held {
             Held::Range(start) => {

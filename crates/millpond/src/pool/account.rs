@@ -1,18 +1,18 @@
-//! The account of a pool, kept by its threads.
+//! The counters of a pool, which its threads keep.
 //!
-//! Each thread counts by itself, on a line that no other writes. Sums over the threads are exact at rest. A peak is
-//! of the sum, which no thread sees: so each thread tells the others what it has gained or lost, as soon as that is
-//! more than its [`CREDIT`]. While one thread alone uses a pool it tells of every new peak, and peaks are exact.
+//! Each thread counts in a cache line that no other thread writes. Sums over the threads are exact when no thread is
+//! active. A peak is one of the sum, which no thread sees: so each thread reports its gains and losses as soon as they
+//! exceed its [`CREDIT`]. While only one thread uses a pool, it reports every new peak, and peaks are exact.
 
 use super::sync::{AtomicI64, AtomicU64, Ordering};
 
-/// Bytes by which a thread's part may differ from what it last told: of one that holds much one part in so many, but
-/// not less and not more than this. With n threads, peaks are off by at most n times the most.
+/// The bytes by which a thread's part may differ from its last report. A thread that holds more may differ by a fraction of
+/// its part, within a minimum and a maximum. With n threads, peaks are off by at most n times the maximum.
 pub(crate) const CREDIT: i64 = 64 << 10;
 const MOST_CREDIT: i64 = 4 << 20;
 const CREDIT_SHARE: i64 = 8;
 
-/// What all threads together hold, as they have told.
+/// The total of all threads, according to their reports.
 #[derive(Debug, Default)]
 pub(crate) struct Total {
     live: AtomicI64,
@@ -21,12 +21,12 @@ pub(crate) struct Total {
 
 impl Total {
     fn add(&self, change: i64) {
-        // Below nothing for a moment where one thread frees what another has not told yet.
+        // The total is negative for a moment if one thread frees blocks that another has not reported yet.
         let live = self
             .live
             .fetch_add(change, Ordering::Relaxed)
             .wrapping_add(change);
-        // Mostly it is none, and looking does not take the line from the others.
+        // Usually there is no new peak, and a read does not take the cache line from other threads.
         if live > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(live, Ordering::Relaxed);
         }
@@ -41,20 +41,20 @@ impl Total {
     }
 }
 
-/// A quantity of one thread: bytes it has allocated less those it has freed. Frees count where they happen, so it may
-/// be below nothing, and only the sum means something.
+/// A quantity of one thread: the bytes it has allocated minus those it has freed. Frees count on the thread that frees, so
+/// it may be negative, and only the sum is meaningful.
 #[derive(Debug, Default)]
 pub(crate) struct Net {
     now: AtomicI64,
-    /// Nothing needs to be told while `low <= now <= high`.
+    /// No report is needed while `low <= now <= high`.
     high: AtomicI64,
     low: AtomicI64,
-    /// What the others know.
+    /// The reported value.
     told: AtomicI64,
 }
 
 impl Net {
-    /// Answers whether it is time to tell. By the owner only.
+    /// Returns whether it is time to report. Called by the owner only.
     #[inline]
     fn gain(&self, bytes: usize) -> bool {
         let now = self.now.load(Ordering::Relaxed).wrapping_add(bytes as i64);
@@ -62,7 +62,7 @@ impl Net {
         now > self.high.load(Ordering::Relaxed)
     }
 
-    /// Answers whether it is time to tell. By the owner only.
+    /// Returns whether it is time to report. Called by the owner only.
     #[inline]
     fn lose(&self, bytes: usize) -> bool {
         let now = self.now.load(Ordering::Relaxed).wrapping_sub(bytes as i64);
@@ -70,12 +70,12 @@ impl Net {
         now < self.low.load(Ordering::Relaxed)
     }
 
-    /// By the owner, or by a thread that has the cache.
+    /// Reports the value. Called by the owner, or by a thread that holds the cache.
     fn tell(&self, total: &Total, alone: bool) {
         let now = self.now.load(Ordering::Relaxed);
         let told = self.told.swap(now, Ordering::Relaxed);
         total.add(now.wrapping_sub(told));
-        // Alone, a peak is told when there is a new one: no other thread changes the sum.
+        // If there is only one thread, it reports only new peaks, because no other thread changes the sum.
         let (low, high) = if alone {
             (i64::MIN, now)
         } else {
@@ -95,18 +95,18 @@ impl Net {
     }
 }
 
-/// One thread's part of the account.
+/// One thread's part of the counters.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) allocations: AtomicU64,
     pub(crate) frees: AtomicU64,
     pub(crate) requested: Net,
     pub(crate) allocated: Net,
-    /// Allocations in which the source was called.
+    /// The number of allocations that called the source.
     pub(crate) misses: AtomicU64,
 }
 
-/// What all threads together hold; on a line of its own, which goes from thread to thread.
+/// The totals of all threads, in a cache line of their own that moves between processors.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Totals {
@@ -115,7 +115,7 @@ pub(crate) struct Totals {
 }
 
 impl Tally {
-    /// Counts an allocation; answers whether it is time to [`tell`](Self::tell).
+    /// Counts an allocation. Returns whether it is time to [report](Self::tell).
     #[inline]
     pub(crate) fn allocate(&self, requested: usize, allocated: usize) -> bool {
         bump(&self.allocations);
@@ -123,7 +123,7 @@ impl Tally {
         self.allocated.gain(allocated) | one
     }
 
-    /// Counts a free; answers whether it is time to [`tell`](Self::tell).
+    /// Counts a free. Returns whether it is time to [report](Self::tell).
     #[inline]
     pub(crate) fn free(&self, requested: usize, allocated: usize) -> bool {
         bump(&self.frees);
@@ -131,18 +131,18 @@ impl Tally {
         self.allocated.lose(allocated) | one
     }
 
-    /// Calls of the thread.
+    /// Returns the number of the thread's calls.
     pub(crate) fn calls(&self) -> u64 {
         self.allocations.load(Ordering::Relaxed) + self.frees.load(Ordering::Relaxed)
     }
 
-    /// Counts that a request changes its size.
+    /// Counts a change of a request's size.
     #[inline]
     pub(crate) fn resize(&self, from: usize, to: usize) -> bool {
         self.requested.lose(from) | self.requested.gain(to)
     }
 
-    /// Adds the account of a thread that ended, which has told everything. Never told again.
+    /// Adds the counters of a thread that ended, which has reported everything. They are not reported again.
     pub(crate) fn absorb(&self, other: &Self) {
         let counts = [
             (&self.allocations, &other.allocations),
@@ -164,7 +164,7 @@ impl Tally {
     }
 }
 
-/// Adds one, where nobody else writes.
+/// Increments a counter that no other thread writes.
 #[inline]
 pub(crate) fn bump(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -234,7 +234,7 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let tally = &threads[(seed >> 60) as usize % 4];
             let bytes = (seed >> 33) % 40_000 + 1;
-            // What one thread allocates another frees.
+            // One thread frees blocks that another allocated.
             let time = if (seed >> 20) & 1 == 0 || live < bytes as i64 {
                 live += bytes as i64;
                 tally.allocate(bytes as usize, bytes as usize)

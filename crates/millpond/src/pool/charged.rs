@@ -1,4 +1,4 @@
-//! A source within a pool's limit, and charged to a budget.
+//! A source with a pool's limit, charged to a budget.
 
 use super::watch::Flow;
 use crate::budget::{Budget, Charge, Refusal};
@@ -7,15 +7,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A source within a limit, charged to a budget of reserved bytes if there is one. What goes through is counted.
+/// A source with a limit, charged to a budget of reserved bytes if there is one. The traffic is counted.
 ///
-/// Charge first, then ask, refund on failure: neither limit is passed, not even for the time of a call.
+/// A call charges first, then calls the source, and refunds on failure. So neither limit is exceeded, not even during a
+/// call.
 pub(crate) struct Charged<S> {
     inner: Limited<S>,
     budget: Option<Budget>,
-    /// What the pool has from the source, as the budget has it.
+    /// The budget's charge for the pool's memory from the source.
     charge: Option<Charge>,
-    /// The budget's last refusal, until somebody asks.
+    /// The budget's last refusal, until it is taken.
     refusal: Option<Refusal>,
     /// Committed bytes of each range.
     committed: HashMap<u64, u64>,
@@ -34,22 +35,22 @@ impl<S: Source> Charged<S> {
         }
     }
 
-    /// The source itself.
+    /// Returns the source itself.
     pub(crate) fn source(&self) -> &S {
         self.inner.inner()
     }
 
-    /// The same, for calls that take and give nothing.
+    /// Returns the source itself, for calls that take and give back no memory.
     pub(crate) fn source_mut(&mut self) -> &mut S {
         self.inner.inner_mut()
     }
 
-    /// Who refused, if the budget did since this was last asked.
+    /// Returns the refusal of the budget since the last call, if any.
     pub(crate) fn take_refusal(&mut self) -> Option<Refusal> {
         self.refusal.take()
     }
 
-    /// Charges the budget; nothing is lost if the charge is dropped.
+    /// Charges the budget. Dropping the charge refunds it.
     fn charge(&mut self, bytes: u64) -> Result<Option<Charge>, SourceError> {
         let Some(budget) = &self.budget else {
             return Ok(None);
@@ -68,19 +69,19 @@ impl<S: Source> Charged<S> {
         }
     }
 
-    /// The source gave so many bytes.
+    /// Records that the source gave this many bytes.
     fn keep(&mut self, charge: Option<Charge>, bytes: u64) {
         self.flow.taken.fetch_add(bytes, Ordering::Relaxed);
         match (&mut self.charge, charge) {
             (Some(all), Some(more)) => {
-                // Of the same budget: nothing comes back.
+                // Both charges are of the same budget, so nothing is returned.
                 let _ = all.merge(more);
             }
             (none, charge) => *none = charge,
         }
     }
 
-    /// The source got so many bytes back.
+    /// Records that this many bytes were given back to the source.
     fn refund(&mut self, bytes: u64) {
         self.flow.given.fetch_add(bytes, Ordering::Relaxed);
         if let Some(all) = &mut self.charge {

@@ -1,4 +1,4 @@
-//! At whose expense a block is handed out, and how long a request waits for room.
+//! Charges of blocks to budgets, and waiting for memory.
 
 use super::ask::Ask;
 use super::detour::Detour;
@@ -8,15 +8,15 @@ use crate::error::AllocError;
 use crate::reentrancy::inside;
 use std::time::{Duration, Instant};
 
-/// The end of a time from now; where time ends, waiting does not.
+/// Returns the deadline after a time from now. A deadline that the clock cannot represent never ends the wait.
 fn deadline(wait: Duration) -> Instant {
     const AGES: Duration = Duration::from_secs(1 << 30);
     Instant::now() + wait.min(AGES)
 }
 
 impl Heap {
-    /// Hands a block out at the expense of a budget beside the pool's own or below it, and waits for it as long as said.
-    /// `charged` says that the pool's own has been charged for it.
+    /// Allocates a block that is charged to a budget besides the pool's own or below it, and waits for memory up to the
+    /// timeout. `charged` tells whether the pool's own budget is already charged.
     pub(crate) fn allocate_for(
         &'static self,
         (budget, charged): (Option<&Budget>, bool),
@@ -52,7 +52,7 @@ impl Heap {
         Ok(taken)
     }
 
-    /// Hands a block out, and waits for one until then where there is none now.
+    /// Allocates a block. If there is no memory now, it waits until the deadline.
     fn allocate_until(&'static self, ask: Ask, until: Instant) -> Result<Taken, AllocError> {
         match self.allocate_or_wait(ask) {
             Err(error) if error.is_out_of_memory() && Instant::now() < until => {}
@@ -67,7 +67,7 @@ impl Heap {
             let changes = place.changes();
             match self.allocate_or_wait(ask) {
                 Err(error) if error.is_out_of_memory() => {
-                    // What other pools give back to a budget is not told here.
+                    // This pool is not notified when other pools give memory back to a budget, so it polls.
                     let soon = Instant::now()
                         + Duration::from_millis(if self.reserved.is_some() { 2 } else { 1000 });
                     if !place.wait(changes, until.min(soon)) && Instant::now() >= until {
@@ -92,25 +92,25 @@ impl Heap {
         })
     }
 
-    /// Whether what is charged to a budget is charged to the pool's own as well.
+    /// Returns whether a charge to a budget also charges the pool's own budget.
     pub(crate) fn is_covered_by(&self, budget: &Budget) -> bool {
         self.budget.as_ref().is_some_and(|own| budget.reaches(own))
     }
 
-    /// What a block is charged to until it is freed.
+    /// Records the charge of a block until the block is freed.
     pub(crate) fn charge_to(&self, address: usize, charge: Charge) {
         let _inside = inside();
         let before = lock(&self.charges).insert(address, charge);
         drop(before);
     }
 
-    /// From now on blocks may be charged to somebody.
+    /// Enables charges of blocks to tenants.
     pub(crate) fn have_tenants(&self) {
         let _inside = inside();
         self.set_detour(Detour::Charged, true);
     }
 
-    /// Gives a block's bytes back to the pool's own budget.
+    /// Refunds a block's bytes to the pool's own budget.
     pub(super) fn refund(&self, taken: Taken) {
         if let Some(budget) = &self.budget {
             drop(budget.restore(taken.bytes as u64));

@@ -1,4 +1,4 @@
-//! Who may touch a thread's cache: its own thread at almost no cost, any other after a pause.
+//! Exclusive access to a thread's cache: at almost no cost for its own thread, and after a pause for any other.
 
 use super::sync::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence, pause};
 
@@ -11,8 +11,8 @@ use super::sync::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence, pause}
 /// owner it is enough that the compiler keeps the order. If the system has no such call, every owner is [`FENCED`]: it takes
 /// the slow path, which has a barrier of its own.
 ///
-/// Everything that keeps the owner from the fast path is in one word, so watching, waiting and charging cost nothing
-/// while nobody does them.
+/// One word contains everything that keeps the owner from the fast path, so observers, waiting and charging cost nothing
+/// while nobody uses them.
 ///
 /// # Invariant
 /// After [`want`](Self::want), [`barrier`] and a [`wait`](Self::wait) that returns true, the owner does not touch the cache
@@ -48,17 +48,17 @@ const WANTED: u32 = 1;
 const FENCED: u32 = 2;
 /// The pool has something to do at every call.
 const SLOW: u32 = 4;
-/// Someone is told of every call, and that alone can be done beside the fast way.
+/// Every call is reported, and nothing else requires the slow path.
 const WATCHED: u32 = 8;
-/// Nothing but that some blocks are entered in an account.
+/// Some blocks are entered in a ledger, and nothing else requires the slow path.
 const SAMPLED: u32 = 16;
 
-/// In spite of what the owner enters at once.
+/// Flags that the fast path ignores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Despite {
     Nothing = 0,
-    /// What the owner has done is told when it is out again.
+    /// The owner's operation is reported after it has left the cache.
     Watchers = WATCHED,
 }
 
@@ -79,14 +79,14 @@ impl Claim {
         }
     }
 
-    /// The owner's fast entry; false where there is any reason to go the slow way. Every true is followed by one
-    /// [`leave`](Self::leave). Where some blocks are entered in an account and all else is as usual, it is asked whether
-    /// this is none of them.
+    /// Enters on the owner's fast path. Returns false if there is any reason to take the slow path. Every true is followed
+    /// by one [`leave`](Self::leave). If some blocks are entered in a ledger and there is no other reason, `passes` returns
+    /// whether this block is not one of them.
     #[inline]
     pub(crate) fn enter(&self, despite: Despite, passes: impl FnOnce() -> bool) -> bool {
         self.busy.store(true, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        // Acquire: what the last claimer did is seen.
+        // Acquire: the last claimer's changes are visible.
         let flags = self.flags.load(Ordering::Acquire) & !(despite as u32);
         if flags != 0 && !(flags == SAMPLED && passes()) {
             if flags & FENCED != 0 && !self.fenced.load(Ordering::Relaxed) {
@@ -99,7 +99,7 @@ impl Claim {
         true
     }
 
-    /// The owner's slow entry; false only where another thread wants or has the cache.
+    /// Enters on the owner's slow path. Returns false only if another thread wants or holds the cache.
     pub(crate) fn enter_slowly(&self) -> bool {
         self.busy.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -110,13 +110,13 @@ impl Claim {
         true
     }
 
-    /// The owner is done.
+    /// Leaves the cache. Called by the owner.
     #[inline]
     pub(crate) fn leave(&self) {
         self.busy.store(false, Ordering::Release);
     }
 
-    /// Says that another thread wants the cache; [`barrier`] and [`wait`](Self::wait) follow.
+    /// Marks the cache as wanted by another thread. [`barrier`] and [`wait`](Self::wait) must follow.
     pub(crate) fn want(&self) {
         self.flags.fetch_or(WANTED, Ordering::Relaxed);
     }
@@ -164,23 +164,23 @@ impl Claim {
         self.busy.store(false, Ordering::Release);
     }
 
-    /// The other thread is done.
+    /// Returns the cache to the owner. Called by the other thread.
     pub(crate) fn give_up(&self) {
         self.flags.fetch_and(!WANTED, Ordering::Release);
     }
 
-    /// Sends the owner the slow way from now on, or no more; seen by it at once after a [`barrier`].
+    /// Sets whether the owner takes the slow path. The owner has seen it after a [`barrier`].
     pub(crate) fn slow(&self, slow: bool) {
         self.turn(SLOW, slow);
     }
 
-    /// Has the owner tell of every call from now on, or no more; seen by it at once after a [`barrier`].
+    /// Sets whether the owner reports every call. The owner has seen it after a [`barrier`].
     pub(crate) fn watch(&self, watched: bool) {
         self.turn(WATCHED, watched);
     }
 
-    /// Has the owner look, at every call from now on or no more, whether it is about a block of the account; seen by it at
-    /// once after a [`barrier`].
+    /// Sets whether the owner checks at every call if the block belongs in the ledger. The owner has seen it after a
+    /// [`barrier`].
     pub(crate) fn sample(&self, sampled: bool) {
         self.turn(SAMPLED, sampled);
     }

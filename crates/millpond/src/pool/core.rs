@@ -1,4 +1,4 @@
-//! What a pool has under its lock: the engine, and the blocks it has handed to the threads.
+//! The state under a pool's lock: the engine, and the blocks that it gave to the threads.
 
 use super::account::Tally;
 use super::classes::PAGE;
@@ -13,14 +13,14 @@ use std::collections::HashMap;
 /// An engine over memory.
 pub(crate) type Memory = Engine<Gate>;
 
-/// See the module.
+/// The state under a pool's lock.
 pub(crate) struct Core {
     pub(crate) memory: Memory,
-    /// Blocks above [`SMALL`] that are in use or that a thread keeps, by the address handed out.
+    /// Blocks above [`SMALL`] that are live or cached, by address.
     large: HashMap<usize, Block>,
-    /// Blocks that small ones are cut from, by address, with their class.
+    /// Spans that small blocks are cut from, by address, with their class.
     spans: BTreeMap<usize, (Block, usize)>,
-    /// The account of what no thread's cache was there to count.
+    /// Counters of operations that no thread's cache counts.
     pub(crate) tally: Tally,
     pub(crate) refusals: u64,
 }
@@ -45,7 +45,7 @@ impl Core {
         };
         let mut block = self.memory.allocate(request)?;
         if !block.address().is_multiple_of(PAGE as u64) {
-            // Whole pages from aligned addresses stay so, but a policy is free to place otherwise.
+            // Blocks of whole pages from aligned addresses stay aligned, but a policy may place blocks elsewhere.
             self.memory.free(block, &[]);
             block = self.memory.allocate(Request {
                 align: align.max(PAGE) as u64,
@@ -55,8 +55,8 @@ impl Core {
         Ok((block, self.memory.stats().hits == hits))
     }
 
-    /// A block above [`SMALL`], of whole pages: its address, and whether the source was called for it. Tells first
-    /// address and end of each part of it that may hold something else than zero.
+    /// Allocates a block above [`SMALL`] of whole pages. Returns its address, and whether the source was called for it.
+    /// Calls `written` with the start and the end of each part that may not be zero.
     pub(crate) fn allocate(
         &mut self,
         bytes: usize,
@@ -74,13 +74,14 @@ impl Core {
     fn place(&mut self, bytes: usize, align: usize) -> Result<(usize, bool), AllocError> {
         let most = self.memory.source().page_bytes() as usize;
         if align <= most {
-            // Requests of whole pages mostly begin at one without being asked, which saves room for padding.
+            // Requests of whole pages usually begin at a page boundary even if no alignment is requested. This saves room
+            // for padding.
             let (block, missed) = self.request(bytes, if align <= PAGE { 1 } else { align })?;
             let address = block.address() as usize;
             self.large.insert(address, block);
             return Ok((address, missed));
         }
-        // More than the source aligns to: somewhere in a larger block.
+        // The alignment is larger than the source's, so the block is somewhere in a larger one.
         let wider = bytes.checked_add(align).ok_or(AllocError::TooLarge {
             requested: bytes as u64,
             limit: isize::MAX as u64,
@@ -91,14 +92,14 @@ impl Core {
         Ok((address, missed))
     }
 
-    /// Takes blocks above [`SMALL`] back.
+    /// Frees a block above [`SMALL`].
     pub(crate) fn free(&mut self, address: usize) {
         if let Some(block) = self.large.remove(&address) {
             self.memory.free(block, &[]);
         }
     }
 
-    /// A new span for a class: its address, its bytes, and whether the source was called for it.
+    /// Adds a span for a class. Returns its address, its bytes, and whether the source was called for it.
     pub(crate) fn add_span(&mut self, class: usize) -> Result<(usize, usize, bool), AllocError> {
         let bytes = span_bytes(class);
         let (block, missed) = self.request(bytes, 1)?;
@@ -109,7 +110,7 @@ impl Core {
         Ok((address, bytes, missed))
     }
 
-    /// Tells the blocks above [`SMALL`] that are in use or that a thread keeps: address and bytes.
+    /// Calls `each` with the address and the bytes of each block above [`SMALL`] that is live or cached.
     #[cfg(feature = "record")]
     pub(crate) fn each_large(&self, mut each: impl FnMut(usize, u64)) {
         for (address, block) in &self.large {
@@ -117,7 +118,7 @@ impl Core {
         }
     }
 
-    /// Tells what is held and what is free.
+    /// Adds the held and the free memory to a survey.
     pub(crate) fn survey(&self, survey: &mut Survey) {
         let stats = self.memory.stats();
         let free = self.memory.source().free_bytes().unwrap_or(u64::MAX);
@@ -125,7 +126,7 @@ impl Core {
         self.memory.policy().layout(&mut |piece| survey.piece(piece));
     }
 
-    /// The spans of a class, in order.
+    /// Returns the spans of a class, in order.
     pub(crate) fn spans_of(&self, class: usize) -> Vec<(usize, usize)> {
         let of_class = self.spans.iter().filter(|(_, (_, c))| *c == class);
         of_class
@@ -133,8 +134,7 @@ impl Core {
             .collect()
     }
 
-    /// Lets the system have the memory of free pieces that share a page of the source with live blocks; answers the
-    /// bytes.
+    /// Returns the memory of free parts that share a page of the source with live blocks to the system. Returns the bytes.
     pub(crate) fn forget_free(&mut self) -> u64 {
         let mut free = Vec::new();
         self.memory.policy().layout(&mut |piece| {
@@ -147,8 +147,8 @@ impl Core {
             .sum()
     }
 
-    /// Lets the system have the whole pages between two addresses, which are free on a shelf or, if so, in the engine;
-    /// answers the bytes.
+    /// Returns the memory of the whole pages between two addresses to the system. They are free on a shelf, or in the
+    /// engine if `in_engine` is true. Returns the bytes.
     pub(crate) fn forget(&mut self, start: usize, end: usize, in_engine: bool) -> u64 {
         let first = start.next_multiple_of(PAGE);
         let bytes = (end & !(PAGE - 1)).saturating_sub(first);
@@ -157,12 +157,12 @@ impl Core {
             .forget(first as u64, bytes as u64, in_engine)
     }
 
-    /// Puts memory behind whole pages.
+    /// Backs whole pages with physical memory.
     pub(crate) fn populate(&self, address: usize, bytes: usize) -> bool {
         self.memory.source().populate(address as u64, bytes as u64)
     }
 
-    /// Puts memory behind everything that the pool has and no block uses.
+    /// Backs all unused memory of the pool with physical memory.
     pub(crate) fn populate_free(&mut self) {
         let source = self.memory.source();
         self.memory.policy().layout(&mut |piece| {

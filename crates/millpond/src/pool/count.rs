@@ -1,4 +1,4 @@
-//! How calls are counted: by the thread's cache, or under the pool's lock where the thread has none.
+//! Counts calls in the thread's cache, or under the pool's lock if the thread has no cache.
 
 use super::account::{Tally, bump};
 use super::cache::Cache;
@@ -8,11 +8,11 @@ use super::local;
 use crate::reentrancy::inside;
 
 impl Heap {
-    /// Has a block in a caller's hand stand for a request of another size, which has the same block: sizes and alignments
-    /// as asked for, before and from now on. False where the block is not what the caller says.
+    /// Changes the recorded request of a live block to another size with the same block. `from` and `to` are the old and
+    /// the new size and alignment. Returns false if the block does not match `from`.
     pub(crate) fn resize(&'static self, taken: Taken, from: (usize, usize), to: (usize, usize)) -> bool {
         if self.is_watched() {
-            // Told as a free and an allocation; nobody else can be given the block in between.
+            // This is reported as a free and an allocation. Nobody else can get the block in between.
             if let Err(wrong) = self.tell_freed(taken, from.0, from.1) {
                 self.say_wrong(&wrong);
                 return false;
@@ -29,7 +29,7 @@ impl Heap {
         true
     }
 
-    /// Counts by a thread that has a cache.
+    /// Counts an operation of a thread that has a cache.
     pub(super) fn count(&self, cache: &Cache, work: impl FnOnce(&Tally) -> bool) {
         if work(&cache.tally) {
             self.tell(cache);

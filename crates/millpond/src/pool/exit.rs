@@ -1,7 +1,7 @@
-//! What is still held when the process ends.
+//! Reports the blocks that are live when the process ends.
 //!
-//! A function that the system calls at `exit`, not a destructor: pools in statics are never dropped, and other threads may
-//! still be at work. It reads accounts and writes to standard error; no pool is closed, and none is the worse for it.
+//! The report is a function that the system calls at `exit`, not a destructor: pools in static variables are never dropped,
+//! and other threads may still be running. It reads ledgers and writes to standard error. It closes no pool.
 
 use super::fork;
 use super::heap::Heap;
@@ -11,17 +11,17 @@ use std::panic::catch_unwind;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Has the end of this process told of.
+/// Registers the report for the end of this process.
 fn watch_exit() {
-    // No `Once`: a child of a fork would wait for ever for a thread that was at it.
+    // This is not a `Once`: a child of a fork would wait forever for a thread that was initialising it.
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if !REGISTERED.swap(true, Ordering::Relaxed) {
-        // Where there is no room for it nothing is told.
+        // If the system has no room for the function, nothing is reported.
         os::at_exit(report);
     }
 }
 
-/// Tells what is still held of a pool.
+/// Reports the live blocks of a pool.
 pub(crate) fn tell_leaks(name: &str, ledger: &Ledger) {
     let report = ledger.leak_report();
     if !report.is_empty() {
@@ -32,8 +32,8 @@ pub(crate) fn tell_leaks(name: &str, ledger: &Ledger) {
 }
 
 impl Heap {
-    /// Tells, when this process ends, what is still held of the pool. A child of a fork has blocks that its parent holds as
-    /// well, and tells of none.
+    /// Reports the pool's live blocks when this process ends. The child of a fork shares its live blocks with the parent,
+    /// and reports none.
     pub(super) fn report_at_exit(&self) {
         watch_exit();
         self.reports_in.store(process::id(), Ordering::Relaxed);
@@ -51,6 +51,6 @@ extern "C" fn report() {
             }
         }
     });
-    // Nothing is told then; what a panic carries may panic when it is dropped.
+    // In that case nothing is reported. The payload of a panic may panic when it is dropped.
     std::mem::forget(told);
 }

@@ -1,4 +1,4 @@
-//! What a pool answers about itself.
+//! The statistics of a pool.
 
 use super::core::Core;
 use super::heap::{Heap, Roll, lock};
@@ -21,7 +21,7 @@ pub(super) fn live(roll: &Roll, core: Option<&Core>) -> (u64, u64) {
 }
 
 impl Heap {
-    /// Requested and allocated bytes in callers' hands.
+    /// Returns the requested and the allocated bytes of live blocks.
     pub(super) fn live(&self) -> (u64, u64) {
         live(&lock(&self.roll), lock(&self.core).as_ref())
     }
@@ -46,7 +46,7 @@ impl Heap {
             misses += tally.misses.load(Ordering::Relaxed);
         }
         let gauge = |current: i64, peak: u64| {
-            // Below nothing only while others are at work.
+            // The value is negative only while other threads are active.
             let current = u64::try_from(current).unwrap_or(0);
             Gauge {
                 current,
@@ -66,22 +66,23 @@ impl Heap {
         stats
     }
 
-    /// The name of the policy that places blocks.
+    /// Returns the name of the policy that places blocks.
     pub(crate) fn policy(&self) -> &'static str {
         self.policy
     }
 
-    /// The most bytes it may take from its source; none where only the source's own end is one.
+    /// Returns the most bytes that the pool may take from its source, or `None` if only the source's own capacity limits
+    /// it.
     pub(crate) fn limit(&self) -> Option<u64> {
         Some(self.limit.bytes()).filter(|bytes| *bytes < u64::MAX)
     }
 
-    /// What its blocks and what it reserves are charged to.
+    /// Returns the budgets that the pool's blocks and its reserved bytes are charged to.
     pub(crate) fn budgets(&self) -> impl Iterator<Item = &Budget> {
         self.budget.iter().chain(&self.reserved)
     }
 
-    /// Calls in which pages were moved or given back, or a device was waited for.
+    /// Returns the number of calls in which pages were moved or given back, or a device was waited for.
     pub(crate) fn stalls(&self) -> u64 {
         let _inside = inside();
         lock(&self.core)
@@ -89,7 +90,7 @@ impl Heap {
             .map_or(0, |core| core.memory.stats().stalls)
     }
 
-    /// How much of what the engine has free lies apart from the largest piece of it.
+    /// Returns the fraction of the engine's free memory that is outside its largest free range.
     pub(crate) fn external_fragmentation(&self) -> f64 {
         let _inside = inside();
         let (mut free, mut largest) = (0u64, 0u64);
@@ -107,7 +108,7 @@ impl Heap {
         1.0 - largest as f64 / free as f64
     }
 
-    /// Allocations, frees and misses since the beginning.
+    /// Returns the total allocations, frees and misses.
     pub(super) fn counts(&self) -> [u64; 3] {
         let roll = lock(&self.roll);
         let core = lock(&self.core);
@@ -134,7 +135,7 @@ impl Heap {
         }
     }
 
-    /// Asserts that the engine's account and the pool's agree, at rest.
+    /// Asserts that the counters of the engine and of the pool agree. No other thread may be active.
     #[cfg(test)]
     pub(crate) fn check(&self) {
         let shelves: usize = self

@@ -18,7 +18,7 @@ static LISTS: Ranked<Lists> = Ranked::new(
     },
 );
 
-/// What outlives a pool.
+/// The lists that outlive a pool.
 struct Lists {
     /// Every pool that has memory.
     heaps: Vec<&'static Heap>,
@@ -28,7 +28,7 @@ struct Lists {
 }
 
 impl Lists {
-    /// A table that no account has, without entries.
+    /// Returns an empty table that no ledger uses.
     fn spare_filter(&mut self) -> &'static Filter {
         if let Some(spare) = self.filters.iter().find(|filter| filter.holders() == 1) {
             spare.renew();
@@ -42,7 +42,7 @@ impl Lists {
 
 static FORKS: Participant = Participant::new(Rank::Heaps, || Box::new(NoCalls::begin()));
 
-/// No other thread is in a pool while this is held, around a fork. The first field is dropped first.
+/// While this is held during a fork, no other thread is in a pool. The first field is dropped first.
 struct NoCalls {
     heaps: Vec<Rest>,
     _lists: Locked<'static, Lists>,
@@ -51,8 +51,8 @@ struct NoCalls {
 impl NoCalls {
     fn begin() -> Self {
         let lists = LISTS.lock();
-        // The program's own pool is the oldest and comes last: what a source of another pool has dropped goes back to it
-        // at the end of a cold path, when the thread may still be in its cache of that other pool.
+        // The program's own pool is the oldest and is stopped last. Memory that the source of another pool drops is
+        // returned to it at the end of a slow path, when the thread may still be in its cache of that other pool.
         let mut heaps: Vec<Rest> = lists.heaps.iter().rev().map(|heap| heap.rest()).collect();
         heaps.iter_mut().for_each(Rest::take_accounts);
         Self { heaps, _lists: lists }
@@ -70,28 +70,29 @@ fn lists() -> Locked<'static, Lists> {
     LISTS.lock()
 }
 
-/// Has a pool looked after from now on.
+/// Adds a pool to the list.
 pub(crate) fn register(heap: &'static Heap) {
     super::live::provide();
     lists().heaps.push(heap);
 }
 
-/// Every pool that has memory now.
+/// Returns every pool that has memory now.
 pub(crate) fn all() -> Vec<&'static Heap> {
-    // Not from the program's pool: nobody is told of anything under the list's lock.
+    // The list must not be allocated from the program's pool: nothing may be reported under the list's lock.
     let _inside = inside();
     lists().heaps.clone()
 }
 
-/// The pool has no memory any more.
+/// Removes a pool that has no memory any more.
 pub(crate) fn forget(heap: &Heap) {
     lists().heaps.retain(|other| !std::ptr::eq(*other, heap));
 }
 
-/// The table that says of most of a pool's blocks that they are in no account, from the first account of some blocks on.
+/// Returns the table that excludes most of a pool's blocks from a sampled ledger. It exists from the first sampled ledger
+/// on.
 pub(super) fn filter_of(heap: &Heap) -> Filter {
     let _inside = inside();
-    // Under the lock of the lists, so that nobody begins to use a table while it is made empty for another.
+    // The lock of the lists ensures that nobody starts to use a table while it is emptied for another pool.
     let mut lists = lists();
     Filter::clone(heap.filter.get_or_init(|| lists.spare_filter()))
 }

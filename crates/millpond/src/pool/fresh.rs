@@ -1,16 +1,16 @@
-//! Which memory nobody has written since the source gave it.
+//! The memory that nobody has written since the source gave it.
 
 use std::collections::BTreeMap;
 
 /// Parts of a pool's memory that still read as zero. They neither overlap nor touch.
 #[derive(Debug, Default)]
 pub(crate) struct Fresh {
-    /// End by first address.
+    /// The end of each part, by its start.
     parts: BTreeMap<u64, u64>,
 }
 
 impl Fresh {
-    /// The source has given these bytes, or forgotten what they held.
+    /// Records that the source has given these bytes or discarded their contents.
     pub(crate) fn add(&mut self, mut start: u64, mut end: u64) {
         if start >= end {
             return;
@@ -28,12 +28,13 @@ impl Fresh {
         self.parts.insert(start, end);
     }
 
-    /// These bytes are no longer known to be zero.
+    /// Records that these bytes may no longer be zero.
     pub(crate) fn remove(&mut self, start: u64, end: u64) {
         self.use_up(start, end, |_, _| {});
     }
 
-    /// The same; tells first address and end of each part that was not known to be zero before.
+    /// Records that these bytes may no longer be zero. Calls `written` with the start and the end of each part that might
+    /// already have been non-zero.
     pub(crate) fn use_up(&mut self, start: u64, end: u64, mut written: impl FnMut(u64, u64)) {
         if start >= end {
             return;

@@ -1,4 +1,5 @@
-//! The one door between a pool and its source: what goes through is charged, limited, and known to be zero or not.
+//! The connection between a pool and its source. It enforces the limit, charges the budget, and records which memory is
+//! zero.
 
 use super::charged::Charged;
 use super::fresh::Fresh;
@@ -10,7 +11,7 @@ use millpond_engine::{
 };
 use std::sync::Arc;
 
-/// A pool's source: within the pool's limit and [charged](Charged), and with an account of which of its bytes are zero.
+/// A pool's source with the pool's limit, [charged](Charged) to a budget, and with a record of the bytes that are zero.
 pub(crate) struct Gate {
     inner: Charged<Box<dyn MemorySource + Send>>,
     fresh: Fresh,
@@ -29,23 +30,23 @@ impl Gate {
         }
     }
 
-    /// Who refused, if the budget did since this was last asked.
+    /// Returns the refusal of the budget since the last call, if any.
     pub(crate) fn take_refusal(&mut self) -> Option<Refusal> {
         self.inner.take_refusal()
     }
 
-    /// The most that the source itself could give, whatever the pool's limit.
+    /// Returns the source's own capacity, independent of the pool's limit.
     pub(crate) fn whole(&self) -> Option<u64> {
         self.inner.source().capacity()
     }
 
-    /// These bytes are handed out; tells the parts that may hold something else than zero.
+    /// Records that these bytes are allocated. Calls `written` with the parts that may not be zero.
     pub(crate) fn hand_out(&mut self, address: u64, bytes: u64, written: impl FnMut(u64, u64)) {
         self.fresh.use_up(address, address + bytes, written);
     }
 
-    /// Lets the system have the memory behind whole pages of it that nobody uses, until they are used again; answers
-    /// the bytes. Where they are free in the engine, so that whoever gets them is told of here, they are known to be zero.
+    /// Returns the memory of unused whole pages to the system until they are used again. Returns the bytes. If the pages
+    /// are free in the engine, which reports their allocation to this type, they are recorded as zero.
     pub(crate) fn forget(&mut self, address: u64, bytes: u64, free: bool) -> u64 {
         if bytes == 0 || !self.inner.source_mut().discard(address, bytes) {
             return 0;
@@ -114,7 +115,7 @@ impl Source for Gate {
     }
 }
 
-// SAFETY: each call reaches the source below with the very tokens it was made with, or fails without reaching it.
+// SAFETY: each call reaches the wrapped source with the tokens it was made with, or fails without reaching it.
 unsafe impl MemorySource for Gate {
     fn kind(&self) -> MemoryKind {
         self.inner.source().kind()

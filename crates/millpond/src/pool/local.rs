@@ -1,4 +1,4 @@
-//! Finding this thread's cache of a pool.
+//! Finds this thread's cache of a pool.
 
 use super::cache::Cache;
 use super::heap::Heap;
@@ -26,25 +26,25 @@ impl Drop for Table {
 }
 
 thread_local! {
-    /// The cache used last: its pool, whose place no other pool ever has, and where the cache is. The table holds
-    /// the cache for as long as the entry is here: whoever takes an entry out of the table resets this first.
+    /// The cache used last: its pool, whose address no other pool ever has, and the address of the cache. The table holds
+    /// the cache for as long as the entry is here: code that removes an entry from the table resets this first.
     static LAST: Cell<(*const Heap, *const Cache)> = const { Cell::new((ptr::null(), ptr::null())) };
     static TABLE: RefCell<Table> = const { RefCell::new(Table { entries: Vec::new() }) };
 }
 
-/// Runs `work` on this thread's cache, if it is the one used last; else answers `otherwise`.
+/// Runs `work` on this thread's cache if it is the one used last. Otherwise returns `otherwise`.
 #[inline(always)]
 pub(crate) fn with_last<R>(heap: &'static Heap, otherwise: R, work: impl FnOnce(&Cache) -> R) -> R {
     let (of, cache) = LAST.get();
     if !ptr::eq(of, heap) {
         return otherwise;
     }
-    // SAFETY: the table of this thread holds the cache, as the pool is not null. It is not taken out of the table while
-    // `work` runs, because `work` is ours and does not reach the table.
+    // SAFETY: the table of this thread holds the cache, because the pool is not null. It is not removed from the table
+    // while `work` runs, because `work` is code of this crate and does not reach the table.
     work(unsafe { &*cache })
 }
 
-/// Runs `work` on this thread's cache, made on first use; `None` at the end of the thread.
+/// Runs `work` on this thread's cache, which is created on first use. Returns `None` at the end of the thread.
 pub(crate) fn with<R>(heap: &'static Heap, work: impl FnOnce(&Cache) -> R) -> Option<R> {
     let (of, mut cache) = LAST.get();
     if !ptr::eq(of, heap) {
@@ -66,7 +66,7 @@ pub(crate) fn acknowledge_fences() {
     });
 }
 
-/// This thread's cache, which the table holds; null where there is none.
+/// Returns this thread's cache, which the table holds, or null if there is none.
 #[cold]
 #[inline(never)]
 fn look_up(heap: &'static Heap) -> *const Cache {
@@ -77,7 +77,7 @@ fn look_up(heap: &'static Heap) -> *const Cache {
         if let Some((_, cache)) = known {
             return Some(Arc::as_ptr(cache));
         }
-        // Pools that were closed since.
+        // Removes the pools that were closed since.
         LAST.set((ptr::null(), ptr::null()));
         table.entries.retain(|(of, _)| !of.is_closed());
         let cache = heap.admit()?;

@@ -1,4 +1,4 @@
-//! What a pool tells of its blocks: to subscribers as it happens, and to whoever asks who holds what.
+//! Observation of a pool's blocks: events for subscribers, and the ledger of live blocks.
 
 use super::Pool;
 use super::fork;
@@ -11,17 +11,18 @@ use std::mem;
 use std::sync::Arc;
 
 impl Heap {
-    /// Keeps an account of live blocks from now on, or none.
+    /// Tracks live blocks from now on, or stops tracking.
     pub(crate) fn track(&self, ledger: Option<LedgerBuilder>) {
         let ledger = ledger.map(|builder| self.account(builder));
         self.change_watchers(|watchers| (watchers.with_ledger(ledger), ()));
     }
 
-    /// An account that a fork brings to rest.
+    /// Creates a ledger that a fork stops.
     pub(super) fn account(&self, builder: LedgerBuilder) -> Arc<Ledger> {
         let filter = builder.samples().then(|| fork::filter_of(self));
         let ledger = Arc::new(builder.build_with(filter));
-        // The pool may be the program's own: what the list takes would be told, and asked of it, under its lock.
+        // The pool may be the program's own. Its allocations for the list would be reported, and would need the list, under
+        // the list's lock.
         let _inside = inside();
         let mut ledgers = lock(&self.ledgers);
         let (kept, gone): (Vec<_>, Vec<_>) = mem::take(&mut *ledgers)
@@ -30,16 +31,16 @@ impl Heap {
         *ledgers = kept;
         ledgers.push(Arc::clone(&ledger));
         drop(ledgers);
-        // Outside the lock.
+        // Dropped outside of the lock.
         drop(gone);
         ledger
     }
 
-    /// The pool has ended: nobody asks for its accounts any more but who has one.
+    /// Forgets the ledgers of a pool that has ended. Their other owners keep them.
     pub(super) fn forget_accounts(&self) {
         self.change_watchers(|watchers| (watchers.with_ledger(None), ()));
         let gone = mem::take(&mut *lock(&self.ledgers));
-        // Outside the lock.
+        // Dropped outside of the lock.
         drop(gone);
         let others = self.hands.get().into_iter();
         others
@@ -48,10 +49,10 @@ impl Heap {
     }
 }
 
-/// Those who watch. While nobody does they cost nothing; while someone does, every call goes out of its way.
+/// Observers. They cost nothing while there are none. While there are some, every call leaves the fast path.
 impl Pool {
-    /// Has every allocation, free, refill, trim and refusal told, on the thread where it happens, outside every lock. A
-    /// subscriber may use the pool itself; what it causes there is told to nobody.
+    /// Reports every allocation, free, refill, trim and refusal to a subscriber, on the thread where it happens and outside
+    /// of every lock. A subscriber may use the pool itself. Events that it causes are not reported.
     ///
     /// ```
     /// use millpond::{Event, EventKind, Pool};
@@ -78,31 +79,31 @@ impl Pool {
             .change_watchers(|watchers| watchers.with_subscriber(Arc::new(subscriber)))
     }
 
-    /// The same of a subscriber that several pools know by one number. It takes the place of one with that number.
+    /// Adds a subscriber with a number that several pools share. It replaces a subscriber with the same number.
     pub(crate) fn subscribe_as(&self, id: SubscriptionId, subscriber: &Arc<dyn Subscriber>) {
         self.heap()
             .change_watchers(|watchers| (watchers.with_subscriber_as(id, Arc::clone(subscriber)), ()));
     }
 
-    /// Tells this subscriber nothing more that begins after this call. Threads that are telling it something go on; it
-    /// is dropped when the last of them has looked again.
+    /// Removes a subscriber. Events that begin after this call are not reported to it. Threads that are calling it finish
+    /// their calls. It is dropped when the last of them has seen the change.
     pub fn unsubscribe(&self, id: SubscriptionId) {
         self.heap().change_watchers(|watchers| (watchers.without(id), ()));
     }
 
-    /// Has each event carry a value, on any thread, so that it can be told what it belongs to.
+    /// Attaches a value to each event, on any thread, so that subscribers can relate the event to it.
     pub fn set_context(&self, context: Option<Context>) {
         self.heap()
             .change_watchers(|watchers| (watchers.with_context(context), ()));
     }
 
-    /// Keeps an account of live blocks from now on, or none: who allocated what, when and where. In debug builds there is
-    /// one from the start, unless the pool was told otherwise.
+    /// Tracks live blocks from now on, or stops tracking: who allocated which block, when and where. In debug builds
+    /// tracking is on from the start, unless the pool's settings say otherwise.
     pub fn track(&self, account: Option<LedgerBuilder>) {
         self.heap().track(account);
     }
 
-    /// The account of live blocks, if there is one: leaks, the largest blocks, bytes by tag.
+    /// Returns the ledger of live blocks, if the pool tracks them: leaks, the largest blocks, and bytes by tag.
     ///
     /// ```
     /// use millpond::{Ledger, Pool, Tag, Tracking};
@@ -125,9 +126,9 @@ impl Pool {
         self.heap().ledger()
     }
 
-    /// The largest live blocks with the place of each, largest first, at most `n`; none where the pool keeps no
-    /// [account](Self::ledger), which is another answer than an empty list. Of an account of some blocks, those that are
-    /// in it.
+    /// Returns the largest live blocks with their allocation sites, largest first, at most `n`. Returns `None` if the pool
+    /// does not [track](Self::ledger) blocks, to distinguish this from an empty list. If the ledger is sampled, only its
+    /// blocks are returned.
     ///
     /// ```
     /// use millpond::{Ledger, Pool, Tracking};
@@ -148,8 +149,8 @@ impl Pool {
         self.ledger().map(|ledger| ledger.largest(n))
     }
 
-    /// The live blocks of more bytes than that, largest first; none as with [`largest`](Self::largest). What a person has
-    /// written is read by [`parse_size`](millpond_engine::parse_size).
+    /// Returns the live blocks of more than this number of bytes, largest first, or `None` like [`largest`](Self::largest).
+    /// Use [`parse_size`](millpond_engine::parse_size) to parse a size that a person has written.
     ///
     /// ```
     /// use millpond::engine::parse_size;
@@ -168,7 +169,8 @@ impl Pool {
         self.ledger().map(|ledger| ledger.larger_than(bytes))
     }
 
-    /// What is held now, for people: blocks by tag and place, largest first. None without an account.
+    /// Returns a readable report of the live blocks by tag and allocation site, largest first, or `None` if the pool does
+    /// not track blocks.
     #[must_use]
     pub fn leak_report(&self) -> Option<LeakReport> {
         self.ledger().map(|ledger| ledger.leak_report())

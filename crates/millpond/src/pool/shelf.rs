@@ -1,36 +1,36 @@
-//! Small blocks of one class that no thread holds.
+//! Small blocks of one class that no thread has cached.
 
 use super::classes::{SMALL, class_bytes};
 use std::collections::BTreeMap;
 
-/// Spans are multiples of it.
+/// Spans are multiples of this.
 const SPAN_UNIT: usize = 64 << 10;
 
-/// Bytes of a span for a class.
+/// Returns the bytes of a span for a class.
 pub(crate) fn span_bytes(class: usize) -> usize {
     (class_bytes(class) * 64)
         .clamp(SPAN_UNIT, 16 * SMALL)
         .next_multiple_of(SPAN_UNIT)
 }
 
-/// Free blocks of one class, and the rest of a span that none was cut from yet.
+/// Free blocks of one class, and the uncut rest of a span.
 #[derive(Debug, Default)]
 pub(crate) struct Shelf {
-    /// Has room for every block of the class, so that taking one back never asks for memory: it may have run out.
+    /// Has capacity for every block of the class, so that a free never allocates: the memory may have run out.
     free: Vec<usize>,
-    /// Blocks in the spans of the class.
+    /// The number of blocks in the spans of the class.
     blocks: usize,
-    /// The rest of the span: first address and end.
+    /// The rest of the span: its start and its end.
     next: usize,
     end: usize,
-    /// How often it has changed, and how often it had when somebody last looked.
+    /// The number of changes, and their number at the last check.
     changes: u64,
     seen: u64,
     swept: u64,
 }
 
 impl Shelf {
-    /// Takes as many blocks as fit into `out`, those freed last first; answers how many.
+    /// Takes as many blocks as fit into `out`, starting with those freed last. Returns their number.
     pub(crate) fn take(&mut self, class: usize, out: &mut [usize]) -> usize {
         self.changes += 1;
         let kept = self.free.len() - self.free.len().min(out.len());
@@ -48,7 +48,7 @@ impl Shelf {
         count
     }
 
-    /// Makes room for the blocks of another span; false where there is no memory for it.
+    /// Makes room for the blocks of another span. Returns false if there is no memory for it.
     pub(crate) fn expect_span(&mut self, class: usize) -> bool {
         let blocks = self.blocks + span_bytes(class) / class_bytes(class);
         if self.free.try_reserve(blocks - self.free.len()).is_err() {
@@ -58,7 +58,7 @@ impl Shelf {
         true
     }
 
-    /// The span is not coming, or has gone.
+    /// Records that an expected span was not allocated, or that a span was returned.
     pub(crate) fn forget_span(&mut self, class: usize) {
         self.blocks -= span_bytes(class) / class_bytes(class);
     }
@@ -68,8 +68,8 @@ impl Shelf {
         self.free.extend_from_slice(blocks);
     }
 
-    /// Begins to cut blocks from a new span, which was [expected](Self::expect_span). Another thread may have brought one in the meantime: what is left of it
-    /// is cut up.
+    /// Starts to cut blocks from a new span, which was [expected](Self::expect_span). If another thread has added a span in
+    /// the meantime, the rest of that span is cut into blocks.
     pub(crate) fn add_span(&mut self, class: usize, address: usize, bytes: usize) {
         self.cut_up(class);
         (self.next, self.end) = (address, address + bytes);
@@ -84,12 +84,12 @@ impl Shelf {
         (self.next, self.end) = (0, 0);
     }
 
-    /// Tells first address and end of everything free here: blocks that lie next to each other together. What no
-    /// block was cut from yet is cut up.
+    /// Calls `tell` with the start and the end of each free range. Adjacent blocks are merged. The uncut rest is cut into
+    /// blocks first.
     pub(crate) fn free_parts(&mut self, class: usize, mut tell: impl FnMut(usize, usize)) {
         let bytes = class_bytes(class);
         self.cut_up(class);
-        // Blocks with low addresses are handed out first from now on, and those at the far end may go one day.
+        // Blocks with low addresses are allocated first from now on, so that spans at high addresses may become free.
         self.free.sort_unstable_by(|one, other| other.cmp(one));
         let mut part: Option<(usize, usize)> = None;
         for address in self.free.iter().rev() {
@@ -104,7 +104,7 @@ impl Shelf {
         part.into_iter().for_each(|(start, end)| tell(start, end));
     }
 
-    /// Whether nobody has used it since this was last asked, and it was not said before.
+    /// Returns whether nobody has used the shelf since the last call, and this was not returned before.
     pub(crate) fn became_idle(&mut self) -> bool {
         let idle = self.seen == self.changes && self.swept != self.changes;
         self.seen = self.changes;
@@ -114,7 +114,7 @@ impl Shelf {
         idle
     }
 
-    /// Blocks free here.
+    /// Returns the number of free blocks.
     pub(crate) fn blocks(&self, class: usize) -> usize {
         self.free.len() + (self.end - self.next) / class_bytes(class)
     }
@@ -124,8 +124,7 @@ impl Shelf {
         self.free.len() * class_bytes(class) + (self.end - self.next)
     }
 
-    /// Takes out of the shelf the spans of which every block is here. `spans` are those of this class: first address
-    /// and bytes.
+    /// Removes the spans whose blocks are all free. `spans` are those of this class: start and bytes.
     pub(crate) fn take_whole_spans(&mut self, class: usize, spans: &[(usize, usize)]) -> Vec<usize> {
         let bytes = class_bytes(class);
         self.cut_up(class);

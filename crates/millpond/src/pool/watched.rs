@@ -1,16 +1,17 @@
-//! Beside the fast way: a pool that is watched, where nothing else is to be done at its calls.
+//! The fast path while observers are registered and nothing else requires the slow path.
 //!
-//! A call has left the fast way because someone wants to be told. All the same its thread enters the cache as the fast way
-//! does, without a fence and without a lock, and tells when it is out again. Where there is any other reason too, or the
-//! cache cannot serve, it is the slow way after all.
+//! A call has left the fast path because it must be reported. Its thread enters the cache like the fast path, without a
+//! fence or a lock, and reports after it has left the cache. If there is another reason to leave the fast path, or if the
+//! cache cannot serve the call, the call takes the slow path.
 
 use super::classes::{KEPT, LEAST, SMALL};
 use super::heap::{Heap, Taken};
 use super::zeroed::clear;
 
 impl Heap {
-    /// Hands out a block that this thread keeps, and tells of it; one at 0 where that is not the way. In two words, which come back in
-    /// registers: read from memory in which they were just written, the caller would wait for that.
+    /// Allocates a block of this thread's cache and reports it. Returns a block at address 0 if this is not possible. The
+    /// result has two words, which are returned in registers. If it were returned in memory, the caller would wait for the
+    /// writes.
     #[inline(never)]
     pub(super) fn allocate_watched(&'static self, requested: usize, align: usize, zeroed: bool) -> Taken {
         let nothing = Taken { address: 0, bytes: 0 };
@@ -25,21 +26,21 @@ impl Heap {
             return nothing;
         };
         if taken.address != 0 {
-            // SAFETY: the block was just taken from the cache, and is on its way to the caller.
+            // SAFETY: the block was just taken from the cache, and the caller has not received it yet.
             unsafe { clear(taken.address, self.zeros(taken, requested, zeroed)) };
             self.tell_allocated(taken, requested, align);
         }
         taken
     }
 
-    /// Tells of a block and takes it back. False where that is not the way, and nothing was done.
+    /// Reports a block and frees it. Returns false if this is not possible. In that case nothing was done.
     #[inline]
     pub(super) fn free_watched(&'static self, taken: Taken, requested: usize, align: usize) -> bool {
         if !self.is_watched() || self.is_guarded() {
             return false;
         }
         if let Err(wrong) = self.tell_freed(taken, requested, align) {
-            // Taken back it would be somebody else's as well: so it is left where it is.
+            // If the block were taken back, somebody else would have it too. So it is not freed.
             self.say_wrong(&wrong);
             return true;
         }

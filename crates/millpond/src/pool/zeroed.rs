@@ -1,26 +1,26 @@
-//! Blocks that read as zero.
+//! Allocates zeroed blocks.
 
 use super::ask::Ask;
 use super::heap::{Heap, Taken};
 use crate::error::AllocError;
 use std::ptr;
 
-/// Makes part of a block read as zero.
+/// Sets a part of a block to zero.
 ///
 /// # Safety
-/// The bytes are of a block that a pool over memory of this process has just taken out of its books, and nobody else has
-/// it.
+/// The bytes are in a block that a pool over memory of this process has just allocated, and nobody else has it.
 pub(super) unsafe fn clear(address: usize, bytes: usize) {
-    // A call for no bytes is not for nothing: where the C library fills with masked stores it costs some 60 ns.
+    // Calls for 0 bytes are skipped, because they can be slow: if the C library fills with masked stores, such a call takes
+    // about 60 ns.
     if bytes == 0 {
         return;
     }
-    // SAFETY: the caller's word; the address was exposed by whoever mapped it.
+    // SAFETY: the caller guarantees this. The address was exposed when the memory was mapped.
     unsafe { ptr::with_exposed_provenance_mut::<u8>(address).write_bytes(0, bytes) };
 }
 
 impl Heap {
-    /// Hands out a block of which the first `requested` bytes read as zero.
+    /// Allocates a block whose first `requested` bytes are zero.
     #[inline]
     pub(crate) fn allocate_zeroed(
         &'static self,
@@ -28,7 +28,7 @@ impl Heap {
         align: usize,
     ) -> Result<Taken, AllocError> {
         if let Some(taken) = self.allocate_hot(requested, align) {
-            // SAFETY: just handed out, with at least so many bytes.
+            // SAFETY: the block was just allocated, with at least this many bytes.
             unsafe { clear(taken.address, requested) };
             return Ok(taken);
         }
