@@ -34,7 +34,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // Sizes on both sides of small classes, pages, and what threads keep.
+    // The sizes are on both sides of the limits of small classes, pages and cached blocks.
     let most = if cfg!(miri) { 300 } else { 30_000 };
     let len = || prop_oneof![3 => 0..100usize, 2 => 0..most, 1 => Just(most * 3)];
     let step = prop_oneof![
@@ -110,7 +110,7 @@ fn agree(mut buffer: Buffer<u32>, steps: &[Step]) {
             }
             Step::Raw => {
                 let raw = buffer.into_raw();
-                // SAFETY: it was this very buffer, of `u32`.
+                // SAFETY: these are the raw parts of this buffer of `u32`.
                 buffer = unsafe { Buffer::from_raw(raw) };
             }
             Step::Shared => {
@@ -229,7 +229,7 @@ fn what_cannot_be_had_leaves_a_buffer_as_it_was() {
             found: 1
         }
     );
-    // Half as much again is refused, what is needed is not.
+    // The source refuses half as much again, but not the bytes that are needed.
     let mut large = source.alloc_zeroed::<u8>(900 << 10).expect("room");
     large.try_extend_from_slice(&[7; 100 << 10]).expect("room");
     assert_eq!((large.len(), large[900 << 10]), (1000 << 10, 7));
@@ -336,7 +336,7 @@ fn parts_are_cut_like_slices() {
 #[test]
 fn leaks_are_counted_and_stay() {
     let source = fake::unpooled();
-    // The fake asserts that all is given back when it goes: what is leaked keeps it.
+    // The fake asserts on drop that all memory was freed. The leaked buffer keeps it alive.
     let before = leaks();
     let table = source.alloc_from(&[1u32, 2, 3]).expect("room").leak();
     drop(source);

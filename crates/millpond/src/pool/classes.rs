@@ -1,30 +1,30 @@
-//! Sizes that blocks come in.
+//! The sizes of blocks.
 //!
-//! Small blocks are cut from spans, in multiples of 64 bytes up to 1 KiB and eight sizes to an octave from there to
-//! [`SMALL`]; rounding costs at most an eighth. Larger ones come from the policy as they are, whole pages of 4 KiB,
-//! and are kept by a thread in bins of an eighth of an octave.
+//! Small blocks are cut from spans. Their sizes are multiples of 64 bytes up to 1 KiB, and eight sizes per octave from
+//! there to [`SMALL`]. Rounding costs at most an eighth. Larger blocks come from the policy, in whole pages of 4 KiB, and a
+//! thread caches them in bins of an eighth of an octave.
 
-/// Every address is a multiple of it, and every size of a small block.
+/// The minimum alignment of every address, and the unit of the sizes of small blocks.
 pub(crate) const LEAST: usize = 64;
 /// Bytes of the largest small block.
 pub(crate) const SMALL: usize = 64 << 10;
-/// Sizes of small blocks.
+/// The number of sizes of small blocks.
 pub(crate) const CLASSES: usize = 16 + 6 * 8;
-/// Larger blocks are multiples of it.
+/// The unit of the sizes of larger blocks.
 pub(crate) const PAGE: usize = 4 << 10;
-/// Bytes of the largest block that a thread keeps.
+/// Bytes of the largest block that a thread caches.
 pub(crate) const KEPT: usize = 32 << 20;
-/// Bins of larger blocks.
+/// The number of bins of larger blocks.
 pub(crate) const BINS: usize = 9 * 8 + 1;
 
-/// The class of a small block of at least so many bytes; `bytes` is at least 1 and at most [`SMALL`].
+/// Returns the class of a small block of at least `bytes` bytes, which must be from 1 to [`SMALL`].
 #[inline]
 pub(crate) fn class_of(bytes: usize) -> usize {
     debug_assert!((1..=SMALL).contains(&bytes));
     class_and_bytes(bytes).0
 }
 
-/// The class of a small block of at least so many bytes, and the bytes of its blocks.
+/// Returns the class of a small block of at least `bytes` bytes, and the bytes of its blocks.
 #[inline]
 pub(crate) fn class_and_bytes(bytes: usize) -> (usize, usize) {
     debug_assert!((1..=SMALL).contains(&bytes));
@@ -33,12 +33,12 @@ pub(crate) fn class_and_bytes(bytes: usize) -> (usize, usize) {
         return (last / LEAST, (last / LEAST + 1) * LEAST);
     }
     let shift = last.ilog2() as usize - 3;
-    // From 8 to 15: the highest bit and the three below it, which count eighths of the octave.
+    // This is from 8 to 15: the highest bit and the three bits below it, which count eighths of the octave.
     let eighths = last >> shift;
     (16 + (shift - 7) * 8 + (eighths - 8), (eighths + 1) << shift)
 }
 
-/// Bytes of a block of a class.
+/// Returns the bytes of a block of a class.
 pub(crate) const fn class_bytes(class: usize) -> usize {
     if class < 16 {
         return (class + 1) * LEAST;
@@ -47,7 +47,7 @@ pub(crate) const fn class_bytes(class: usize) -> usize {
     (9 + eighth) << (octave + 7)
 }
 
-/// The bin in which a larger block of so many bytes is kept: whole eighths of octaves, rounded down.
+/// Returns the bin of a larger block of `bytes` bytes: whole eighths of octaves, rounded down.
 #[inline]
 pub(crate) fn bin_of(bytes: usize) -> usize {
     debug_assert!((SMALL..=KEPT).contains(&bytes));

@@ -22,8 +22,8 @@ static LISTS: Ranked<Lists> = Ranked::new(
 struct Lists {
     /// Every pool that has memory.
     heaps: Vec<&'static Heap>,
-    /// The tables of 64 KiB that say of most blocks that they are in no account, of all pools there were. One that no account has
-    /// is had by the next pool: a late and wrong free may still look into it.
+    /// The tables of 64 KiB that exclude most blocks from a sampled ledger, of all pools so far. A table without a ledger
+    /// is reused by the next pool. A late and wrong free may still read it.
     filters: Vec<&'static Filter>,
 }
 

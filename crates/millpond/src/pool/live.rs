@@ -1,4 +1,4 @@
-//! A pool of the host as recordings, the monitor and the profiler see it.
+//! A host pool for recordings, the monitor and the profiler.
 
 use super::fork;
 use super::heap::{Heap, lock};
@@ -14,7 +14,7 @@ use crate::watchers::Watchers;
 use millpond_engine::PieceState;
 use std::sync::Arc;
 
-/// Has the pools of the host listed among the live pools.
+/// Adds the host's pools to the list of live pools.
 pub(super) fn provide() {
     registry::provide(Kind::Host, || {
         let _inside = inside();

@@ -1,4 +1,4 @@
-//! Every order of steps that the memory model allows, for a few small programs (`loom`).
+//! Model checks of a few small programs with `loom`: every order of steps that the memory model allows.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test -p millpond --release --lib models
@@ -53,7 +53,7 @@ pub(super) fn compiler_fence(order: Ordering) {
 fn builder() -> loom::model::Builder {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
-    // Steps of one order. The longest of these models has some more than the thousand that is loom's own bound.
+    // The bound of steps in one order. The longest of these models has some more than loom's default of a thousand.
     builder.max_branches = 5000;
     builder
 }
@@ -323,7 +323,7 @@ fn who_joins_the_line_as_the_last_one_leaves_is_told() {
         let heap = Small::new(&[1]);
         let cache = heap.admit();
         let one = heap.allocate(&cache).expect("a block");
-        // Somebody waits already, and gives up.
+        // Another request waits already, and gives up.
         {
             let mut line = lock(&heap.line);
             line.tickets.push(0);
@@ -350,12 +350,12 @@ fn who_joins_the_line_as_the_last_one_leaves_is_told() {
     });
 }
 
-/// The system forbids the barrier in the middle of a program: an owner that has not said that it is fenced is left alone, and
-/// nobody meets it in its cache.
+/// The system forbids the barrier in the middle of a program. An owner that has not acknowledged the fence is left alone,
+/// and no other thread enters its cache.
 fn an_owner_where_the_barrier_is_forbidden_later(rounds: usize, drains: usize) {
     FORBIDS.set(true);
     builder().check(move || {
-        // Each order begins with a system that has the barrier.
+        // Each order begins on a system that has the barrier.
         ASYMMETRIC.set(true);
         let heap = Small::new(&[1]);
         let cache = heap.admit();
@@ -385,11 +385,11 @@ fn owners_that_have_seen_that_the_barrier_is_forbidden_are_waited_for() {
     an_owner_where_the_barrier_is_forbidden_later(1, 2);
 }
 
-/// A block is charged to whoever has it: what `allocate_for` and `free_slowly` do about tenants.
+/// A block is charged to its current owner. This copies how `allocate_for` and `free_slowly` handle tenants.
 #[test]
 fn a_block_that_changes_hands_is_charged_to_who_has_it() {
     model(|| {
-        // Who is charged for the one block, and by how much each is.
+        // The owner of the one block, and the charge of each.
         let store = Arc::new(Mutex::new(vec![1usize]));
         let charges = Arc::new(Mutex::new(std::collections::HashMap::<usize, usize>::new()));
         let used = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);

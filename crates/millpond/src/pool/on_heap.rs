@@ -1,4 +1,4 @@
-//! Whole pools over a source that any machine has, an interpreter too.
+//! Tests of whole pools over a source that works on any machine and in an interpreter.
 
 use super::*;
 use crate::memory::MemorySource;
@@ -8,18 +8,18 @@ use std::collections::HashMap;
 use std::sync::Barrier;
 use std::sync::mpsc;
 
-/// Segments from the program's heap, of which nothing was written.
+/// Uninitialised segments from the program's heap.
 #[derive(Default)]
 struct Plain(HashMap<u64, (*mut u8, Layout)>);
 
-// SAFETY: the pointers are of the heap, which any thread may use.
+// SAFETY: the pointers are to the heap, which any thread may use.
 unsafe impl Send for Plain {}
 
 impl Drop for Plain {
     fn drop(&mut self) {
-        // What a closed pool keeps ends with its source.
+        // The memory that a closed pool keeps is freed with its source.
         for (base, layout) in self.0.drain().map(|(_, block)| block) {
-            // SAFETY: it was allocated with this layout and is forgotten now.
+            // SAFETY: it was allocated with this layout, and is not used any more.
             unsafe { dealloc(base, layout) };
         }
     }
@@ -43,7 +43,7 @@ impl Source for Plain {
     }
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
         let layout = Layout::from_size_align(bytes.max(1) as usize, PAGE as usize).expect("a layout");
-        // SAFETY: the layout has a size.
+        // SAFETY: the size of the layout is not 0.
         let base = unsafe { alloc(layout) };
         assert!(!base.is_null());
         let address = base.expose_provenance() as u64;
@@ -52,7 +52,7 @@ impl Source for Plain {
     }
     fn give(&mut self, segment: Segment) {
         let (base, layout) = self.0.remove(&segment.address()).expect("ours");
-        // SAFETY: it was allocated with this layout and is forgotten now.
+        // SAFETY: it was allocated with this layout, and is not used any more.
         unsafe { dealloc(base, layout) };
     }
     fn reserve(&mut self, _: u64) -> Result<Range, SourceError> {
@@ -78,7 +78,7 @@ impl Source for Plain {
     fn synchronize(&mut self) {}
 }
 
-// SAFETY: segments are blocks of the heap, apart from all others, until they are given back.
+// SAFETY: segments are blocks of the heap, which overlap with no others until they are freed.
 unsafe impl MemorySource for Plain {
     fn kind(&self) -> MemoryKind {
         MemoryKind::Host
@@ -95,7 +95,7 @@ fn pool() -> Pool {
     builder.over(Box::new(Plain::default())).expect("a pool")
 }
 
-/// A block and what was asked for.
+/// A block and the size of its request.
 struct Raw(heap::Taken, usize);
 
 impl Raw {
@@ -106,21 +106,21 @@ impl Raw {
 
 fn take(pool: &Pool, bytes: usize, value: u8) -> Raw {
     let raw = Raw(pool.heap().allocate(bytes, 64).expect("room"), bytes);
-    // SAFETY: the block is ours alone and has at least these bytes.
+    // SAFETY: the block belongs to this test alone and has at least these bytes.
     unsafe { raw.pointer().write_bytes(value, bytes) };
     raw
 }
 
 fn give(pool: &Pool, raw: Raw, value: u8) {
     for place in [0, raw.1 - 1] {
-        // SAFETY: the place is inside the block, which is ours alone and was written.
+        // SAFETY: the place is inside the block, which belongs to this test alone and was written.
         let byte = unsafe { raw.pointer().wrapping_add(place).read() };
         assert_eq!(byte, value);
     }
     pool.heap().free(raw.0, raw.1);
 }
 
-/// A size of some class, or of the policy's own.
+/// Returns a size of some class, or one that the policy serves.
 fn size(round: usize) -> usize {
     [1, 64, 200, 3000, 70_000, 64, 100][round % 7]
 }
@@ -199,7 +199,7 @@ fn a_thread_that_ends_after_its_pool_is_counted_once() {
     std::thread::scope(|scope| {
         let (theirs, done) = (pool.clone(), &done);
         let other = scope.spawn(move || {
-            // Freed by another thread: by itself this one's part is not nothing.
+            // Another thread frees this block, so this thread's part of the counters is not zero.
             sender.send(take(&theirs, 3000, 7)).expect("open");
             drop(theirs);
             drop(sender);
@@ -213,7 +213,7 @@ fn a_thread_that_ends_after_its_pool_is_counted_once() {
             "no cache outlives the pool"
         );
         done.wait();
-        // With what it drops at its very end.
+        // A join also waits for what the thread drops at its end.
         other.join().expect("no panic");
     });
     let stats = heap.stats();
@@ -231,7 +231,7 @@ fn subscribers_go_with_a_pool_that_has_its_blocks_back() {
     pool.subscribe(move |_: &crate::Event<'_>| {
         let _ = &theirs;
     });
-    // A thread knows of those who watch it until its end, or until it knows better.
+    // A thread keeps a reference to the observers until it ends or sees a change.
     std::thread::scope(|scope| {
         let other = scope.spawn(|| drop(pool.alloc_zeroed::<u8>(64)));
         other.join().expect("no panic");
@@ -259,10 +259,10 @@ fn who_waits_gets_what_another_thread_frees() {
     assert_eq!(pool.stats().requested.current, 0);
 }
 
-/// Segments that another pool has handed out.
+/// Segments that another pool has allocated.
 struct Drawn(Pool);
 
-// SAFETY: segments are blocks of the other pool, apart from all others, until they are given back.
+// SAFETY: segments are blocks of the other pool, which overlap with no others until they are freed.
 unsafe impl MemorySource for Drawn {
     fn kind(&self) -> MemoryKind {
         MemoryKind::Host
@@ -331,8 +331,8 @@ fn a_pool_that_draws_on_another_of_its_budget_is_refused_and_goes_on() {
     let builder = || Pool::builder().trim_every(None).track(None).budget(&budget);
     let below = builder().over(Box::new(Plain::default())).expect("a pool");
     let pool = builder().over(Box::new(Drawn(below.clone()))).expect("a pool");
-    // Charged twice it is too much: the pool below has the others of the budget give back what they can, and the pool
-    // above is at it.
+    // The double charge is too large: the pool below makes the other pools of the budget give memory back, while the pool
+    // above is in its own call.
     let refused = pool.heap().allocate(40 << 20, 64).expect_err("too much");
     assert!(refused.is_out_of_memory(), "{refused}");
     let raw = take(&pool, 8 << 20, 7);
@@ -342,8 +342,8 @@ fn a_pool_that_draws_on_another_of_its_budget_is_refused_and_goes_on() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Refused under the lock of the pool above, which a snapshot would look at: that pool's own refusal is the one that is written
-/// down.
+/// The request is refused under the lock of the pool above, which a snapshot would read. The snapshot of that pool's own
+/// refusal is the one that is written.
 #[cfg(feature = "record")]
 #[test]
 fn what_a_source_is_refused_waits_for_its_pool() {
@@ -359,7 +359,7 @@ fn what_a_source_is_refused_waits_for_its_pool() {
         .expect("a pool");
     let pool = builder(1 << 30).over(Box::new(Drawn(below))).expect("a pool");
     let refused = pool.heap().allocate(40 << 20, 64).expect_err("too much");
-    // Other tests are refused as well, and one file is written at a time.
+    // Requests of other tests are refused too, and only one file is written at a time.
     if let Some(path) = refused.snapshot() {
         let history = millpond_trace::history::History::open(path, &Default::default()).expect("it opens");
         assert_eq!(history.end, Some(millpond_trace::recording::End::Closed));

@@ -34,7 +34,7 @@ pub(super) fn pause(_: u32) {
     loom::thread::yield_now();
 }
 
-/// A value that one thread at a time touches, by the rules of who holds it.
+/// A value that only one thread at a time accesses, according to the rules of its owner.
 #[cfg(not(all(test, loom)))]
 #[derive(Debug)]
 pub(super) struct Slot<T>(std::cell::UnsafeCell<T>);
@@ -51,6 +51,6 @@ impl<T> Slot<T> {
     }
 }
 
-/// The same, which the models watch: two threads in it at once are seen.
+/// A value like that, whose accesses `loom` checks.
 #[cfg(all(test, loom))]
 pub(super) use loom::cell::UnsafeCell as Slot;

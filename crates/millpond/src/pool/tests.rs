@@ -1,4 +1,4 @@
-//! Pools against what they promise.
+//! Tests of the guarantees of pools.
 
 use super::*;
 use crate::{Event, EventKind, Tracking, WrongFree};
@@ -16,7 +16,7 @@ fn pool() -> Pool {
     Pool::host().expect("addresses")
 }
 
-/// A block in our hands.
+/// A block that a test holds.
 #[derive(Debug)]
 struct Raw {
     taken: heap::Taken,
@@ -45,14 +45,14 @@ fn free(pool: &Pool, raw: Raw) {
     pool.heap().free(raw.taken, raw.requested);
 }
 
-/// Fills a block with a pattern of its own.
+/// Fills a block with a pattern.
 fn fill(raw: &Raw, seed: u8) {
-    // SAFETY: the block is ours alone and has at least these bytes.
+    // SAFETY: the block belongs to this test alone and has at least these bytes.
     unsafe { raw.pointer().write_bytes(seed, raw.bytes()) };
 }
 
 fn assert_filled(raw: &Raw, seed: u8) {
-    // SAFETY: the block is ours alone, has these bytes, and they were all written by `fill`.
+    // SAFETY: the block belongs to this test alone, has these bytes, and `fill` wrote all of them.
     let bytes = unsafe { std::slice::from_raw_parts(raw.pointer(), raw.bytes()) };
     assert!(bytes.iter().all(|b| *b == seed), "{raw:?}");
 }
@@ -155,7 +155,7 @@ fn a_block_may_go_back_by_the_request_it_was_given_for() {
         for align in [1, 64, 4096, 1 << 16, 1 << 21] {
             let layout = Layout::from_size_align(bytes, align).expect("a layout");
             let block = pool.allocate(layout).expect("room");
-            // SAFETY: just handed out for this request, and used no more.
+            // SAFETY: it was just allocated for this request, and is not used any more.
             unsafe { pool.deallocate(block.cast(), layout) };
         }
     }
@@ -170,7 +170,7 @@ fn a_pointer_that_is_wrong_is_named() {
     for bytes in [0, 100, 70_000, 40 << 20] {
         let block: NonNull<u8> = one.alloc_raw(bytes, 64).expect("room").cast();
         let inside = NonNull::new(block.as_ptr().wrapping_add(64)).expect("an address");
-        // SAFETY: no pointer here is of a block that is used, and wrong ones are refused.
+        // SAFETY: no pointer here is of a block in use, and wrong ones are refused.
         let free = |pool: &Pool, pointer| unsafe { pool.free_raw(pointer) };
         // SAFETY: the same.
         let free_sized = |bytes, align| unsafe { one.free_raw_sized(block, bytes, align) };
@@ -196,7 +196,7 @@ fn a_layout_that_is_wrong_is_told_and_the_block_is_left() {
     let layout = Layout::from_size_align(100, 64).expect("a layout");
     let wrong = Layout::from_size_align(200, 64).expect("a layout");
     let block: NonNull<u8> = pool.allocate(layout).expect("room").cast();
-    // SAFETY: the blocks are used no more; with the wrong layout one is refused, and so is a second return.
+    // SAFETY: the blocks are not used any more. The wrong layout and the second free are refused.
     let give = |block, layout| unsafe { pool.deallocate(block, layout) };
     give(block, wrong);
     assert_eq!(pool.stats().frees, 0);
@@ -330,7 +330,7 @@ fn trim_reaches_what_idle_threads_keep_and_leaves_live_blocks_alone() {
         go.wait();
         assert!(before.kept > 0);
         assert_eq!(after.kept, 0);
-        // The two that live have a page of the pool each, at most.
+        // Each of the two live blocks keeps at most one page of the pool.
         assert!(after.reserved.current <= 2 * (2 << 20), "{after:?}");
         assert!(before.reserved.current > 20 << 20, "{before:?}");
     });
@@ -454,7 +454,7 @@ fn threads_that_come_and_go_leave_nothing() {
                 let raws: Vec<Raw> = (1..100).map(|i| take(&pool, i * 100, 64, round)).collect();
                 raws.into_iter().for_each(|raw| give(&pool, raw, round));
             });
-            // A scope does not wait for what a thread does at its very end.
+            // A scope does not wait for what a thread does at its end.
             thread.join().expect("no panic");
         });
     }
@@ -486,11 +486,11 @@ fn a_child_of_a_fork_finds_every_pool_at_rest() {
         }
         let mut ends = Vec::new();
         for _ in 0..30 {
-            // SAFETY: the child uses the pool and what a child of threads may use, and leaves by `_exit`.
+            // SAFETY: the child uses the pool and functions that a child of threads may call, and leaves by `_exit`.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // A child that hangs is ended by the alarm, and seen.
-                // SAFETY: takes a number.
+                // The alarm ends a child that hangs, so that the test sees it.
+                // SAFETY: the function takes a number.
                 unsafe { libc::alarm(10) };
                 for bytes in [64, 5000, 100_000, 3 << 20] {
                     let raw = take(&pool, bytes, 64, 3);
@@ -498,11 +498,11 @@ fn a_child_of_a_fork_finds_every_pool_at_rest() {
                 }
                 pool.trim();
                 let fine = pool.stats().kept == 0;
-                // SAFETY: ends the child at once.
+                // SAFETY: the function ends the child at once.
                 unsafe { libc::_exit(if fine { 0 } else { 1 }) };
             }
             let mut status = -1;
-            // SAFETY: waits for the child just made; the status is ours.
+            // SAFETY: this waits for the child that was just created. The status is a local variable.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             ends.push(status);
             if status != 0 {
@@ -531,7 +531,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// Runs a program against a pool, which must keep every block apart and count as the program does.
+/// Runs a program on a pool, which must keep blocks apart and count like the program.
 fn run(pool: &Pool, steps: &[Step], thread: u8) {
     let mut held: Vec<(Raw, u8)> = Vec::new();
     for (at, step) in steps.iter().enumerate() {

@@ -9,7 +9,7 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 
-/// One size of blocks.
+/// The only size of blocks.
 pub(super) const CLASS: usize = 0;
 pub(super) const BYTES: usize = 64;
 
@@ -17,7 +17,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no panic")
 }
 
-/// A heap of one size, its shelf and engine under one lock.
+/// A heap of one size. Its shelf and engine are under one lock.
 pub(super) struct Small {
     pub(super) roll: Mutex<Vec<Arc<Cache>>>,
     pub(super) store: Mutex<Store>,
@@ -25,17 +25,17 @@ pub(super) struct Small {
     pub(super) lifetime: Lifetime,
     pub(super) line: Mutex<Line>,
     pub(super) freed: Condvar,
-    /// Whether someone watches, from the beginning to the end.
+    /// Whether there are observers, from the beginning to the end.
     pub(super) watched: bool,
 }
 
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) free: Vec<usize>,
-    /// Counted past the caches.
+    /// Counters of operations that bypass the caches.
     pub(super) tally: Tally,
     pub(super) ended: Tally,
-    /// Given back for good.
+    /// Whether the memory was given back.
     pub(super) gone: bool,
 }
 
@@ -160,7 +160,7 @@ impl Small {
         kept.flatten().or_else(|| self.refill(Some(cache)))
     }
 
-    /// A thread has no cache where the pool was closed before it came.
+    /// A thread has no cache if the pool was closed before its first call.
     pub(super) fn refill(&self, cache: Option<&Cache>) -> Option<usize> {
         self.lifetime.begin();
         let found = lock(&self.store).free.pop();
@@ -184,7 +184,7 @@ impl Small {
         self.give(Some(cache), address);
     }
 
-    /// A thread has no cache where the pool was closed before it came.
+    /// A thread has no cache if the pool was closed before its first call.
     pub(super) fn give(&self, cache: Option<&Cache>, address: usize) {
         if cache.is_some_and(|cache| {
             cache
@@ -259,7 +259,7 @@ impl Small {
         self.freed.notify_all();
     }
 
-    /// Waits without a time limit: where nobody is told, the model stands still, and says so.
+    /// Waits without a timeout. If the thread is not notified, the model deadlocks and reports it.
     pub(super) fn allocate_patiently(&self, cache: &Cache) -> usize {
         let ticket = {
             let mut line = lock(&self.line);
@@ -311,7 +311,7 @@ impl Small {
         }
     }
 
-    /// Shows that just these blocks are free, each once, and that the counts say so.
+    /// Asserts that exactly these blocks are free, each once, and that the counts agree.
     pub(super) fn at_rest(&self, blocks: &[usize]) {
         self.drain_caches();
         let mut free = lock(&self.store).free.clone();
