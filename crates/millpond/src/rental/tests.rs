@@ -1,4 +1,4 @@
-//! Rented buffers: how long they are, what is in them, where they go.
+//! Tests of the lengths, the contents and the return of rented buffers.
 #![allow(unsafe_code, reason = "whoever makes a plain type says so by an unsafe word")]
 
 use super::*;
@@ -103,7 +103,7 @@ fn what_is_aligned_to_more_is_never_kept() {
     #[derive(Clone, Copy)]
     #[repr(C, align(256))]
     struct Wide([u8; 256]);
-    // SAFETY: bytes, as many as it is aligned to.
+    // SAFETY: the type consists of as many bytes as its alignment.
     unsafe impl bytemuck::Zeroable for Wide {}
     // SAFETY: as above.
     unsafe impl Pod for Wide {}

@@ -1,11 +1,11 @@
-//! Storages: what can be read of them, and what they refuse.
+//! Tests of the queries and the errors of storages.
 
 use super::*;
 use crate::pool::Pool;
 use crate::unpooled::Unpooled;
 use crate::unpooled::fake;
 
-/// The six that are readable, for every type.
+/// Checks the six queries for every type.
 fn six(make: impl Fn(DType, usize) -> Storage, pool: Option<u64>) {
     for dtype in DType::all() {
         for elements in [0, 1, 7, 1000] {

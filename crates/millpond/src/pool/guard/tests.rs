@@ -1,4 +1,4 @@
-//! Guarded blocks against what they promise. What ends a process is in `tests/guard.rs`.
+//! Tests of the guarantees of guarded blocks. Tests that end a process are in `tests/guard.rs`.
 
 use super::*;
 use crate::{Budget, Event, Measure, Subscriber, Tracking};
@@ -16,7 +16,7 @@ fn pool() -> Pool {
         .expect("a pool")
 }
 
-/// Keeps what it is told is wrong.
+/// Keeps the errors that it is told.
 #[derive(Default)]
 struct Told(Mutex<Vec<String>>);
 
@@ -35,7 +35,7 @@ fn told(pool: &Pool) -> Arc<Told> {
 
 fn write(address: usize, value: u8) {
     let byte: *mut u8 = ptr::with_exposed_provenance_mut(address);
-    // SAFETY: open memory of a test's pool, and one thread.
+    // SAFETY: this is accessible memory of a test's pool, and there is one thread.
     unsafe { byte.write_volatile(value) };
 }
 
@@ -63,7 +63,7 @@ fn what_is_written_around_a_block_is_told_when_it_is_freed() {
         write(address, 1);
         write(address + bytes - 1, 1);
         write(address.wrapping_add_signed(at), 1);
-        // SAFETY: used no more.
+        // SAFETY: the block is not used any more.
         unsafe { pool.free_raw(block.cast()) }.expect("its own");
         let said = told.0.lock().expect("no panic").pop().expect("it is told");
         assert!(said.starts_with(says), "{said}");
@@ -88,11 +88,11 @@ fn wrong_frees_are_named_without_an_account() {
     let layout = Layout::from_size_align(100, 64).expect("a layout");
     let block: NonNull<u8> = pool.allocate(layout).expect("room").cast();
     for _ in 0..2 {
-        // SAFETY: used no more; the second return is refused.
+        // SAFETY: the block is not used any more. The second free is refused.
         unsafe { pool.deallocate(block, layout) };
     }
     let inside = NonNull::new(ptr::without_provenance_mut(block.addr().get() + 64)).expect("no null");
-    // SAFETY: no block begins there, and it is refused.
+    // SAFETY: no block begins there, so the free is refused.
     unsafe { pool.deallocate(inside, layout) };
     let told = told.0.lock().expect("no panic");
     assert!(told[0].starts_with("double free of"), "{told:?}");
@@ -160,7 +160,7 @@ fn the_quarantine_is_bounded_and_the_oldest_goes_first() {
         assert_eq!(stats.quarantined, (round + 1).min(10));
     }
     assert!(pool.stats().reserved.peak <= 4 << 20);
-    // What is larger than all of it does not stay.
+    // A block that is larger than the quarantine does not stay in it.
     drop(pool.alloc_zeroed::<u8>(1 << 20).expect("room"));
     check(&pool);
     pool.trim();
@@ -197,7 +197,7 @@ fn where_pages_cannot_be_closed_they_are_filled_and_looked_at() {
     drop(last);
     let said = told.0.lock().expect("no panic").pop().expect("it is told");
     assert!(said.starts_with("overrun: a write 4028 B past the end"), "{said}");
-    // Its own pages could not be closed either.
+    // The block's own pages could not be protected either.
     write(address + 7, 1);
     pool.trim();
     drop(pool.alloc_zeroed::<u8>(10).expect("room"));
@@ -265,7 +265,7 @@ fn whatever_the_policy_blocks_are_guarded() {
         let take = |bytes: usize| pool.alloc_zeroed::<u8>(bytes);
         let held: Result<Vec<_>, _> = [1, 0, 5000, 70_000, 1 << 20].into_iter().map(take).collect();
         if name == "buckets" {
-            // It aligns to 256 bytes.
+            // The policy aligns to 256 bytes.
             assert!(matches!(held, Err(AllocError::Alignment { .. })));
             continue;
         }
@@ -275,7 +275,7 @@ fn whatever_the_policy_blocks_are_guarded() {
     let pool = pool();
     let block: NonNull<u8> = pool.alloc_raw(0, 64).expect("room").cast();
     write(block.as_ptr().expose_provenance(), 1);
-    // SAFETY: used no more.
+    // SAFETY: the block is not used any more.
     unsafe { pool.free_raw(block) }.expect("its own");
 }
 
@@ -313,7 +313,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Against blocks whose contents are known: nobody else writes there, zeroed is zero, sums are right.
+    /// Checks blocks with known contents: nobody else writes to them, zeroed memory is zero, and sums are right.
     #[test]
     fn random_programs_keep_their_contents(steps in prop::collection::vec(step(), 1..80), bound in 0u64..600_000) {
         let pool = Pool::builder().guard(true).quarantine(bound).track(Some(Tracking::All)).host().expect("a pool");
@@ -343,14 +343,14 @@ proptest! {
                 Step::Give { which } if !held.is_empty() => {
                     let (block, layout, seed) = held.swap_remove(which % held.len());
                     prop_assert!(holds(block, layout.size(), seed));
-                    // SAFETY: handed out for this layout, and used no more.
+                    // SAFETY: the block was allocated for this layout, and is not used any more.
                     unsafe { pool.deallocate(block, layout) };
                 }
                 Step::Grow { which, bytes } if !held.is_empty() => {
                     let at = which % held.len();
                     let (block, layout, old) = held[at];
                     let wanted = Layout::from_size_align(bytes, layout.align()).expect("a layout");
-                    // SAFETY: handed out for this layout; the old pointer is used no more.
+                    // SAFETY: the block was allocated for this layout. The old pointer is not used any more.
                     let block = unsafe { pool.resize(block, layout, wanted) }.expect("room").cast();
                     prop_assert!(holds(block, bytes.min(layout.size()), old));
                     fill(block, bytes, seed);
@@ -368,7 +368,7 @@ proptest! {
         }
         for (block, layout, seed) in held {
             prop_assert!(holds(block, layout.size(), seed));
-            // SAFETY: handed out for this layout, and used no more.
+            // SAFETY: the block was allocated for this layout, and is not used any more.
             unsafe { pool.deallocate(block, layout) };
         }
         prop_assert_eq!(told.0.lock().expect("no panic").len(), 0);

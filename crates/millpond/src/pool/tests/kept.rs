@@ -1,4 +1,4 @@
-//! How much a thread keeps of small blocks, and how it loses what it does not need.
+//! Tests of how many small blocks a thread caches, and how it gives up those that it does not need.
 
 use super::*;
 use crate::pool::heap::lock;
@@ -14,7 +14,7 @@ fn quiet() -> Pool {
         .expect("addresses")
 }
 
-/// Sizes from 64 bytes to 64 KiB, small ones as often as large ones.
+/// Returns sizes from 64 bytes to 64 KiB, small ones as often as large ones.
 fn sizes() -> impl Iterator<Item = usize> {
     (0..BLOCKS).map(|n| {
         let log = n * 7 % 10;
@@ -33,17 +33,17 @@ fn give_all(pool: &Pool, held: Vec<Raw>) {
     }
 }
 
-/// Blocks on all shelves.
+/// Returns the number of blocks on all shelves.
 fn on_shelves(pool: &Pool) -> usize {
     let shelves = pool.heap().shelves.iter().enumerate();
     shelves.map(|(class, shelf)| lock(shelf).blocks(class)).sum()
 }
 
-/// Bytes that this thread keeps of small and larger blocks.
+/// Returns the bytes of small and larger blocks that this thread caches.
 fn kept(pool: &Pool) -> usize {
     loop {
         let bytes = local::with(pool.heap(), |cache| cache.with(|stacks| stacks.bytes()));
-        // A fork of another test may have the cache for a moment.
+        // A fork of another test may hold the cache for a moment.
         match bytes.expect("a cache") {
             Some(bytes) => return bytes,
             None => std::thread::yield_now(),
@@ -53,7 +53,7 @@ fn kept(pool: &Pool) -> usize {
 
 fn pass(pool: &Pool, ticks: usize) {
     for _ in 0..ticks {
-        // The thread is at work, with one size.
+        // The thread stays active with one size.
         let raw = alloc(pool, 64, 64).expect("room");
         free(pool, raw);
         pool.heap().pass_time();
@@ -67,7 +67,7 @@ fn a_thread_keeps_what_it_has_had_in_use() {
         let held = take_all(&pool);
         give_all(&pool, held);
     }
-    // A fork of another test may have our cache for a moment: a block or two take the other way then.
+    // A fork of another test may hold this cache for a moment. In that case a block or two take the other path.
     let few = BLOCKS / 100;
     let before = on_shelves(&pool);
     let held = take_all(&pool);
@@ -79,7 +79,7 @@ fn a_thread_keeps_what_it_has_had_in_use() {
     give_all(&pool, held);
     assert!(on_shelves(&pool) <= before + few, "and nothing goes to them");
     assert!(kept(&pool) >= used / 10 * 9);
-    // Others get at it when they ask for it.
+    // Other threads get the blocks when they need them.
     pool.trim();
     assert_eq!((kept(&pool), pool.stats().reserved.current), (0, 0));
 }
@@ -101,7 +101,7 @@ fn a_thread_that_only_frees_keeps_little() {
     }
 }
 
-/// What a thread has in use of large blocks gives it no right to small ones that others need.
+/// Large blocks in use give a thread no right to cache small blocks that others need.
 #[test]
 fn a_thread_that_only_frees_small_blocks_keeps_few_whatever_else_it_has() {
     let pool = quiet();
@@ -128,10 +128,10 @@ fn what_a_busy_thread_does_not_need_is_everybodys_after_a_while() {
         let held = take_all(&pool);
         give_all(&pool, held);
         let most = kept(&pool);
-        // Half of it goes each time it is looked at twice.
+        // Every second check takes half of the blocks.
         pass(&pool, 200);
         let left = kept(&pool);
-        // As much as any thread may keep is left.
+        // As many blocks are left as any thread may cache.
         assert!(left < most / 8, "kept {left} of {most}");
         kept_after.push(left);
     }
@@ -146,7 +146,7 @@ fn what_was_set_aside_is_found_again() {
     give_all(&pool, held);
     let most = kept(&pool);
     let before = on_shelves(&pool);
-    // The first look sets aside and gives nothing away.
+    // The first check sets blocks aside and passes none on.
     pass(&pool, 8);
     assert_eq!(kept(&pool), most);
     let held = take_all(&pool);

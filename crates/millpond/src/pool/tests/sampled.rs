@@ -1,9 +1,9 @@
-//! An account of some blocks: which ones are entered, and that each of them leaves it.
+//! Tests of a sampled ledger: which blocks are entered, and that each of them is removed.
 
 use super::*;
 use crate::Ledger;
 
-/// A pool with an account of one block in so many.
+/// Returns a pool with a ledger of one block in `one_in`.
 fn sampled(one_in: u32) -> Pool {
     let pool = Pool::builder()
         .trim_every(None)
@@ -16,14 +16,15 @@ fn account(pool: &Pool) -> Arc<Ledger> {
     pool.ledger().expect("an account")
 }
 
-/// Whether so many of `all` are about one in `one_in`: six standard deviations at most aside, as the dice differ each time.
+/// Returns whether `picked` is about one in `one_in` of `all`, within six standard deviations, because the sampling is
+/// random.
 fn is_about(picked: u64, all: u64, one_in: u64) -> bool {
     let (all, chance) = (all as f64, 1.0 / one_in as f64);
     let deviation = (all * chance * (1.0 - chance)).sqrt();
     (picked as f64 - all * chance).abs() < 6.0 * deviation
 }
 
-/// What a thread keeps is found again by the fast way, which lets blocks pass until it is somebody's turn.
+/// The fast path finds cached blocks again, and skips blocks until one is picked.
 #[test]
 fn about_one_in_so_many_is_entered_and_each_leaves_again() {
     const ALL: u64 = 20_000;
@@ -50,7 +51,7 @@ fn about_one_in_so_many_is_entered_and_each_leaves_again() {
 #[test]
 fn the_slow_way_takes_its_turn_too() {
     const ALL: u64 = 4_000;
-    // More alignment than the fast way serves, and fresh memory each time.
+    // These use an alignment that the fast path does not serve, and fresh memory each time.
     for align in [4096, 64] {
         let pool = sampled(8);
         let held: Vec<Raw> = (0..ALL)
@@ -92,7 +93,7 @@ fn an_entry_follows_its_block_to_another_size() {
         panic!("{:?}", account(&pool).leaks());
     };
     assert_eq!((leak.requested, leak.bytes), (1010, raw.bytes()));
-    // An account of some blocks knows those: what is wrong about one is said.
+    // A sampled ledger has a record of these blocks, so errors about them are reported.
     assert!(!pool.heap().resize(raw.taken, (1000, 64), (1020, 64)));
     free(
         &pool,
@@ -120,7 +121,7 @@ fn whoever_else_watches_sees_all_and_the_account_goes_on() {
     let id = pool.subscribe(move |event: &Event<'_>| {
         *hear.lock().expect("no panic") += u32::from(event.kind == EventKind::Allocated);
     });
-    // Entered while more is watched, and it leaves when that is over.
+    // The blocks are entered while there are more observers, and removed when these are gone.
     let held: Vec<Raw> = (0..100).map(|_| alloc(&pool, 500, 64).expect("room")).collect();
     assert_eq!(*told.lock().expect("no panic"), 100);
     pool.unsubscribe(id);
@@ -128,7 +129,7 @@ fn whoever_else_watches_sees_all_and_the_account_goes_on() {
     assert_eq!(account(&pool).blocks(), 0);
     assert!(is_about(warm(2000), 2000, 8));
     assert_eq!(*told.lock().expect("no panic"), 100);
-    // Another pace holds at once, not only when the turn of the former one would have come.
+    // A new rate applies at once, not only after the gap of the former one.
     pool.track(Some(Ledger::builder(Tracking::Sampled { one_in: u32::MAX })));
     assert_eq!(warm(2000), 0);
     pool.track(Some(Ledger::builder(Tracking::Sampled { one_in: 2 })));
