@@ -1,4 +1,4 @@
-//! What a host source is to be like, and why it cannot be.
+//! The settings of a host source, and the errors of creating one.
 
 use super::Host;
 use crate::os::{self, Errno, Map};

@@ -1,4 +1,4 @@
-//! What is done to fresh memory before it is handed out.
+//! Applies the memory settings (`madvise`, `mbind`, `mlock`) to new mappings.
 
 use super::transfer::Held;
 use super::{Host, locking};

@@ -15,7 +15,7 @@ pub(super) enum Held {
 }
 
 impl Host {
-    /// As [`MemorySource::transfer`](crate::MemorySource::transfer).
+    /// Implements [`MemorySource::transfer`](crate::MemorySource::transfer).
     pub(super) fn transfer_pages(&mut self, from: u64, to: u64, bytes: u64) -> bool {
         // A locked part cannot be moved while it is locked, and explicit huge pages cannot be moved at all.
         let fixed = self.rules.lock || matches!(self.rules.huge, HugePages::Explicit(_));

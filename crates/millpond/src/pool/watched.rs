@@ -63,7 +63,7 @@ mod tests {
     use crate::{Event, EventKind, Pool};
     use std::sync::{Arc, Mutex};
 
-    /// What happened, where, and how many bytes were asked for.
+    /// The events with their addresses and requested bytes.
     type Told = Arc<Mutex<Vec<(EventKind, usize, usize)>>>;
 
     /// A pool that one block of 8 MiB fills, and what its subscriber was told.
