@@ -107,16 +107,16 @@ use layout::Layout;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Numbers in any shape, in memory of a pool.
+/// A tensor: numbers of one type in any shape, in the memory of a pool.
 ///
-/// A tensor is a view of a [`Storage`]: cloning, slicing, reshaping and so on make another tensor that shares the storage,
-/// without a copy and without a call to any allocator. The storage goes back with the last of them, from any thread.
-/// Only [`deep_copy`](Self::deep_copy), [`reshaped`](Self::reshaped), [`to_contiguous`](Self::to_contiguous) and what
-/// computes copy elements, and each says so.
+/// A tensor is a view of a [`Storage`]. Cloning, slicing, reshaping and so on return another tensor that shares the storage,
+/// without a copy and without a call to an allocator. The last of these tensors returns the storage, from any thread. Only
+/// [`deep_copy`](Self::deep_copy), [`reshaped`](Self::reshaped), [`to_contiguous`](Self::to_contiguous) and computations copy
+/// elements, and their documentation says so.
 ///
-/// **Writing** takes the tensor alone: `&mut`, and a storage that no other tensor shares. Otherwise it is refused with
-/// their count ([`TensorError::Shared`]). To write parts of a tensor borrow views of it with [`view_mut`](Self::view_mut).
-/// So no tensor ever changes behind another's back, and tensors can be read from many threads at once.
+/// **Writing** requires `&mut` and a storage that no other tensor shares. Otherwise the call fails with the number of the other
+/// tensors ([`TensorError::Shared`]). To write parts of a tensor, borrow views of it with [`view_mut`](Self::view_mut). A tensor
+/// therefore never changes because of a write to another tensor, and many threads can read tensors at once.
 ///
 /// New tensors take their memory from the current [set of pools](crate::pools). Constructors that end in `_in` take it from a
 /// given pool. **Results of operations and copies take their memory from the operand's** [pool](Self::pool), tenant or source,
@@ -125,8 +125,8 @@ use thiserror::Error;
 /// source. If the first operand is one of these, the second decides, and if both are, the current set of pools. Operations that
 /// end in `_into` or `_assign` write into existing memory and allocate nothing. `deep_copy_in` copies to a given pool.
 ///
-/// The type of elements is a value, [`DType`]; operations never mix types by themselves. Shapes have up to [`MAX_RANK`]
-/// dimensions, counted from 0; strides are in elements.
+/// The type of the elements is a value, [`DType`]. Operations never convert types implicitly. Shapes have up to [`MAX_RANK`]
+/// dimensions, which are numbered from 0. Strides are in elements.
 ///
 /// ```
 /// use millpond::{DType, Pool, Tensor};
@@ -148,14 +148,14 @@ use thiserror::Error;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Tensor {
-    /// Shared by all views. There are no weak counts of it. Where it is foreign it is never had but in here, nor written if
-    /// it is not writable.
+    /// The storage that all views share. It has no weak references. A foreign storage is only ever held in this field, and it is
+    /// not written if it is not writable.
     storage: Arc<Storage>,
-    /// Its elements lie in the storage.
+    /// The layout. Its elements lie in the storage.
     layout: Layout,
 }
 
-/// Another view of the same storage; nothing is copied. [`Tensor::deep_copy`] copies.
+/// Returns another view of the same storage. Nothing is copied. [`Tensor::deep_copy`] copies.
 impl Clone for Tensor {
     #[inline]
     fn clone(&self) -> Self {
@@ -166,13 +166,13 @@ impl Clone for Tensor {
     }
 }
 
-/// A storage was to be taken from a tensor that other tensors share, or that is memory of others.
+/// The error of taking a storage out of a tensor that shares it with other tensors, or whose memory is foreign.
 #[derive(Debug, Error)]
 #[error("{}", self.why())]
 pub struct StillShared {
-    /// The tensor, as it was.
+    /// The tensor, unchanged.
     pub tensor: Box<Tensor>,
-    /// How many other tensors shared its storage; 0 where the memory is that of others and no tensor stood in the way.
+    /// The number of other tensors that shared the storage. It is 0 if the memory is foreign and no other tensor shared it.
     pub others: usize,
 }
 
@@ -188,7 +188,7 @@ impl StillShared {
 }
 
 impl Tensor {
-    /// A storage of just as many elements as the shape has.
+    /// Creates a contiguous tensor of a storage that has exactly as many elements as the shape.
     fn of(storage: Storage, shape: &[usize]) -> Result<Self, TensorError> {
         let layout = Layout::contiguous(shape)?;
         if layout.len() != storage.elements() {
@@ -208,62 +208,62 @@ impl Tensor {
         &self.layout
     }
 
-    /// The place of the first element in the storage, in elements.
+    /// Returns the offset of the first element in the storage, in elements.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.layout.offset()
     }
 
-    /// The elements' type.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.storage.dtype()
     }
 
-    /// Where the elements are.
+    /// Returns the device of the elements.
     #[must_use]
     pub fn device(&self) -> Device {
         self.storage.device()
     }
 
-    /// The pool the storage came from; none where it came from a source directly.
+    /// Returns the pool that allocated the storage, or `None` if the storage was not allocated from a pool.
     #[must_use]
     pub fn pool(&self) -> Option<PoolRef> {
         self.storage.pool()
     }
 
-    /// The storage, with elements that other views see too.
+    /// Returns the storage, which contains the elements of all its views.
     #[must_use]
     pub fn storage(&self) -> &Storage {
         &self.storage
     }
 
-    /// How many tensors share the storage now, this one included.
+    /// Returns the number of tensors that share the storage now, including this one.
     #[must_use]
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.storage)
     }
 
-    /// Whether another tensor is a view of the same storage.
+    /// Returns whether another tensor is a view of the same storage.
     #[must_use]
     pub fn shares_storage_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.storage, &other.storage)
     }
 
-    /// Whether the elements lie in memory that no source of ours gave: that of a `Vec` or another library.
+    /// Returns whether the elements lie in memory that no source of this crate allocated: memory of a `Vec` or of another library.
     ///
-    /// No pool counts it, [`foreign_memory`](crate::foreign_memory) does. It goes back to whom it came from with the last
-    /// tensor of it.
+    /// No pool counts this memory. [`foreign_memory`](crate::foreign_memory) counts it. The last tensor of it returns it to its
+    /// owner.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.storage.is_foreign()
     }
 
-    /// The storage in whole, whatever part of it this tensor is. Nothing is copied.
+    /// Returns the whole storage, even if this tensor is only a part of it. Nothing is copied.
     ///
     /// # Errors
-    /// The tensor and the number of the others, where there are other tensors of the storage; the tensor, where its memory
-    /// is [that of others](Self::is_foreign).
+    /// Returns the tensor and the number of the other tensors if other tensors share the storage, or if its memory is
+    /// [foreign](Self::is_foreign).
     pub fn try_into_storage(self) -> Result<Storage, StillShared> {
         if self.is_foreign() {
             let others = self.holders() - 1;
@@ -273,7 +273,7 @@ impl Tensor {
         self.alone()
     }
 
-    /// The storage, if it is no other tensor's.
+    /// Returns the storage, or an error if other tensors share it.
     fn alone(self) -> Result<Storage, StillShared> {
         let layout = self.layout;
         let mut storage = self.storage;
@@ -283,7 +283,7 @@ impl Tensor {
                 Ok(storage) => return Ok(storage),
                 Err(storage) => storage,
             };
-            // The last of them went in between: then it works.
+            // If the last other tensor was dropped between the two reads, the next attempt succeeds.
             if others > 0 {
                 let tensor = Box::new(Self { storage, layout });
                 return Err(StillShared { tensor, others });
@@ -291,7 +291,7 @@ impl Tensor {
         }
     }
 
-    /// Gives the storage back now.
+    /// Frees the storage now.
     ///
     /// ```
     /// use millpond::{DType, Tensor};
@@ -307,22 +307,22 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// The tensor and the number of the others, where there are other tensors of the storage. Of two threads that free two
-    /// views of one storage at once both may be refused.
+    /// Returns the tensor and the number of the other tensors if other tensors share the storage. If two threads free two views of
+    /// one storage at the same time, both calls may fail.
     pub fn free(self) -> Result<(), StillShared> {
         self.alone().map(Storage::free)
     }
 
-    /// A view that borrows, to read.
+    /// Borrows a view for reading.
     ///
     /// # Errors
-    /// Where the host cannot read the memory. Of all kinds there are today it can.
+    /// Returns an error if the host cannot read the memory. The host can read all current kinds of memory.
     pub fn view(&self) -> Result<TensorRef<'_>, TensorError> {
         let view = TensorRef::of(self.storage.as_bytes(), self.dtype(), self.layout);
         Ok(view.at_home(self.storage.home()))
     }
 
-    /// A view that borrows, to write.
+    /// Borrows a view for writing.
     ///
     /// ```
     /// use millpond::{DType, Tensor};
@@ -334,8 +334,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`TensorError::Shared`] where other tensors share the storage, [`TensorError::Overlapping`] where elements of this
-    /// one do, [`TensorError::ReadOnly`] where the memory is lent to be read.
+    /// Returns [`TensorError::Shared`] if other tensors share the storage, [`TensorError::Overlapping`] if elements of this tensor
+    /// overlap, and [`TensorError::ReadOnly`] if the memory is read-only.
     pub fn view_mut(&mut self) -> Result<TensorMut<'_>, TensorError> {
         if self.layout.overlaps() {
             return Err(TensorError::Overlapping {
@@ -347,7 +347,8 @@ impl Tensor {
             return Err(TensorError::ReadOnly);
         }
         let (dtype, layout) = (self.dtype(), self.layout);
-        // Read first, as there may be fewer a moment later: alone it stays alone, as nobody else has a view to clone.
+        // The count is read before `get_mut`, because it may be smaller a moment later. A tensor that is the only holder stays so,
+        // because nobody else has a view to clone.
         let others = self.holders() - 1;
         match Arc::get_mut(&mut self.storage) {
             Some(storage) => {
@@ -360,56 +361,56 @@ impl Tensor {
         }
     }
 
-    /// The elements, where they follow one another in memory.
+    /// Returns the elements as a slice, if they are contiguous in memory.
     ///
     /// # Errors
-    /// Where they do not, or are of another type.
+    /// Returns an error if they are not contiguous or have another type.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
         self.view()?.as_slice()
     }
 
-    /// The elements, to be written too, where they follow one another in memory.
+    /// Returns the elements as a mutable slice, if they are contiguous in memory.
     ///
     /// # Errors
-    /// Where they do not, are of another type, or share memory with other tensors.
+    /// Returns an error if they are not contiguous, have another type, are read-only, or share memory with other tensors.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
         self.view_mut()?.into_mut_slice()
     }
 
-    /// An element.
+    /// Returns an element.
     ///
     /// # Errors
-    /// Where there is no such element.
+    /// Returns an error if there is no such element.
     pub fn get(&self, index: &[usize]) -> Result<Scalar, TensorError> {
         self.view()?.get(index)
     }
 
-    /// The only element of a tensor that has one.
+    /// Returns the only element of a tensor of one element.
     ///
     /// # Errors
-    /// Where there are none or several.
+    /// Returns an error if there are no elements or several.
     pub fn item(&self) -> Result<Scalar, TensorError> {
         self.view()?.item()
     }
 
-    /// The elements in order, copied out.
+    /// Copies the elements, in order, to a `Vec`.
     ///
     /// # Errors
-    /// Where they are of another type.
+    /// Returns an error if they have another type.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
         self.view()?.to_vec()
     }
 
-    /// The elements in order, copied out, as truth values: what is not 0 is true.
+    /// Copies the elements, in order, to a `Vec` of truth values. Every value except 0 is true.
     ///
     /// # Errors
-    /// Where they are not of [`DType::Bool`].
+    /// Returns an error if they are not of type [`DType::Bool`].
     pub fn to_bools(&self) -> Result<Vec<bool>, TensorError> {
         self.view()?.to_bools()
     }
 }
 
-/// Refuses elements of another type.
+/// Returns an error if the type is not the expected one.
 fn expect(expected: DType, found: DType) -> Result<(), TensorError> {
     if expected == found {
         return Ok(());

@@ -1,6 +1,6 @@
-//! Element by element: sums, differences, products, quotients, both ways round; multiples added.
+//! Element-wise arithmetic: sums, differences, products, quotients, and the addition of multiples.
 //!
-//! Each is there three times: as a new tensor, into an output, and in place. How it is done is in `elementwise`.
+//! Each operation has three forms: as a new tensor, into an output, and in place. `elementwise` implements them.
 
 use super::Tensor;
 use super::elementwise::Binary;
@@ -9,12 +9,12 @@ use super::operand::Operand;
 use super::scalar::Scalar;
 use super::view::{TensorMut, TensorRef};
 
-/// What can be written to: a tensor of which there are no other views, or a view that borrows.
+/// An output that can be written: a tensor that is the only one of its storage, or a borrowed view.
 pub trait Output {
-    /// A view to write.
+    /// Borrows a view for writing.
     ///
     /// # Errors
-    /// Where other tensors share the storage, or elements of this one share memory.
+    /// Returns an error if other tensors share the storage, if elements of this one overlap, or if the memory is read-only.
     fn output(&mut self) -> Result<TensorMut<'_>, TensorError>;
 }
 
@@ -36,7 +36,7 @@ macro_rules! reads {
             #[doc = concat!($what, ", as a new tensor of the first operand's [pool](Tensor).")]
             ///
             /// # Errors
-            /// Where types differ or shapes do not go together, and when there is no memory for it.
+            /// Returns an error if types differ, if the shapes cannot be broadcast, or if memory cannot be allocated.
             pub fn $name<'b>(&$self, other: impl Into<Operand<'b>>) -> Result<Tensor, TensorError> {
                 Binary::$binary.make(stringify!($name), $view, &other.into())
             }
@@ -44,7 +44,8 @@ macro_rules! reads {
             #[doc = concat!($what, ", into an output. No memory is allocated.")]
             ///
             /// # Errors
-            /// Where types differ, shapes do not go together or the output has another, and where it cannot be written.
+            /// Returns an error if types differ, if the shapes cannot be broadcast, or if the output has another shape or cannot be
+            /// written.
             pub fn $into<'b>(
                 &$self,
                 other: impl Into<Operand<'b>>,
@@ -72,7 +73,8 @@ macro_rules! all_reads {
         /// [`axpy`](TensorMut::axpy) does the same in place.
         ///
         /// # Errors
-        /// Where types differ, the factor is none of them or shapes do not go together, and when there is no memory for it.
+        /// Returns an error if types differ, if the type cannot represent the factor, if the shapes cannot be broadcast, or if
+        /// memory cannot be allocated.
         pub fn add_scaled<'b>(
             &$self,
             factor: impl Into<Scalar>,
@@ -83,11 +85,11 @@ macro_rules! all_reads {
             scaled.make("add_scaled", view, &other.into())
         }
 
-        /// The sum of each element and a multiple of another, into an output. No memory is allocated.
+        /// Writes `self + factor * other` to an output. Allocates nothing.
         ///
         /// # Errors
-        /// Where types differ, the factor is none of them, shapes do not go together or the output has another, and where it
-        /// cannot be written.
+        /// Returns an error if types differ, if the type cannot represent the factor, if the shapes cannot be broadcast, or if the
+        /// output has another shape or cannot be written.
         pub fn add_scaled_into<'b>(
             &$self,
             factor: impl Into<Scalar>,
@@ -101,8 +103,8 @@ macro_rules! all_reads {
     };
 }
 
-/// Element by element. The other operand is a tensor, a view or a number; shapes go together as they do in NumPy: from the
-/// last dimension on, sizes are the same, or the one that is 1 is repeated. Types are never mixed; integers wrap around.
+/// Element-wise arithmetic. The other operand is a tensor, a view or a number. Shapes are broadcast as in NumPy: starting with the
+/// last dimension, sizes have to be equal, or one of them is 1 and is repeated. Types are never converted. Integers wrap around.
 ///
 /// ```
 /// use millpond::{DType, Tensor};
@@ -129,7 +131,7 @@ impl Tensor {
     all_reads!(self, self.view()?);
 }
 
-/// Element by element, as with a [`Tensor`].
+/// Element-wise arithmetic, as for a [`Tensor`].
 impl TensorRef<'_> {
     all_reads!(self, *self);
 }
@@ -140,7 +142,7 @@ macro_rules! writes {
             #[doc = concat!($what, " No memory is allocated.")]
             ///
             /// # Errors
-            /// Where types differ, the other cannot be repeated to this one's shape, and where this one cannot be written.
+            /// Returns an error if types differ, if the other cannot be broadcast to this shape, or if this one cannot be written.
             pub fn $name<'b>(&mut $self, other: impl Into<Operand<'b>>) -> Result<(), TensorError> {
                 Binary::$binary.assign(stringify!($name), $view, &other.into())
             }
@@ -160,19 +162,21 @@ macro_rules! all_writes {
             rdiv_assign DivInto "Puts in the place of each element another divided by it, `self = other / self`; integers without the rest, and never by 0.";
         }
 
-        /// Multiplies each element with a number; as a new tensor or into an output it is `mul`. With strides: `tensor.view_mut()?.step(0, 2)?.scal(a)`.
+        /// Multiplies each element by a number. `mul` and `mul_into` are the forms with a new tensor and an output. With strides:
+        /// `tensor.view_mut()?.step(0, 2)?.scal(a)`.
         ///
         /// # Errors
-        /// Where the number is none of the elements' type, and where the tensor cannot be written.
+        /// Returns an error if the elements' type cannot represent the number, or if the tensor cannot be written.
         pub fn scal(&mut $self, factor: impl Into<Scalar>) -> Result<(), TensorError> {
             Binary::Mul.assign("scal", $view, &factor.into().into())
         }
 
-        /// Adds a multiple of another tensor: `self += factor * other`; as a new tensor or into an output it is `add_scaled`. No memory is allocated; either may have strides.
+        /// Adds a multiple of another tensor: `self += factor * other`. `add_scaled` and `add_scaled_into` are the forms with a new
+        /// tensor and an output. Allocates nothing. Both tensors may have strides.
         ///
         /// # Errors
-        /// Where types differ, the factor is none of them, the other cannot be repeated to this one's shape, and where
-        /// this one cannot be written.
+        /// Returns an error if types differ, if the type cannot represent the factor, if the other cannot be broadcast to this
+        /// shape, or if this one cannot be written.
         pub fn axpy<'b>(
             &mut $self,
             factor: impl Into<Scalar>,
@@ -185,12 +189,12 @@ macro_rules! all_writes {
     };
 }
 
-/// In place. Takes the tensor alone: `&mut`, and a storage that no other tensor shares.
+/// Element-wise arithmetic in place. Requires `&mut`, and a storage that no other tensor shares.
 impl Tensor {
     all_writes!(self, self.view_mut()?);
 }
 
-/// In place.
+/// Element-wise arithmetic in place.
 impl TensorMut<'_> {
     all_writes!(self, self.reborrow());
 }

@@ -1,17 +1,17 @@
-//! A large tensor piece by piece.
+//! Iterators over a large tensor, batch by batch.
 
 use super::Tensor;
 use super::error::TensorError;
 use super::view::{TensorMut, TensorRef};
 use std::iter::FusedIterator;
 
-/// Views of some places of a dimension at a time. Made by [`Tensor::batches`] and [`TensorRef::batches`].
+/// An iterator over views of some places of a dimension. [`Tensor::batches`] and [`TensorRef::batches`] create it.
 #[derive(Clone, Debug)]
 pub struct Batches<V> {
     whole: V,
     dim: usize,
     size: usize,
-    /// What of the dimension is still to come.
+    /// The start of the part of the dimension that is not yet returned.
     next: usize,
     end: usize,
 }
@@ -36,7 +36,7 @@ impl<V> Batches<V> {
         (start < self.end).then_some((start, self.next))
     }
 
-    /// The last batch that is still to come, which is the short one where they do not come out even.
+    /// Removes the last batch that is not yet returned. It is the smaller one if the size does not divide the dimension.
     fn take_back(&mut self) -> Option<(usize, usize)> {
         let (start, end) = (self.next, self.end);
         let last = end.checked_sub(1)?.checked_sub(start)?;
@@ -78,19 +78,18 @@ batches!(Tensor);
 batches!(super::device::DeviceTensor);
 batches!(TensorRef<'a>, 'a);
 
-/// Views of some places of a dimension at a time, to write: each may go to a thread of its own. Made by
-/// [`TensorMut::batches`].
+/// An iterator over mutable views of some places of a dimension. Each view may be sent to another thread. [`TensorMut::batches`]
+/// creates it.
 #[derive(Debug)]
 pub struct BatchesMut<'a> {
-    /// What is still to come; none at the end.
+    /// The part that is not yet returned, or `None` at the end.
     rest: Option<TensorMut<'a>>,
     dim: usize,
     size: usize,
 }
 
 impl<'a> TensorMut<'a> {
-    /// Views of so many places of a dimension at a time, in order, to be written apart from each other; the last is short
-    /// where they do not come out even.
+    /// Returns an iterator over mutable views of `size` places of a dimension, in order. The last view may be smaller.
     ///
     /// ```
     /// use millpond::{DType, Tensor};
@@ -107,15 +106,15 @@ impl<'a> TensorMut<'a> {
     /// ```
     ///
     /// # Errors
-    /// Where there is no such dimension, the number is 0, or the batches lie between each other in memory
-    /// ([`TensorError::Interleaved`]); those of the first dimension of a contiguous tensor never do.
+    /// Returns an error if there is no such dimension, `size` is 0, or the batches are interleaved in memory
+    /// ([`TensorError::Interleaved`]). Batches of the first dimension of a contiguous tensor are never interleaved.
     pub fn batches(mut self, dim: usize, size: usize) -> Result<BatchesMut<'a>, TensorError> {
         let whole = self.size(dim)?;
         if size == 0 {
             return Err(TensorError::Zero { what: "a batch" });
         }
         if size < whole {
-            // As the first two lie, so do all.
+            // If the first two batches can be split, all can.
             self.reborrow().split_at(dim, size)?;
         }
         Ok(BatchesMut {

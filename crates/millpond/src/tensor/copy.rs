@@ -1,4 +1,4 @@
-//! Copies, and what is shared instead where it can be.
+//! Copies, and views in place of copies where possible.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -15,7 +15,7 @@ use crate::storage::Storage;
 use bytemuck::Pod;
 use std::ops::{Deref, Range};
 
-/// A tensor, and whether it shares the storage it was made from. Derefs to the tensor.
+/// A tensor, and whether it shares the storage of the tensor that it was made from. Dereferences to the tensor.
 ///
 /// ```
 /// use millpond::{DType, Device, SharedOrCopied, Tensor};
@@ -32,20 +32,20 @@ use std::ops::{Deref, Range};
 #[derive(Clone, Debug)]
 #[must_use]
 pub enum SharedOrCopied<T = Tensor> {
-    /// A view of the same storage: nothing was copied.
+    /// A view of the same storage. Nothing was copied.
     Shared(T),
-    /// A storage of its own: the elements were copied.
+    /// A tensor with its own storage. The elements were copied.
     Copied(T),
 }
 
 impl<T> SharedOrCopied<T> {
-    /// Whether it shares the storage.
+    /// Returns whether the storage is shared.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Shared(_))
     }
 
-    /// The tensor.
+    /// Returns the tensor.
     #[must_use]
     pub fn into_tensor(self) -> T {
         match self {
@@ -64,16 +64,16 @@ impl<T> Deref for SharedOrCopied<T> {
     }
 }
 
-/// Where a tensor can be taken: it decides what kind of tensor is there. A [`Device`], or with the feature `cuda` a
-/// `CudaQueue`.
+/// A destination to which a tensor can be brought. It decides the type of the result. A [`Device`] is one, and with the feature
+/// `cuda` a `CudaQueue`.
 pub trait Destination<T> {
-    /// What a tensor is there.
+    /// The type of a tensor at the destination.
     type Tensor;
 
-    /// Takes a tensor there: the same storage where it is there already, else a copy.
+    /// Returns a tensor at the destination: the same storage if it is already there, otherwise a copy.
     ///
     /// # Errors
-    /// When there is no memory for a copy, and what the devices say.
+    /// Returns an error if memory for a copy cannot be allocated, and errors of the devices.
     fn bring(self, tensor: &T) -> Result<SharedOrCopied<Self::Tensor>, TensorError>;
 }
 
@@ -90,20 +90,20 @@ impl Destination<Tensor> for Device {
     }
 }
 
-/// Copies, contiguous and in a storage of their own; and what is one only where it has to be, which it says.
+/// Contiguous copies in a new storage, and methods that copy only if necessary.
 impl Tensor {
     /// Copies the elements to a new tensor of the same [pool](Tensor).
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if memory cannot be allocated.
     pub fn deep_copy(&self) -> Result<Self, TensorError> {
         self.view()?.to_tensor()
     }
 
-    /// A copy of the elements in memory of a pool, tenant or source of choice.
+    /// Copies the elements to a new tensor of the given pool, tenant or source.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if memory cannot be allocated.
     pub fn deep_copy_in(&self, from: &impl Origin) -> Result<Self, TensorError> {
         self.view()?.to_tensor_in(from)
     }
@@ -112,7 +112,7 @@ impl Tensor {
     /// [pool](Tensor).
     ///
     /// # Errors
-    /// When there is no memory for a copy.
+    /// Returns an error if memory for a copy cannot be allocated.
     pub fn to_contiguous(&self) -> Result<SharedOrCopied, TensorError> {
         if self.is_contiguous() {
             return Ok(SharedOrCopied::Shared(self.clone()));
@@ -124,7 +124,7 @@ impl Tensor {
     /// [pool](Tensor). [`reshape`](Self::reshape) never copies.
     ///
     /// # Errors
-    /// Where the shape has another number of elements, and when there is no memory for a copy.
+    /// Returns an error if the shape has another number of elements, or if memory for a copy cannot be allocated.
     pub fn reshaped(&self, shape: impl AsRef<[usize]>) -> Result<SharedOrCopied, TensorError> {
         let shape = shape.as_ref();
         match self.reshape(shape) {
@@ -137,27 +137,28 @@ impl Tensor {
         }
     }
 
-    /// The tensor somewhere else: this one where it is there, else a copy, of the kind that is there. For [`Device::Host`] that is
-    /// a tensor; with the feature `cuda` it is a `DeviceTensor` for a pool of a device and a stream, `&pool.on(&stream)?`.
+    /// Returns the tensor at a destination: this tensor if it is already there, otherwise a copy. For [`Device::Host`] the result
+    /// is a tensor. With the feature `cuda` it is a `DeviceTensor` for a pool of a device and a stream, `&pool.on(&stream)?`.
     ///
     /// # Errors
-    /// When there is no memory for a copy, and what the devices say.
+    /// Returns an error if memory for a copy cannot be allocated, and errors of the devices.
     pub fn to<D: Destination<Self>>(&self, destination: D) -> Result<SharedOrCopied<D::Tensor>, TensorError> {
         destination.bring(self)
     }
 
-    /// Overwrites the elements with those of another tensor, repeated where they are fewer, or with a number.
+    /// Overwrites the elements with a number or with the elements of another tensor, broadcast to this shape.
     ///
     /// # Errors
-    /// Where types differ or shapes do not go together, and where this tensor cannot be [written](Self::view_mut).
+    /// Returns an error if types differ, if the other shape cannot be broadcast, or if this tensor cannot be
+    /// [written](Self::view_mut).
     pub fn copy_from<'b>(&mut self, source: impl Into<Operand<'b>>) -> Result<(), TensorError> {
         self.view_mut()?.copy_from(source)
     }
 
-    /// Overwrites the elements with a number, or a truth value.
+    /// Overwrites the elements with a number or a truth value.
     ///
     /// # Errors
-    /// Where it is none of the elements' type, and where the tensor cannot be [written](Self::view_mut).
+    /// Returns an error if the elements' type cannot represent it, or if the tensor cannot be [written](Self::view_mut).
     pub fn fill(&mut self, value: impl Into<super::Scalar>) -> Result<(), TensorError> {
         self.view_mut()?.fill(value)
     }
@@ -168,15 +169,15 @@ impl TensorRef<'_> {
     /// of pools](crate::pools).
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if memory cannot be allocated.
     pub fn to_tensor(&self) -> Result<Tensor, TensorError> {
         beside(self.home(), |from| self.to_tensor_in(from))
     }
 
-    /// A copy of the elements, as a tensor in memory of a pool, tenant or source of choice.
+    /// Copies the elements to a new tensor of the given pool, tenant or source.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if memory cannot be allocated.
     pub fn to_tensor_in(&self, from: &impl Origin) -> Result<Tensor, TensorError> {
         if self.is_contiguous() {
             return with_plain!(self.dtype(), P => {
@@ -193,10 +194,10 @@ impl TensorRef<'_> {
 }
 
 impl TensorMut<'_> {
-    /// Overwrites the elements with those of another tensor, repeated where they are fewer, or with a number.
+    /// Overwrites the elements with a number or with the elements of another tensor, broadcast to this shape.
     ///
     /// # Errors
-    /// Where types differ or shapes do not go together.
+    /// Returns an error if types differ, or if the other shape cannot be broadcast.
     pub fn copy_from<'b>(&mut self, source: impl Into<Operand<'b>>) -> Result<(), TensorError> {
         let source = source.into();
         source.expect("copy_from", self.dtype(), self.shape())?;
@@ -212,10 +213,10 @@ impl TensorMut<'_> {
         share(self.reborrow(), source.with(layout))
     }
 
-    /// Overwrites the elements with a number, or a truth value.
+    /// Overwrites the elements with a number or a truth value.
     ///
     /// # Errors
-    /// Where it is none of the elements' type.
+    /// Returns an error if the elements' type cannot represent it.
     pub fn fill(&mut self, value: impl Into<super::Scalar>) -> Result<(), TensorError> {
         let one: [u64; 2] = bytemuck::cast(super::operand::bytes_of(value.into(), self.dtype())?);
         let bytes = bytemuck::bytes_of(&one).get(..self.dtype().size()).unwrap_or(&[]);
@@ -225,7 +226,7 @@ impl TensorMut<'_> {
             && threads::parts(self.len() * bytes.len()) < 2
             && let Ok(all) = self.as_mut_bytes()
         {
-            // Zero above all, which the library's own loop writes twice as fast.
+            // `fill` writes all elements, above all zeros, twice as fast as the loop below.
             all.fill(first);
             return Ok(());
         }
@@ -235,7 +236,7 @@ impl TensorMut<'_> {
     }
 }
 
-/// Copies elements of a view of the same type and shape, by several threads where it pays.
+/// Copies the elements of a view of the same type and shape, on several threads where that is faster.
 fn share(to: TensorMut<'_>, from: TensorRef<'_>) -> Result<(), TensorError> {
     let parts = threads::parts(to.len() * to.dtype().size());
     threads::share(to, [from], parts, &|mut to, [from]| {
@@ -244,7 +245,7 @@ fn share(to: TensorMut<'_>, from: TensorRef<'_>) -> Result<(), TensorError> {
     })
 }
 
-/// Copies elements to places of their own; both layouts are of one shape.
+/// Copies elements between two layouts of one shape. Elements of the destination do not overlap.
 fn copy<P: Pod>(to: &mut TensorMut<'_>, from: &[P], layout: &Layout) {
     let whole = *to.layout();
     let to = to.plain_mut::<P>();
@@ -268,11 +269,11 @@ fn copy<P: Pod>(to: &mut TensorMut<'_>, from: &[P], layout: &Layout) {
     }
 }
 
-/// Places along a dimension that are copied together. Where neighbours in the one tensor lie apart in the other, a block
-/// of them both ways is small enough to stay in the cache: 16 MiB turned around took three times as long without (2026).
+/// The number of places along a dimension that are copied together. If neighbours in one tensor lie apart in the other, a square
+/// block is small enough to stay in the cache. Transposing 16 MiB took three times as long without blocks (2026).
 const BLOCK: usize = 32;
 
-/// The dimension along which neighbours are nearest, if it is long enough for blocks and any is.
+/// Returns the dimension with the smallest stride, if it is long enough for blocks.
 fn nearest(layout: &Layout) -> Option<usize> {
     let dims = layout.strides().iter().zip(layout.shape()).enumerate();
     let long = dims.filter(|(_, (stride, size))| **size >= 2 * BLOCK && **stride > 0);

@@ -1,4 +1,4 @@
-//! Tensors of which nothing is known until they are written.
+//! Tensors without elements, which become tensors when they are written.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -13,10 +13,10 @@ use bytemuck::AnyBitPattern;
 use std::fmt;
 use std::mem::MaybeUninit;
 
-/// A tensor to be: its memory is there, its elements are not. Whatever writes all of them makes it a [`Tensor`].
+/// Memory for a tensor whose elements are not yet initialised. A method that writes all of them returns a [`Tensor`].
 ///
-/// Saves the pass over memory that zeroing would take. Where an output is kept and written again and again,
-/// [`Tensor::zeros`] does as well.
+/// This saves the pass over memory that zeroing takes. If an output is kept and written repeatedly, [`Tensor::zeros`] is equally
+/// good.
 ///
 /// ```
 /// use millpond::Tensor;
@@ -28,24 +28,24 @@ use std::mem::MaybeUninit;
 /// ```
 #[must_use = "its memory goes back when it is dropped"]
 pub struct EmptyTensor<T> {
-    /// As many elements as the layout has.
+    /// The elements, as many as the layout has.
     buffer: Buffer<MaybeUninit<T>>,
     layout: Layout,
 }
 
 impl Tensor {
-    /// Memory for elements of which nothing is known until they are written.
+    /// Allocates memory for elements that are initialised later.
     ///
     /// # Errors
-    /// As for other [new tensors](Self::zeros).
+    /// Returns the errors of other [new tensors](Self::zeros).
     pub fn empty<T: Element>(shape: impl AsRef<[usize]>) -> Result<EmptyTensor<T>, TensorError> {
         draw(|pool: &Pool| Self::empty_in(pool, shape))
     }
 
-    /// The same, of a pool, tenant or source of choice.
+    /// Like [`empty`](Self::empty), from the given pool, tenant or source.
     ///
     /// # Errors
-    /// As for other [new tensors](Self::zeros).
+    /// Returns the errors of other [new tensors](Self::zeros).
     pub fn empty_in<T: Element>(
         from: &impl Origin,
         shape: impl AsRef<[usize]>,
@@ -70,15 +70,15 @@ impl<T: Element> EmptyTensor<T> {
         Self::written(self.buffer.fill(value), self.layout)
     }
 
-    /// Copies a slice of just as many elements here, row after row.
+    /// Copies the elements of a slice, row by row.
     ///
     /// # Errors
-    /// Where there are more or fewer; the memory is then given back.
+    /// Returns an error if the slice does not have exactly as many elements. The memory is then freed.
     pub fn write_from(self, values: &[T]) -> Result<Tensor, LengthError> {
         Ok(Self::written(self.buffer.write_from(values)?, self.layout))
     }
 
-    /// Writes what a function says for each place, counted from 0 row after row.
+    /// Writes the result of a function for each index. Indices count from 0, row by row.
     #[must_use]
     pub fn write_with(self, value: impl FnMut(usize) -> T) -> Tensor {
         Self::written(self.buffer.write_with(value), self.layout)
@@ -86,19 +86,19 @@ impl<T: Element> EmptyTensor<T> {
 }
 
 impl<T: AnyBitPattern> EmptyTensor<T> {
-    /// Sizes of the dimensions.
+    /// Returns the sizes of the dimensions.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         self.layout.shape()
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()

@@ -1,13 +1,13 @@
-//! Where the elements of a view lie: sizes, strides and the place of the first, all in elements. Integers only.
+//! The layout of a view: sizes, strides and the offset of the first element, all in elements. Integers only.
 
 use super::error::TensorError;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 
-/// The most dimensions that a tensor has. So many that shapes and strides lie in the tensor itself: a view is made
-/// without a call to any allocator.
+/// The largest number of dimensions of a tensor. Shapes and strides are stored inline, so that a view is created without a call to
+/// an allocator.
 pub const MAX_RANK: usize = 8;
 
-/// The most elements: what addresses can count, whatever the type.
+/// The largest number of elements, which every element type can address.
 const MOST: usize = isize::MAX as usize;
 
 /// A number for each dimension.
@@ -39,7 +39,7 @@ impl Dims {
         })
     }
 
-    /// With two more in the end.
+    /// Returns these numbers with two more at the end.
     pub(crate) fn and(&self, two: [usize; 2]) -> Result<Self, TensorError> {
         self.insert(self.len(), two[0])?.insert(self.len() + 1, two[1])
     }
@@ -53,7 +53,7 @@ impl Dims {
 
     #[inline]
     fn remove(&mut self, at: usize) {
-        // One by one, as they are few: to call for a move would take longer.
+        // The numbers are moved one by one. There are few, and a call of `memmove` would take longer.
         let mut dims = self.numbers.iter_mut().skip(at).peekable();
         while let Some(number) = dims.next() {
             if let Some(next) = dims.peek() {
@@ -82,7 +82,7 @@ impl Dims {
         Ok(())
     }
 
-    /// To the strides of elements that follow one another.
+    /// Sets the strides of contiguous elements of the shape.
     #[inline]
     fn set_contiguous(&mut self, shape: &[usize]) -> Result<(), TensorError> {
         self.resize(shape.len())?;
@@ -111,9 +111,9 @@ impl DerefMut for Dims {
     }
 }
 
-/// Elements of a shape.
+/// Returns the number of elements of a shape.
 pub(crate) fn count(shape: &[usize]) -> Result<usize, TensorError> {
-    // A product of what is not 0, so that strides can be counted too where some size is.
+    // Sizes of 0 are left out of the product, so that strides do not overflow either if some size is 0.
     let mut product = shape.iter().filter(|size| **size > 0);
     let product = product.try_fold(1_usize, |product, size| product.checked_mul(*size));
     match product {
@@ -122,7 +122,7 @@ pub(crate) fn count(shape: &[usize]) -> Result<usize, TensorError> {
     }
 }
 
-/// The shape that two have when each is repeated along the dimensions in which its size is 1.
+/// Returns the shape to which two shapes are broadcast when dimensions of size 1 are repeated.
 pub(crate) fn broadcast(
     operation: &'static str,
     left: &[usize],
@@ -153,10 +153,10 @@ pub(crate) fn broadcast(
     Ok(shape)
 }
 
-/// Where the elements of a view lie.
+/// The places of a view's elements.
 ///
-/// Invariant: the elements can be counted; where there are any, `offset` and the sum of `(size - 1) * stride` can be too,
-/// and so the place of every element. Where there are none, `offset` is 0.
+/// Invariant: the number of elements does not overflow. If there are any, `offset` plus the sum of `(size - 1) * stride`, and so
+/// the place of every element, does not overflow either. If there are none, `offset` is 0.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout {
     shape: Dims,
@@ -165,7 +165,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Row after row, from the first element on.
+    /// Creates a layout of contiguous elements in row-major order, with offset 0.
     pub(crate) fn contiguous(shape: &[usize]) -> Result<Self, TensorError> {
         count(shape)?;
         let shape = Dims::of(shape)?;
@@ -178,7 +178,7 @@ impl Layout {
         })
     }
 
-    /// Of one dimension.
+    /// Creates a layout of one dimension.
     pub(crate) fn vector(len: usize) -> Self {
         let mut numbers = [0; MAX_RANK];
         numbers[0] = len;
@@ -194,14 +194,14 @@ impl Layout {
         }
     }
 
-    /// With strides from elsewhere; none where elements would share memory or not lie in the first `len` elements.
+    /// Creates a layout with the given strides. Returns `None` if elements would overlap or not lie in the first `len` elements.
     #[cfg(feature = "ndarray")]
     pub(crate) fn strided(shape: &[usize], strides: &[usize], len: usize) -> Option<Self> {
         let layout = Self::spaced(shape, strides).ok()?;
         (layout.is_apart() && layout.last().is_none_or(|last| last < len)).then_some(layout)
     }
 
-    /// With strides from elsewhere, one for each dimension, from the first place on. Elements may share memory.
+    /// Creates a layout with the given strides, one for each dimension, and offset 0. Elements may overlap.
     #[cfg(any(feature = "dlpack", feature = "ndarray"))]
     pub(crate) fn spaced(shape: &[usize], strides: &[usize]) -> Result<Self, TensorError> {
         let mut layout = Self::contiguous(shape)?;
@@ -220,15 +220,14 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The same so many places further on.
+    /// Sets the offset.
     #[cfg(feature = "ndarray")]
     pub(crate) fn begin_at(&mut self, first: usize) {
         self.offset = first;
         self.settle();
     }
 
-    /// Whether the strides alone say that each element has a place of its own. Where they do not, it may have one all the
-    /// same.
+    /// Returns whether the strides alone prove that no elements overlap. If this returns false, the elements may still not overlap.
     #[cfg(any(feature = "dlpack", feature = "ndarray"))]
     pub(crate) fn is_apart(&self) -> bool {
         if self.len() == 0 {
@@ -250,7 +249,7 @@ impl Layout {
             })
     }
 
-    /// One element, at every place of a shape.
+    /// Creates a layout in which one element is repeated at every place of a shape.
     pub(crate) fn repeated(shape: Dims) -> Self {
         let mut strides = shape;
         strides.fill(0);
@@ -285,14 +284,14 @@ impl Layout {
         self.shape
     }
 
-    /// The place of the element that lies last in memory, if there is any.
+    /// Returns the place of the element that lies last in memory, or `None` if there are no elements.
     pub(crate) fn last(&self) -> Option<usize> {
         let dims = self.shape.iter().zip(self.strides.iter());
         let reach: usize = dims.map(|(size, stride)| size.saturating_sub(1) * stride).sum();
         (self.len() > 0).then_some(self.offset + reach)
     }
 
-    /// Whether elements follow one another in memory, the last dimension's first.
+    /// Returns whether elements are contiguous in memory, in row-major order.
     pub(crate) fn is_contiguous(&self) -> bool {
         let mut expected = 1;
         let dims = self.shape.iter().zip(self.strides.iter()).rev();
@@ -304,15 +303,14 @@ impl Layout {
             })
     }
 
-    /// Whether some elements share memory. A stride of 0 is the only way to it: other strides come from contiguous
-    /// memory, of which parts are taken and dimensions change places, or are looked at in `is_apart`. Where that does not
-    /// say so, the memory is lent to be read.
+    /// Returns whether some elements overlap. Only a stride of 0 can cause this. Other strides come from slicing and permuting
+    /// contiguous memory, or were checked by `is_apart`. Memory whose strides fail that check is lent for reading only.
     pub(crate) fn overlaps(&self) -> bool {
         let mut dims = self.shape.iter().zip(self.strides.iter());
         self.len() > 0 && dims.any(|(size, stride)| *size > 1 && *stride == 0)
     }
 
-    /// Where an element lies, if there is such.
+    /// Returns the place of an element, or an error if there is no such element.
     pub(crate) fn place(&self, index: &[usize]) -> Result<usize, TensorError> {
         let inside = index.len() == self.rank() && index.iter().zip(self.shape()).all(|(at, size)| at < size);
         if !inside {
@@ -325,7 +323,7 @@ impl Layout {
         Ok(self.offset + steps.map(|(at, stride)| at * stride).sum::<usize>())
     }
 
-    /// The size of a dimension.
+    /// Returns the size of a dimension.
     pub(crate) fn size(&self, dim: usize) -> Result<usize, TensorError> {
         self.shape.get(dim).copied().ok_or_else(|| TensorError::Dim {
             dim,
@@ -333,7 +331,7 @@ impl Layout {
         })
     }
 
-    /// A layout that is changed from this one.
+    /// Returns a copy of this layout to which a change was applied.
     #[inline]
     pub(crate) fn changed(
         mut self,
@@ -343,7 +341,7 @@ impl Layout {
         Ok(self)
     }
 
-    /// Where there are no elements, they begin nowhere.
+    /// Sets the offset to 0 if there are no elements, as the invariant requires.
     #[inline]
     fn settle(&mut self) {
         if self.shape.contains(&0) {
@@ -351,7 +349,7 @@ impl Layout {
         }
     }
 
-    /// To a part of a dimension. As the changes below it leaves what it refuses as it was.
+    /// Restricts a dimension to a range. Like the changes below, this leaves the layout unchanged if it returns an error.
     #[inline]
     pub(crate) fn slice(&mut self, dim: usize, range: impl RangeBounds<usize>) -> Result<(), TensorError> {
         let size = self.size(dim)?;
@@ -381,7 +379,7 @@ impl Layout {
         Ok(())
     }
 
-    /// To every `step`-th of a dimension, from its first on.
+    /// Restricts a dimension to every `step`-th place, starting with the first.
     #[inline]
     pub(crate) fn step(&mut self, dim: usize, step: usize) -> Result<(), TensorError> {
         let size = self.size(dim)?;
@@ -395,7 +393,7 @@ impl Layout {
         Ok(())
     }
 
-    /// To one place of a dimension, which is then gone.
+    /// Selects one place of a dimension and removes the dimension.
     #[inline]
     pub(crate) fn select(&mut self, dim: usize, at: usize) -> Result<(), TensorError> {
         let end = at.saturating_add(1);
@@ -404,7 +402,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Without a dimension: where the elements of its first place lie, whether or not there is one.
+    /// Returns the layout without a dimension: the layout of the dimension's first place, even if the size is 0.
     pub(crate) fn gone(&self, dim: usize) -> Result<Self, TensorError> {
         self.size(dim)?;
         let mut gone = *self;
@@ -418,7 +416,7 @@ impl Layout {
         self.strides.remove(dim);
     }
 
-    /// To another order of dimensions.
+    /// Changes the order of dimensions.
     #[inline]
     pub(crate) fn permute(&mut self, order: &[usize]) -> Result<(), TensorError> {
         let each = (0..self.rank()).all(|dim| order.contains(&dim));
@@ -436,7 +434,7 @@ impl Layout {
         Ok(())
     }
 
-    /// To two dimensions in each other's place.
+    /// Exchanges two dimensions.
     #[inline]
     pub(crate) fn transpose(&mut self, one: usize, other: usize) -> Result<(), TensorError> {
         self.size(one)?;
@@ -446,7 +444,7 @@ impl Layout {
         Ok(())
     }
 
-    /// To one without a dimension of size 1.
+    /// Removes a dimension of size 1.
     pub(crate) fn squeeze(&mut self, dim: usize) -> Result<(), TensorError> {
         match self.size(dim)? {
             1 => {
@@ -462,7 +460,7 @@ impl Layout {
         }
     }
 
-    /// To one with a dimension of size 1 more, before the one that is at this place now.
+    /// Inserts a dimension of size 1 before the dimension that has this index now.
     pub(crate) fn unsqueeze(&mut self, dim: usize) -> Result<(), TensorError> {
         if dim > self.rank() {
             let shape = self.shape().into();
@@ -476,13 +474,13 @@ impl Layout {
         Ok(())
     }
 
-    /// To one that is repeated along dimensions of size 1, and along new ones before the first.
+    /// Repeats dimensions of size 1, and adds new ones before the first.
     pub(crate) fn broadcast_to(&mut self, shape: &[usize]) -> Result<(), TensorError> {
         *self = self.repeat_to("broadcast_to", shape)?;
         Ok(())
     }
 
-    /// Repeated so, for an operation whose other operand, or output, has the shape.
+    /// Broadcasts the layout for an operation whose other operand, or output, has the shape.
     pub(crate) fn repeat_to(&self, operation: &'static str, shape: &[usize]) -> Result<Self, TensorError> {
         let refuse = || TensorError::Shapes {
             operation,
@@ -510,7 +508,7 @@ impl Layout {
         Ok(repeated)
     }
 
-    /// To another shape of as many elements.
+    /// Changes the shape to another one with as many elements.
     #[inline]
     pub(crate) fn reshape(&mut self, shape: &[usize]) -> Result<(), TensorError> {
         let expected = count(shape)?;
@@ -528,7 +526,7 @@ impl Layout {
         self.bend(shape)
     }
 
-    /// The same where elements do not follow one another.
+    /// Changes the shape of a layout that is not contiguous.
     #[inline(never)]
     fn bend(&mut self, shape: &[usize]) -> Result<(), TensorError> {
         let mut bent = Self::contiguous(shape)?;
@@ -544,10 +542,10 @@ impl Layout {
         Ok(())
     }
 
-    /// Finds the strides of another shape of as many elements, if there are such. Dimensions of both shapes are taken in
-    /// groups of as many elements, as few as possible; within a group the elements have to be evenly spaced.
+    /// Finds the strides of another shape with as many elements, and returns whether there are any. Dimensions of both shapes are
+    /// put into the smallest groups that have as many elements. Within a group the elements have to be evenly spaced.
     fn follow(&self, new: &mut Self) -> bool {
-        // What is of size 1 has no stride of its own.
+        // The stride of a dimension of size 1 has no meaning.
         let mut old: [(usize, usize); MAX_RANK] = [(1, 1); MAX_RANK];
         let mut olds = 0;
         for (size, stride) in self.shape.iter().zip(self.strides.iter()) {
@@ -560,7 +558,7 @@ impl Layout {
         while from < olds && to < new.rank() {
             let (mut many, mut wanted) = (old[from].0, new.shape[to]);
             let (mut old_end, mut new_end) = (from + 1, to + 1);
-            // Ends before either shape does, as both have as many elements in all.
+            // This ends before either shape does, because both have as many elements in total.
             while many != wanted {
                 if wanted < many {
                     wanted *= new.shape[new_end];
@@ -585,14 +583,14 @@ impl Layout {
         true
     }
 
-    /// The two sides of a place in a dimension.
+    /// Returns the layouts of the two sides of a place in a dimension.
     pub(crate) fn split(&self, dim: usize, at: usize) -> Result<(Self, Self), TensorError> {
         let first = self.changed(|part| part.slice(dim, ..at))?;
         let second = self.changed(|part| part.slice(dim, at..))?;
         Ok((first, second))
     }
 
-    /// The same, with the first place so many elements earlier.
+    /// Returns the layout with its offset reduced.
     pub(crate) fn moved_down(mut self, by: usize) -> Self {
         self.offset = self.offset.saturating_sub(by);
         self

@@ -1,4 +1,4 @@
-//! How tensors come to be.
+//! Constructors of tensors.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -15,14 +15,14 @@ use crate::pool::Pool;
 use crate::pools::{draw, pools};
 use crate::storage::Storage;
 
-/// Numbers from one on by steps, as many as lie before an end.
+/// The numbers from a start up to an end, which is excluded, by a step.
 enum Ramp {
     Float { start: f64, step: f64 },
     Int { start: i128, step: i128 },
 }
 
 impl Ramp {
-    /// The ramp and its length.
+    /// Returns the ramp and its length.
     fn new(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Result<(Self, usize), TensorError> {
         let refused = TensorError::Unsupported {
             operation: "arange",
@@ -41,7 +41,7 @@ impl Ramp {
                 if !steps.is_finite() || steps >= isize::MAX as f64 {
                     return Err(long());
                 }
-                // What is negative becomes 0.
+                // The conversion turns a negative length into 0.
                 Ok((Self::Float { start, step }, steps as usize))
             }
             (Scalar::Complex(_) | Scalar::Bool(_), ..) => Err(refused),
@@ -66,7 +66,7 @@ impl Ramp {
     fn at<T: Number>(&self, at: usize) -> T {
         match self {
             Self::Float { start, step } => T::of_f64(start + at as f64 * step),
-            // Inside the range of `T`, as start and end are.
+            // The number lies in the range of `T`, because start and end do.
             Self::Int { start, step } => {
                 let number = start + at as i128 * step;
                 i64::try_from(number).map_or_else(|_| T::of_u64(number as u64), T::of_i64)
@@ -75,7 +75,7 @@ impl Ramp {
     }
 }
 
-/// Elements in a storage of their own.
+/// Collects elements in a new storage.
 pub(super) fn collect<T: Element>(
     from: &impl Origin,
     shape: &[usize],
@@ -92,7 +92,7 @@ pub(super) fn collect<T: Element>(
     Tensor::from_buffer(Buffer::collect(from.handle().0, values)?, shape)
 }
 
-/// Truth values in a storage of their own.
+/// Collects truth values in a new storage.
 fn bools(
     from: &impl Origin,
     values: impl ExactSizeIterator<Item = bool>,
@@ -102,7 +102,7 @@ fn bools(
     Tensor::of(Storage::of(bytes, DType::Bool), shape)
 }
 
-/// The index of each element in order, handed to a function.
+/// Returns a function that calls `value` with the index of each element in order.
 fn by_index<T>(shape: &[usize], mut value: impl FnMut(&[usize]) -> T) -> impl FnMut(usize) -> T {
     let mut index = vec![0; shape.len()];
     let shape = shape.to_vec();
@@ -119,9 +119,9 @@ fn by_index<T>(shape: &[usize], mut value: impl FnMut(&[usize]) -> T) -> impl Fn
     }
 }
 
-/// New tensors. Those whose name ends in `_in` are of a pool, tenant or source of choice, the others of the
-/// [set of pools](crate::pools) that holds here. All can fail for want of memory, and where a shape has too many dimensions
-/// or more elements than can be counted.
+/// Constructors. Those whose name ends in `_in` allocate from the given pool, tenant or source, the others from the current [set of
+/// pools](crate::pools). All return an error if memory cannot be allocated, or if a shape has too many dimensions or too many
+/// elements.
 ///
 /// ```
 /// use millpond::{DType, Device, Pool, Tensor};
@@ -137,18 +137,18 @@ fn by_index<T>(shape: &[usize], mut value: impl FnMut(&[usize]) -> T) -> impl Fn
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Tensor {
-    /// All zero, or false.
+    /// Creates a tensor whose elements are all zero or false.
     ///
     /// # Errors
-    /// See above.
+    /// Returns an error as described above.
     pub fn zeros(shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self, TensorError> {
         draw(|pool: &Pool| Self::zeros_in(pool, shape, dtype))
     }
 
-    /// All zero, or false.
+    /// Creates a tensor whose elements are all zero or false.
     ///
     /// # Errors
-    /// See above.
+    /// Returns an error as described above.
     pub fn zeros_in(
         from: &impl Origin,
         shape: impl AsRef<[usize]>,
@@ -159,28 +159,28 @@ impl Tensor {
         Ok(Self { storage, layout })
     }
 
-    /// All zero, or false, in memory of a device.
+    /// Creates a tensor whose elements are all zero or false, in memory of a device.
     ///
     /// # Errors
-    /// See above; and where the device's pool cannot be made.
+    /// Returns an error as described above, and if the device's pool cannot be created.
     pub fn zeros_on(device: Device, shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self, TensorError> {
         let pool = pools().pool(device, MemoryKind::Host);
         let pool = pool.map_err(|error| AllocError::Pool(Box::new(error)))?;
         Self::zeros_in(&pool, shape, dtype)
     }
 
-    /// All one, or true.
+    /// Creates a tensor whose elements are all one or true.
     ///
     /// # Errors
-    /// See above.
+    /// Returns an error as described above.
     pub fn ones(shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self, TensorError> {
         draw(|pool: &Pool| Self::ones_in(pool, shape, dtype))
     }
 
-    /// All one, or true.
+    /// Creates a tensor whose elements are all one or true.
     ///
     /// # Errors
-    /// See above; and for half precision without the feature `half`.
+    /// Returns an error as described above, and for half precision without the feature `half`.
     pub fn ones_in(
         from: &impl Origin,
         shape: impl AsRef<[usize]>,
@@ -197,18 +197,18 @@ impl Tensor {
         )
     }
 
-    /// All of one value.
+    /// Creates a tensor whose elements all have one value.
     ///
     /// # Errors
-    /// See above.
+    /// Returns an error as described above.
     pub fn full<T: Element>(shape: impl AsRef<[usize]>, value: T) -> Result<Self, TensorError> {
         draw(|pool: &Pool| Self::full_in(pool, shape, value))
     }
 
-    /// All of one value.
+    /// Creates a tensor whose elements all have one value.
     ///
     /// # Errors
-    /// See above.
+    /// Returns an error as described above.
     pub fn full_in<T: Element>(
         from: &impl Origin,
         shape: impl AsRef<[usize]>,
@@ -217,7 +217,7 @@ impl Tensor {
         Ok(Self::empty_in::<T>(from, shape)?.fill(value))
     }
 
-    /// All of one value, of a type that is known when the program runs.
+    /// Creates a tensor whose elements all have one value, of a type that is chosen at run time.
     ///
     /// ```
     /// use millpond::{DType, Tensor};
@@ -229,7 +229,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// See above; where the number is none of the type, and for half precision without the feature `half`.
+    /// Returns an error as described above, if the type cannot represent the number, and for half precision without the feature
+    /// `half`.
     pub fn full_of(
         shape: impl AsRef<[usize]>,
         value: impl Into<Scalar>,
@@ -238,10 +239,10 @@ impl Tensor {
         draw(|pool: &Pool| Self::full_of_in(pool, shape, value, dtype))
     }
 
-    /// All of one value, of a type that is known when the program runs.
+    /// Creates a tensor whose elements all have one value, of a type that is chosen at run time.
     ///
     /// # Errors
-    /// As [`full_of`](Self::full_of).
+    /// Returns the errors of [`full_of`](Self::full_of).
     pub fn full_of_in(
         from: &impl Origin,
         shape: impl AsRef<[usize]>,
@@ -262,18 +263,18 @@ impl Tensor {
         )
     }
 
-    /// A copy of a slice, row after row.
+    /// Copies a slice to a new tensor, row by row.
     ///
     /// # Errors
-    /// See above; and where the shape has another number of elements.
+    /// Returns an error as described above, and if the shape has another number of elements.
     pub fn from_slice<T: Element>(values: &[T], shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
         draw(|pool: &Pool| Self::from_slice_in(pool, values, shape))
     }
 
-    /// A copy of a slice, row after row.
+    /// Copies a slice to a new tensor, row by row.
     ///
     /// # Errors
-    /// See above; and where the shape has another number of elements.
+    /// Returns an error as described above, and if the shape has another number of elements.
     pub fn from_slice_in<T: Element>(
         from: &impl Origin,
         values: &[T],
@@ -282,10 +283,10 @@ impl Tensor {
         collect(from, shape.as_ref(), values.iter().copied())
     }
 
-    /// What a function makes of each element's index, in order.
+    /// Creates a tensor of the results of a function of each element's index, in order.
     ///
     /// # Errors
-    /// See above.
+    /// Returns an error as described above.
     pub fn from_fn<T: Element>(
         shape: impl AsRef<[usize]>,
         value: impl FnMut(&[usize]) -> T,
@@ -293,10 +294,10 @@ impl Tensor {
         draw(|pool: &Pool| Self::from_fn_in(pool, shape, value))
     }
 
-    /// What a function makes of each element's index, in order.
+    /// Creates a tensor of the results of a function of each element's index, in order.
     ///
     /// # Errors
-    /// See above.
+    /// Returns an error as described above.
     pub fn from_fn_in<T: Element>(
         from: &impl Origin,
         shape: impl AsRef<[usize]>,
@@ -306,18 +307,18 @@ impl Tensor {
         Ok(Self::empty_in::<T>(from, shape)?.write_with(by_index(shape, value)))
     }
 
-    /// Truth values.
+    /// Creates a tensor of truth values, row by row.
     ///
     /// # Errors
-    /// See above; and where the shape has another number of elements.
+    /// Returns an error as described above, and if the shape has another number of elements.
     pub fn from_bools(values: &[bool], shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
         draw(|pool: &Pool| Self::from_bools_in(pool, values, shape))
     }
 
-    /// Truth values.
+    /// Creates a tensor of truth values, row by row.
     ///
     /// # Errors
-    /// See above; and where the shape has another number of elements.
+    /// Returns an error as described above, and if the shape has another number of elements.
     pub fn from_bools_in(
         from: &impl Origin,
         values: &[bool],
@@ -326,18 +327,18 @@ impl Tensor {
         bools(from, values.iter().copied(), shape.as_ref())
     }
 
-    /// From one number on by steps, up to an end that is not reached.
+    /// Creates a tensor of the numbers from `start` up to `end`, which is excluded, by `step`.
     ///
     /// # Errors
-    /// See above; where the step is 0, and for complex numbers.
+    /// Returns an error as described above, if the step is 0, and for complex numbers.
     pub fn arange<T: Element + Into<Scalar>>(start: T, end: T, step: T) -> Result<Self, TensorError> {
         draw(|pool: &Pool| Self::arange_in(pool, start, end, step))
     }
 
-    /// From one number on by steps, up to an end that is not reached.
+    /// Creates a tensor of the numbers from `start` up to `end`, which is excluded, by `step`.
     ///
     /// # Errors
-    /// See above; where the step is 0, and for complex numbers.
+    /// Returns an error as described above, if the step is 0, and for complex numbers.
     pub fn arange_in<T: Element + Into<Scalar>>(
         from: &impl Origin,
         start: T,
@@ -352,21 +353,21 @@ impl Tensor {
         )
     }
 
-    /// A `Vec` as a tensor, row after row, in its own memory; nothing is copied.
+    /// Creates a tensor of the memory of a `Vec`, row by row. Nothing is copied.
     ///
-    /// That memory is the program's: no pool counts it, [`foreign_memory`](crate::foreign_memory) does, and it is
-    /// aligned for its elements only. [`from_slice`](Self::from_slice) makes a copy in a pool.
+    /// The memory belongs to the program's allocator. No pool counts it. [`foreign_memory`](crate::foreign_memory) counts it. It is
+    /// aligned only for its elements. [`from_slice`](Self::from_slice) copies to a pool.
     ///
     /// # Errors
-    /// Where the shape has another number of elements; the memory is then given back.
+    /// Returns an error if the shape has another number of elements. The memory is then freed.
     pub fn from_vec<T: Element>(values: Vec<T>, shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
         Self::of(Storage::of(Buffer::of_vec(values), T::DTYPE), shape.as_ref())
     }
 
-    /// A buffer as a tensor, row after row; nothing is copied.
+    /// Creates a tensor of a buffer, row by row. Nothing is copied.
     ///
     /// # Errors
-    /// Where the shape has another number of elements; the memory is then given back.
+    /// Returns an error if the shape has another number of elements. The memory is then freed.
     pub fn from_buffer<T: Element>(
         buffer: Buffer<T>,
         shape: impl AsRef<[usize]>,
@@ -374,30 +375,30 @@ impl Tensor {
         Self::of(buffer.into(), shape.as_ref())
     }
 
-    /// A storage as a tensor, row after row; nothing is copied.
+    /// Creates a tensor of a storage, row by row. Nothing is copied.
     ///
     /// # Errors
-    /// Where the shape has another number of elements; the memory is then given back.
+    /// Returns an error if the shape has another number of elements. The memory is then freed.
     pub fn from_storage(storage: Storage, shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
         Self::of(storage, shape.as_ref())
     }
 }
 
-/// A tensor of one dimension, in the memory of the `Vec` itself; nothing is copied.
+/// Creates a tensor of one dimension in the memory of the `Vec`. Nothing is copied.
 impl<T: Element> From<Vec<T>> for Tensor {
     fn from(values: Vec<T>) -> Self {
         Storage::of(Buffer::of_vec(values), T::DTYPE).into()
     }
 }
 
-/// A tensor of one dimension; nothing is copied.
+/// Creates a tensor of one dimension. Nothing is copied.
 impl<T: Element> From<Buffer<T>> for Tensor {
     fn from(buffer: Buffer<T>) -> Self {
         Storage::from(buffer).into()
     }
 }
 
-/// A tensor of one dimension; nothing is copied.
+/// Creates a tensor of one dimension. Nothing is copied.
 impl From<Storage> for Tensor {
     fn from(storage: Storage) -> Self {
         let layout = Layout::vector(storage.elements());

@@ -1,8 +1,8 @@
-//! A caller's function on elements, chunks and batches: in place, and elements as others into an output or a new tensor; on
-//! one thread, and on several.
+//! Functions of the caller that are applied to elements, chunks and batches: in place, into an output, or into a new tensor, on one
+//! thread or on several.
 //!
-//! What is large is cut into parts as any operation is (`threads`). A function that panics ends the whole call with its
-//! panic, after the other parts have come to an end: what was written stays, and the tensor can be used as before.
+//! Large tensors are split into parts as in every operation (`threads`). If a function panics, the whole call panics after the
+//! other parts have finished. The elements that were written remain, and the tensor can still be used.
 
 use super::Tensor;
 use super::arithmetic::Output;
@@ -18,7 +18,7 @@ use super::walk::Walk;
 use crate::dtype::Element;
 use bytemuck::Pod;
 
-/// `x = f(x)` for each element of a view.
+/// Computes `x = f(x)` for each element of a view.
 fn map<T: Pod>(mut out: TensorMut<'_>, mut f: impl FnMut(T) -> T) {
     let whole = *out.layout();
     let (out, walk) = (out.plain_mut::<T>(), Walk::in_any_order([&whole]));
@@ -31,7 +31,7 @@ fn map<T: Pod>(mut out: TensorMut<'_>, mut f: impl FnMut(T) -> T) {
     });
 }
 
-/// `out = f(x)` for each element of a view, both of one shape.
+/// Computes `out = f(x)` for each element of a view. Both views have the same shape.
 fn map_to<T: Pod, R: Pod>(mut out: TensorMut<'_>, from: TensorRef<'_>, mut f: impl FnMut(T) -> R) {
     let whole = *out.layout();
     let walk = Walk::in_order([&whole, from.layout()]);
@@ -49,7 +49,7 @@ fn map_to<T: Pod, R: Pod>(mut out: TensorMut<'_>, from: TensorRef<'_>, mut f: im
     });
 }
 
-/// `out = f(x)` where both follow one another.
+/// Computes `out = f(x)` where both are contiguous.
 struct Row<'a, T, R, F> {
     out: &'a mut [R],
     from: &'a [T],
@@ -67,7 +67,7 @@ impl<T: Copy, R, F: FnMut(T) -> R> Kernel for Row<'_, T, R, F> {
     }
 }
 
-/// `out = f(x, y)` where all three follow one another.
+/// Computes `out = f(x, y)` where all three are contiguous.
 struct Rows<'a, A, B, R, F> {
     out: &'a mut [R],
     one: &'a [A],
@@ -86,18 +86,18 @@ impl<A: Copy, B: Copy, R, F: Fn(A, B) -> R> Kernel for Rows<'_, A, B, R, F> {
     }
 }
 
-/// In how many parts to have a caller's function work on elements: as if each were a cache line, since a function takes
-/// longer than an operation that waits for memory.
+/// Returns the number of parts for a function of the caller. An element counts as a cache line, because a function takes longer
+/// than an operation that waits for memory.
 fn parts_of(len: usize) -> usize {
     threads::parts(len.saturating_mul(64))
 }
 
 macro_rules! maps {
     ($self:ident, $view:expr) => {
-        /// Has a function make a new element of each, in place and in any order.
+        /// Replaces each element by the result of a function, in place and in any order.
         ///
         /// # Errors
-        /// Where the elements are of another type, and where they cannot be written.
+        /// Returns an error if the elements have another type or cannot be written.
         pub fn map_in_place<T: Element>(&mut $self, f: impl FnMut(T) -> T) -> Result<(), TensorError> {
             let view = $view;
             expect(T::DTYPE, view.dtype())?;
@@ -105,7 +105,8 @@ macro_rules! maps {
             Ok(())
         }
 
-        /// The same on several threads at once where that pays, with the feature `rayon`. No memory of a pool is allocated.
+        /// Like [`map_in_place`](Self::map_in_place), on several threads where that is faster, with the feature `rayon`. Allocates
+        /// nothing from a pool.
         ///
         /// ```
         /// let mut tensor = millpond::Tensor::arange(0.0f32, 6.0, 1.0)?.reshape([2, 3])?;
@@ -116,7 +117,7 @@ macro_rules! maps {
         /// ```
         ///
         /// # Errors
-        /// Where the elements are of another type, and where they cannot be written.
+        /// Returns an error if the elements have another type or cannot be written.
         pub fn par_map_in_place<T: Element>(
             &mut $self,
             f: impl Fn(T) -> T + Sync,
@@ -130,12 +131,12 @@ macro_rules! maps {
             })
         }
 
-        /// Has a function make a new element of each and one of another tensor, in place, on several threads where that
-        /// pays. No memory of a pool is allocated; either may have strides.
+        /// Replaces each element by the result of a function of it and of an element of another tensor, in place, on several
+        /// threads where that is faster. Allocates nothing from a pool. Both tensors may have strides.
         ///
         /// # Errors
-        /// Where the elements of either are of another type, the other cannot be repeated to this one's shape, and where
-        /// this one cannot be written.
+        /// Returns an error if the elements of either have another type, if the other cannot be broadcast to this shape, or if this
+        /// one cannot be written.
         pub fn par_zip_in_place<'b, T: Element>(
             &mut $self,
             other: impl Into<Operand<'b>>,
@@ -144,8 +145,8 @@ macro_rules! maps {
             zip($view, &other.into(), f)
         }
 
-        /// Has a function work on so many places of a dimension at a time, as a view, on several threads at once. It gets the
-        /// number of the batch, counted from 0; the last batch is short where they do not come out even.
+        /// Calls a function with views of `size` places of a dimension, on several threads at once. The function also gets the
+        /// number of the batch, counted from 0. The last batch may be smaller.
         ///
         /// ```
         /// use millpond::{DType, Tensor};
@@ -157,8 +158,9 @@ macro_rules! maps {
         /// ```
         ///
         /// # Errors
-        /// Where there is no such dimension, the number is 0, the batches lie between each other in memory
-        /// ([`TensorError::Interleaved`]), or this one cannot be written; or what the function said of one of them.
+        /// Returns an error if there is no such dimension, `size` is 0, the batches are interleaved in memory
+        /// ([`TensorError::Interleaved`]), or this one cannot be written. Also returns an error that the function returned for a
+        /// batch.
         pub fn par_for_each_batch(
             &mut $self,
             dim: usize,
@@ -166,13 +168,13 @@ macro_rules! maps {
             f: impl Fn(usize, TensorMut<'_>) -> Result<(), TensorError> + Sync,
         ) -> Result<(), TensorError> {
             let mut view = $view;
-            // Refuses what cannot be done, all of it before the first batch.
+            // All checks are made before the first batch.
             let batches = view.reborrow().batches(dim, size)?.len();
             each(view, (dim, size), 0..batches, threads::tasks(), &f)
         }
 
-        /// Has a function work on so many elements at a time, as slices, on several threads at once. It gets the place of the
-        /// first of them; the last chunk is short where they do not come out even.
+        /// Calls a function with slices of `size` elements, on several threads at once. The function also gets the index of the
+        /// first of them. The last chunk may be smaller.
         ///
         /// ```
         /// let mut squares = millpond::Pool::host()?.alloc_zeroed::<u64>(10)?;
@@ -185,7 +187,7 @@ macro_rules! maps {
         /// ```
         ///
         /// # Errors
-        /// Where the elements are of another type or do not follow one another in memory, the number is 0, or this one
+        /// Returns an error if the elements have another type or are not contiguous in memory, if `size` is 0, or if this one
         /// cannot be written.
         pub fn par_for_each_chunk<T: Element>(
             &mut $self,
@@ -219,16 +221,16 @@ macro_rules! maps_out {
         /// ```
         ///
         /// # Errors
-        /// Where the elements are of another type, and when there is no memory for it.
+        /// Returns an error if the elements have another type, or if the memory for the new tensor cannot be allocated.
         pub fn map<T: Element, R: Element>(&$self, f: impl FnMut(T) -> R) -> Result<Tensor, TensorError> {
             map_new($view, f)
         }
 
-        /// What a function makes of each element, in order, into an output of the same shape. No memory is allocated.
+        /// Applies a function to each element, in order, and writes the results to an output of the same shape. Allocates nothing.
         ///
         /// # Errors
-        /// Where the elements of either are of another type than the function's, the output has another shape, and where it
-        /// cannot be written.
+        /// Returns an error if the elements of either have another type than the function's, if the output has another shape, or if
+        /// it cannot be written.
         pub fn map_into<T: Element, R: Element>(
             &$self,
             out: &mut impl Output,
@@ -241,7 +243,7 @@ macro_rules! maps_out {
             Ok(())
         }
 
-        /// The same on several threads at once where that pays, with the feature `rayon`, and in any order.
+        /// Like [`map_into`](Self::map_into), on several threads where that is faster, with the feature `rayon`, and in any order.
         ///
         /// ```
         /// use millpond::{DType, Tensor};
@@ -254,7 +256,7 @@ macro_rules! maps_out {
         /// ```
         ///
         /// # Errors
-        /// As [`map_into`](Self::map_into).
+        /// Returns the errors of [`map_into`](Self::map_into).
         pub fn par_map_into<T: Element, R: Element>(
             &$self,
             out: &mut impl Output,
@@ -270,9 +272,9 @@ macro_rules! maps_out {
             })
         }
 
-        /// What a function makes of each two elements, into an output, on several threads where that pays and in any order.
-        /// Shapes go together as they do for [`add_into`](Self::add_into); all three types may differ. No memory of a pool
-        /// is allocated.
+        /// Applies a function to each pair of elements and writes the results to an output, on several threads where that is faster
+        /// and in any order. Shapes are broadcast as in [`add_into`](Self::add_into). All three types may differ. Allocates nothing
+        /// from a pool.
         ///
         /// ```
         /// use millpond::{DType, Tensor};
@@ -286,8 +288,8 @@ macro_rules! maps_out {
         /// ```
         ///
         /// # Errors
-        /// Where the elements of any are of another type than the function's, shapes do not go together or the output has
-        /// another, and where it cannot be written.
+        /// Returns an error if the elements of any tensor have another type than the function's, if the shapes cannot be broadcast,
+        /// or if the output has another shape or cannot be written.
         pub fn par_zip_into<'b, A: Element, B: Element, R: Element>(
             &$self,
             other: impl Into<Operand<'b>>,
@@ -299,22 +301,22 @@ macro_rules! maps_out {
     };
 }
 
-/// A caller's function on elements, and what it makes of them elsewhere.
+/// Functions of the caller with results in another tensor.
 impl Tensor {
     maps_out!(self, self.view()?);
 }
 
-/// A caller's function on elements, as with a [`Tensor`].
+/// Functions of the caller, as for a [`Tensor`].
 impl TensorRef<'_> {
     maps_out!(self, *self);
 }
 
-/// A caller's function in place.
+/// Functions of the caller in place.
 impl Tensor {
     maps!(self, self.view_mut()?);
 }
 
-/// A caller's function in place, as with a [`Tensor`].
+/// Functions of the caller in place, as for a [`Tensor`].
 impl TensorMut<'_> {
     maps!(self, self.reborrow());
 }
@@ -404,7 +406,7 @@ fn zip<T: Element>(
     })
 }
 
-/// Has a function work on these batches of a view that begins with the first of them, on so many threads at most.
+/// Calls a function with these batches of a view that begins with the first of them, in at most `parts` parallel parts.
 fn each(
     view: TensorMut<'_>,
     (dim, size): (usize, usize),

@@ -1,34 +1,34 @@
-//! What operations ask of elements, and the way from a type as a value to a type of Rust.
+//! The operations on elements, and macros that select a Rust type by a `DType`.
 
 use super::scalar::Scalar;
 use crate::dtype::Element;
 use bytemuck::Pod;
 
-/// What elements are counted in: `f64`, `i64`, `u64`, or a pair of `f64`. Sums and products of elements are formed in it
-/// and rounded, or cut off, in the end; and a cast leads through it, which changes no result, as it holds every element
-/// of its types.
+/// The type in which elements are accumulated: `f64`, `i64`, `u64`, or a pair of `f64`. Sums and products of elements are computed
+/// in it and rounded, or truncated, at the end. A cast also goes through it, which does not change the result, because it can
+/// represent every element of its types.
 pub(crate) trait Wide: Number + Default + PartialEq + Into<Scalar> {
-    /// As an element of another type.
+    /// Converts to an element of another type.
     fn cast<T: Number>(self) -> T;
 }
 
-/// Elements that can be computed with. Integers wrap around, as processors' do.
+/// An element type that supports arithmetic. Integers wrap around.
 pub(crate) trait Number: Element {
-    /// What elements are counted in.
+    /// The type in which elements are accumulated.
     type Wide: Wide;
-    /// What products of matrices are added up in: integers in their own type, as nobody can tell when they are cut off in
-    /// the end anyway.
+    /// The type in which products of matrices are accumulated. Integers use their own type, because truncation at the end gives the
+    /// same result.
     type Sum: Number + Default;
-    /// Whether a quotient by it would have to be refused.
+    /// Whether a division by zero is refused.
     const INTEGER: bool;
 
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
-    /// Of integers without the rest. 0 where the divisor is the integer 0, which is refused before.
+    /// Divides. Quotients of integers are truncated. Returns 0 if the divisor is the integer 0, which is refused earlier.
     fn over(self, other: Self) -> Self;
 
-    /// Whether it is the integer 0.
+    /// Returns whether this is the integer 0.
     fn is_zero(self) -> bool {
         Self::INTEGER && bytemuck::bytes_of(&self) == bytemuck::bytes_of(&Self::of_u64(0))
     }
@@ -41,7 +41,7 @@ pub(crate) trait Number: Element {
     fn of_u64(number: u64) -> Self;
     fn of_complex(number: [f64; 2]) -> Self;
 
-    /// Of a number that [fits](Scalar::fits).
+    /// Converts a number that [fits](Scalar::fits).
     fn of_scalar(number: Scalar) -> Self {
         match number {
             Scalar::Float(number) => Self::of_f64(number),
@@ -73,7 +73,7 @@ wides! {
     [f64; 2], of_complex;
 }
 
-/// What operators of the language do.
+/// Implements arithmetic by the operators of the language.
 macro_rules! by_operators {
     () => {
         #[inline]
@@ -95,7 +95,7 @@ macro_rules! by_operators {
     };
 }
 
-/// Of wider numbers as the language's `as` has it.
+/// Implements conversions from wider numbers by the operator `as`.
 macro_rules! of_numbers_by_as {
     () => {
         #[inline]
@@ -117,7 +117,7 @@ macro_rules! of_numbers_by_as {
     };
 }
 
-/// Products of matrices are added up in what elements are counted in.
+/// Accumulates products of matrices in the wide type.
 macro_rules! summed_in_wide {
     () => {
         #[inline]
@@ -166,7 +166,7 @@ macro_rules! halves {
                 summed_in_wide!();
                 #[inline]
                 fn of_f64(number: f64) -> Self { Self::from_f64(number) }
-                // Integers beyond 2^53 are rounded twice, to a neighbour at worst.
+                // Integers beyond 2^53 are rounded twice, so the result may be a neighbour of the nearest number.
                 #[inline]
                 fn of_i64(number: i64) -> Self { Self::from_f64(number as f64) }
                 #[inline]
@@ -233,7 +233,7 @@ macro_rules! complexes {
                     let ([a, b], [c, d]) = (self, other);
                     [a * c - b * d, a * d + b * c]
                 }
-                /// Scaled by the divisor's larger part, as its square may be too large or too small where it is not.
+                /// Both are scaled by the larger part of the divisor, whose square could overflow or underflow otherwise.
                 #[inline]
                 fn over(self, other: Self) -> Self {
                     let ([a, b], [c, d]) = (self, other);
@@ -265,7 +265,7 @@ macro_rules! complexes {
 
 complexes! { f64 f32 }
 
-/// Does something with a type of Rust that a [`DType`](crate::DType) stands for, and something else for the others.
+/// Evaluates an expression with the Rust type of a [`DType`](crate::DType), and another one for the other types.
 macro_rules! with_type {
     (
         $dtype:expr, $name:ident => $body:expr,
@@ -289,8 +289,8 @@ macro_rules! with_type {
 }
 pub(crate) use with_type;
 
-/// Does something with the type of Rust that computes for a [`DType`](crate::DType), and something else where there is
-/// none: for `bool`, and for half precision without the feature `half`.
+/// Evaluates an expression with the Rust type that computes for a [`DType`](crate::DType), and another one if there is none: for
+/// `bool`, and for half precision without the feature `half`.
 macro_rules! with_number {
     ($dtype:expr, $number:ident => $body:expr, else $other:expr) => {
         $crate::tensor::number::with_type!(
@@ -319,8 +319,8 @@ macro_rules! with_number {
 }
 pub(crate) use with_number;
 
-/// Does something with a plain type of Rust as large and as aligned as elements of a [`DType`](crate::DType): what is
-/// moved is not looked at.
+/// Evaluates an expression with a plain Rust type that has the size and alignment of a [`DType`](crate::DType), for elements that
+/// are moved and not computed with.
 macro_rules! with_plain {
     ($dtype:expr, $plain:ident => $body:expr) => {
         $crate::tensor::number::with_type!(
@@ -338,12 +338,12 @@ macro_rules! with_plain {
 }
 pub(crate) use with_plain;
 
-/// Bytes as elements. They are whole and aligned wherever a view was made.
+/// Returns bytes as elements. The constructors of views check that they are whole and aligned.
 pub(crate) fn elements<T: Pod>(bytes: &[u8]) -> &[T] {
     bytemuck::cast_slice(bytes)
 }
 
-/// The same, to be written too.
+/// Returns mutable bytes as elements.
 pub(crate) fn elements_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
     bytemuck::cast_slice_mut(bytes)
 }

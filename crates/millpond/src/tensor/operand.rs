@@ -33,7 +33,7 @@ pub(super) fn beside<R>(
     }
 }
 
-/// One operand of an operation: a tensor, a view, or a number. What takes one takes `&tensor` and `0.5` alike.
+/// An operand of an operation: a tensor, a view, or a number. Functions that take one accept `&tensor` and `0.5` alike.
 #[derive(Debug)]
 pub struct Operand<'a>(Kind<'a>);
 
@@ -89,7 +89,7 @@ numbers! { half::f16 half::bf16 }
 numbers! { num_complex::Complex<f32> num_complex::Complex<f64> }
 
 impl<'a> Operand<'a> {
-    /// The tensor, if it is one.
+    /// Returns the tensor, or `None` if it is a number.
     pub(super) fn tensor(&self) -> Result<Option<TensorRef<'a>>, TensorError> {
         match self.0 {
             Kind::Tensor(tensor) => tensor.view().map(Some),
@@ -107,7 +107,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// The number, if it is one.
+    /// Returns the number, if it is one.
     pub(super) fn scalar(&self) -> Scalar {
         match self.0 {
             Kind::Scalar(scalar) => scalar,
@@ -115,7 +115,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// Sizes of its dimensions; a number has none.
+    /// Returns the sizes of its dimensions. A number has none.
     pub(super) fn shape(&self) -> &[usize] {
         match &self.0 {
             Kind::Tensor(tensor) => tensor.shape(),
@@ -124,9 +124,9 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// Refuses a tensor of another type, and a number that is none of it.
+    /// Returns an error for a tensor of another type, and for a number that the type cannot represent.
     ///
-    /// The shape is that of the other operand, for the error.
+    /// `shape` is the shape of the other operand, for the error.
     pub(super) fn expect(
         &self,
         operation: &'static str,
@@ -153,7 +153,7 @@ impl<'a> Operand<'a> {
         })
     }
 
-    /// Whether it is a number, or has just this shape with elements that follow one another.
+    /// Returns whether it is a number, or a contiguous tensor of exactly this shape.
     #[inline]
     pub(super) fn is_flat(&self, shape: &[usize]) -> bool {
         let layout = match &self.0 {
@@ -164,7 +164,7 @@ impl<'a> Operand<'a> {
         layout.shape() == shape && layout.is_contiguous()
     }
 
-    /// What of it goes to a loop over slices. It was found to be of the type, and flat.
+    /// Returns the operand of a loop over slices. The caller has checked that it has the type and is flat.
     #[inline]
     pub(super) fn side<T: Number>(&self) -> Side<'_, T> {
         let (bytes, layout) = match &self.0 {
@@ -175,8 +175,7 @@ impl<'a> Operand<'a> {
         Side::Each(&elements(bytes)[layout.offset()..][..layout.len()])
     }
 
-    /// A view of it in a shape that goes together with its own. A number is put into `one`. It was found to be of the
-    /// type.
+    /// Returns a view of it that is broadcast to a shape. A number is stored in `one`. The caller has checked the type.
     pub(super) fn repeated<'s>(
         &'s self,
         operation: &'static str,
@@ -193,7 +192,7 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// A number as an element of a type, in the first of these bytes.
+/// Returns the bytes of a number as an element of a type. The element is in the first of these bytes.
 pub(super) fn bytes_of(value: Scalar, dtype: DType) -> Result<[u8; 16], TensorError> {
     if !value.fits(dtype) {
         return Err(TensorError::Scalar { value, dtype });

@@ -1,12 +1,13 @@
-//! Single numbers, of any type of elements.
+//! Single numbers of any element type.
 
 use crate::dtype::DType;
 use std::fmt;
 
-/// A number: an element that was read, or one operand of an operation.
+/// A number: an element that was read, or an operand of an operation.
 ///
-/// As an operand it takes the tensor's type. Integers and fractions become elements of floating point, rounded; of integers
-/// only what they can hold; complex numbers take all but truth values, and those are elements of `bool` only.
+/// An operand is converted to the tensor's type. Elements of floating point accept integers and fractions, which are rounded.
+/// Integers accept only numbers that they can represent. Complex elements accept all numbers except truth values, which only
+/// elements of `bool` accept.
 ///
 /// ```
 /// use millpond::{DType, Scalar, Tensor};
@@ -20,7 +21,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Scalar {
-    /// Of floating point.
+    /// A number of floating point.
     Float(f64),
     /// A signed integer.
     Int(i64),
@@ -28,12 +29,12 @@ pub enum Scalar {
     UInt(u64),
     /// Real and imaginary part.
     Complex([f64; 2]),
-    /// True or false.
+    /// A truth value.
     Bool(bool),
 }
 
 impl Scalar {
-    /// The number in floating point, rounded where it has to be; none where it is complex.
+    /// Returns the number in floating point, rounded if necessary, or `None` if it is complex.
     #[must_use]
     pub fn to_f64(self) -> Option<f64> {
         match self {
@@ -45,19 +46,19 @@ impl Scalar {
         }
     }
 
-    /// The number as an integer; none where it is none or too large.
+    /// Returns the number as an integer, or `None` if it is not an integer or too large.
     #[must_use]
     pub fn to_i64(self) -> Option<i64> {
         i64::try_from(self.whole()?).ok()
     }
 
-    /// The number as an unsigned integer; none where it is none, negative or too large.
+    /// Returns the number as an unsigned integer, or `None` if it is not an integer, negative or too large.
     #[must_use]
     pub fn to_u64(self) -> Option<u64> {
         u64::try_from(self.whole()?).ok()
     }
 
-    /// The number as a truth value, if it is one.
+    /// Returns the truth value, or `None` if the number is not one.
     #[must_use]
     pub fn to_bool(self) -> Option<bool> {
         match self {
@@ -66,12 +67,12 @@ impl Scalar {
         }
     }
 
-    /// Real and imaginary part.
+    /// Returns the real and the imaginary part.
     #[must_use]
     pub fn to_complex(self) -> [f64; 2] {
         match self {
             Self::Complex(parts) => parts,
-            // Whatever else it is, it is real.
+            // All other numbers are real.
             real => [real.to_f64().unwrap_or_default(), 0.0],
         }
     }
@@ -81,7 +82,7 @@ impl Scalar {
             Self::Int(number) => Some(number.into()),
             Self::UInt(number) => Some(number.into()),
             Self::Bool(is) => Some(is.into()),
-            // What has no fraction and is not too large to be exact here.
+            // Numbers without a fraction that are small enough to be converted exactly.
             Self::Float(number) if number.trunc() == number && number.abs() < 1e19 * 4.0 => {
                 Some(number as i128)
             }
@@ -89,7 +90,7 @@ impl Scalar {
         }
     }
 
-    /// Whether elements of a type can hold it, rounded where they are of floating point.
+    /// Returns whether elements of a type can represent it, rounded if they are of floating point.
     pub(crate) fn fits(self, dtype: DType) -> bool {
         let within = |bits: u32, signed: bool| {
             let (least, most) = if signed {

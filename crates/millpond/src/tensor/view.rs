@@ -1,4 +1,4 @@
-//! Views that borrow: of tensors, and of slices that are no tensor's.
+//! Borrowed views of tensors and of slices.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -12,9 +12,9 @@ use crate::dtype::{DType, Element};
 use bytemuck::Pod;
 use std::io::{self, Write};
 
-/// A view of elements, to read, for as long as they are borrowed. Copied without a copy of the elements.
+/// A borrowed view of elements, for reading. Copying the view does not copy the elements.
 ///
-/// Of a [`Tensor`](super::Tensor) by [`view`](super::Tensor::view), or of a slice:
+/// [`view`](super::Tensor::view) returns one of a [`Tensor`](super::Tensor). Slices can be viewed too:
 ///
 /// ```
 /// use millpond::{Tensor, TensorRef};
@@ -27,20 +27,20 @@ use std::io::{self, Write};
 /// ```
 #[derive(Clone, Copy)]
 pub struct TensorRef<'a> {
-    /// Whole elements of the type, aligned for it.
+    /// Whole elements of the type, with its alignment.
     bytes: &'a [u8],
     /// The owner that allocated the memory, if that is a pool, tenant or source. Results computed from the elements are
     /// allocated there.
     home: Option<&'a Owner>,
     dtype: DType,
-    /// Its elements lie in `bytes`.
+    /// The layout. Its elements lie in `bytes`.
     layout: Layout,
 }
 
-/// A view of elements, to write too, for as long as they are borrowed. Nobody else sees them meanwhile, and no two of its
-/// elements share memory.
+/// A borrowed view of elements, for reading and writing. Nobody else has access to them during the borrow, and no two of its
+/// elements overlap.
 ///
-/// What makes another view of it takes this one; [`reborrow`](Self::reborrow) lends it for a while.
+/// Methods that return another view consume this one. [`reborrow`](Self::reborrow) lends it temporarily.
 ///
 /// ```
 /// use millpond::TensorMut;
@@ -54,12 +54,12 @@ pub struct TensorRef<'a> {
 /// # Ok::<(), millpond::TensorError>(())
 /// ```
 pub struct TensorMut<'a> {
-    /// Whole elements of the type, aligned for it.
+    /// Whole elements of the type, with its alignment.
     bytes: &'a mut [u8],
     /// The owner that allocated the memory, as in [`TensorRef`].
     home: Option<&'a Owner>,
     dtype: DType,
-    /// Its elements lie in `bytes`, each in a place of its own.
+    /// The layout. Its elements lie in `bytes` and do not overlap.
     layout: Layout,
 }
 
@@ -86,19 +86,19 @@ impl<'a> TensorRef<'a> {
         self.home
     }
 
-    /// A slice as a view of a shape, row after row.
+    /// Returns a view of a slice with a shape, row by row.
     ///
     /// # Errors
-    /// Where the shape has another number of elements.
+    /// Returns an error if the shape has another number of elements.
     pub fn from_slice<T: Element>(values: &'a [T], shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
         let layout = shaped(values.len(), shape.as_ref())?;
         Ok(Self::of(bytemuck::cast_slice(values), T::DTYPE, layout))
     }
 
-    /// Bytes as a view of a shape, row after row. They are whole elements of the type, aligned for it.
+    /// Returns a view of bytes with a shape, row by row. The bytes are whole elements of the type, with its alignment.
     pub(crate) fn from_bytes(bytes: &'a [u8], dtype: DType, shape: &[usize]) -> Result<Self, TensorError> {
         let layout = shaped(bytes.len() / dtype.size(), shape)?;
-        // Where nothing is, it is aligned for all types.
+        // An empty slice may be unaligned, so one that is aligned for all types replaces it.
         let bytes = if bytes.is_empty() {
             bytemuck::cast_slice::<u128, u8>(&[])
         } else {
@@ -108,7 +108,7 @@ impl<'a> TensorRef<'a> {
         Ok(Self::of(bytes, dtype, layout))
     }
 
-    /// Writes the elements' bytes in order, whether they follow one another in memory or not.
+    /// Writes the elements' bytes in order, contiguous or not.
     pub(crate) fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
         let size = self.dtype.size();
         if self.layout.is_contiguous() {
@@ -124,10 +124,10 @@ impl<'a> TensorRef<'a> {
         outcome
     }
 
-    /// The elements, where they follow one another in memory.
+    /// Returns the elements as a slice, if they are contiguous in memory.
     ///
     /// # Errors
-    /// Where they do not, or are of another type.
+    /// Returns an error if they are not contiguous or have another type.
     pub fn as_slice<T: Element>(&self) -> Result<&'a [T], TensorError> {
         expect(T::DTYPE, self.dtype)?;
         contiguous(&self.layout)?;
@@ -135,28 +135,28 @@ impl<'a> TensorRef<'a> {
         Ok(&self.plain::<T>()[start..start + self.layout.len()])
     }
 
-    /// An element.
+    /// Returns an element.
     ///
     /// # Errors
-    /// Where there is no such element.
+    /// Returns an error if there is no such element.
     pub fn get(&self, index: &[usize]) -> Result<Scalar, TensorError> {
         let place = self.layout.place(index)?;
         Ok(self.scalar(place))
     }
 
-    /// The only element of a tensor that has one.
+    /// Returns the only element of a tensor of one element.
     ///
     /// # Errors
-    /// Where there are none or several.
+    /// Returns an error if there are no elements or several.
     pub fn item(&self) -> Result<Scalar, TensorError> {
         let one = self.layout.changed(|layout| layout.reshape(&[]))?;
         Ok(self.scalar(one.offset()))
     }
 
-    /// The elements in order, copied out.
+    /// Copies the elements, in order, to a `Vec`.
     ///
     /// # Errors
-    /// Where they are of another type.
+    /// Returns an error if they have another type.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
         expect(T::DTYPE, self.dtype)?;
         if let Ok(elements) = self.as_slice() {
@@ -165,10 +165,10 @@ impl<'a> TensorRef<'a> {
         Ok(self.collect(|element: T| element))
     }
 
-    /// The elements in order, copied out, as truth values: what is not 0 is true.
+    /// Copies the elements, in order, to a `Vec` of truth values. Every value except 0 is true.
     ///
     /// # Errors
-    /// Where they are not of [`DType::Bool`].
+    /// Returns an error if they are not of type [`DType::Bool`].
     pub fn to_bools(&self) -> Result<Vec<bool>, TensorError> {
         expect(DType::Bool, self.dtype)?;
         Ok(self.collect(|byte: u8| byte != 0))
@@ -181,14 +181,14 @@ impl<'a> TensorRef<'a> {
         all
     }
 
-    /// Calls with the places of the elements in the memory, in the elements' order.
+    /// Calls `at` with the place of each element in the memory, in the order of the elements.
     pub(super) fn places(&self, mut at: impl FnMut(usize)) {
         let walk = Walk::in_order([&self.layout]);
         let [stride] = walk.strides;
         walk.rows(|[start]| (0..walk.len).for_each(|step| at(start + step * stride)));
     }
 
-    /// The element at a place of the memory.
+    /// Returns the element at a place of the memory.
     pub(super) fn scalar(&self, place: usize) -> Scalar {
         with_number!(
             self.dtype,
@@ -203,7 +203,7 @@ impl<'a> TensorRef<'a> {
         )
     }
 
-    /// All the memory the view lies in, as elements: of its type, or of a plain one as large.
+    /// Returns all the memory of the view as elements: of its type, or of a plain type of the same size.
     pub(super) fn plain<T: Pod>(&self) -> &'a [T] {
         elements(self.bytes)
     }
@@ -212,14 +212,14 @@ impl<'a> TensorRef<'a> {
         self.bytes
     }
 
-    /// Their bytes, of a view in which they follow one another.
+    /// Returns the bytes of the elements of a contiguous view.
     #[cfg(feature = "cuda")]
     pub(super) fn flat_bytes(&self) -> &'a [u8] {
         let size = self.dtype.size();
         &self.bytes[self.layout.offset() * size..][..self.len() * size]
     }
 
-    /// The elements of a view in which they follow one another.
+    /// Returns the elements of a contiguous view.
     #[inline]
     pub(super) fn flat<T: Pod>(&self) -> &'a [T] {
         &self.plain()[self.layout.offset()..][..self.layout.len()]
@@ -234,7 +234,7 @@ impl<'a> TensorRef<'a> {
         Self::of(self.bytes, self.dtype, layout).at_home(self.home)
     }
 
-    /// Where a change of the layout leads, in the same memory.
+    /// Returns a view of the same memory with a changed layout.
     #[inline]
     pub(super) fn viewed(
         mut self,
@@ -250,7 +250,7 @@ impl<'a> TensorRef<'a> {
     }
 }
 
-/// A view of one dimension; nothing is copied.
+/// Returns a view of one dimension. Nothing is copied.
 impl<'a, T: Element> From<&'a [T]> for TensorRef<'a> {
     fn from(values: &'a [T]) -> Self {
         let layout = Layout::vector(values.len());
@@ -258,7 +258,7 @@ impl<'a, T: Element> From<&'a [T]> for TensorRef<'a> {
     }
 }
 
-/// A view of one dimension; nothing is copied.
+/// Returns a view of one dimension. Nothing is copied.
 impl<'a, T: Element> From<&'a mut [T]> for TensorMut<'a> {
     fn from(values: &'a mut [T]) -> Self {
         let layout = Layout::vector(values.len());
@@ -285,10 +285,10 @@ impl<'a> TensorMut<'a> {
         Self { home, ..self }
     }
 
-    /// A slice as a view of a shape, row after row.
+    /// Returns a view of a slice with a shape, row by row.
     ///
     /// # Errors
-    /// Where the shape has another number of elements.
+    /// Returns an error if the shape has another number of elements.
     pub fn from_slice<T: Element>(
         values: &'a mut [T],
         shape: impl AsRef<[usize]>,
@@ -297,7 +297,7 @@ impl<'a> TensorMut<'a> {
         Ok(Self::of(bytemuck::cast_slice_mut(values), T::DTYPE, layout))
     }
 
-    /// Bytes as a view of a shape, row after row. They are whole elements of the type, aligned for it.
+    /// Returns a view of bytes with a shape, row by row. The bytes are whole elements of the type, with its alignment.
     pub(crate) fn from_bytes(
         bytes: &'a mut [u8],
         dtype: DType,
@@ -308,34 +308,34 @@ impl<'a> TensorMut<'a> {
         Ok(Self::of(bytes, dtype, layout))
     }
 
-    /// The same view, lent.
+    /// Lends the same view.
     pub fn reborrow(&mut self) -> TensorMut<'_> {
         TensorMut::of(self.bytes, self.dtype, self.layout).at_home(self.home)
     }
 
-    /// The same view, to read.
+    /// Returns the same view for reading.
     #[must_use]
     pub fn as_ref(&self) -> TensorRef<'_> {
         TensorRef::of(self.bytes, self.dtype, self.layout).at_home(self.home)
     }
 
-    /// The elements, where they follow one another in memory.
+    /// Returns the elements as a slice, if they are contiguous in memory.
     ///
     /// # Errors
-    /// Where they do not, or are of another type.
+    /// Returns an error if they are not contiguous or have another type.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
         self.as_ref().as_slice()
     }
 
-    /// The elements, to be written too, where they follow one another in memory.
+    /// Returns the elements as a mutable slice, if they are contiguous in memory.
     ///
     /// # Errors
-    /// Where they do not, or are of another type.
+    /// Returns an error if they are not contiguous or have another type.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
         self.reborrow().into_mut_slice()
     }
 
-    /// The elements as bytes, to be written too, where they follow one another in memory.
+    /// Returns the bytes of the elements as a mutable slice, if they are contiguous in memory.
     pub(crate) fn as_mut_bytes(&mut self) -> Result<&mut [u8], TensorError> {
         contiguous(&self.layout)?;
         let size = self.dtype.size();
@@ -343,10 +343,10 @@ impl<'a> TensorMut<'a> {
         Ok(&mut self.bytes[start..start + len])
     }
 
-    /// The same, for as long as the view would have lived.
+    /// Converts the view to a mutable slice with the lifetime of its borrow.
     ///
     /// # Errors
-    /// Where they do not follow one another in memory, or are of another type.
+    /// Returns an error if the elements are not contiguous in memory or have another type.
     pub fn into_mut_slice<T: Element>(self) -> Result<&'a mut [T], TensorError> {
         expect(T::DTYPE, self.dtype)?;
         contiguous(&self.layout)?;
@@ -357,7 +357,7 @@ impl<'a> TensorMut<'a> {
     /// Writes an element.
     ///
     /// # Errors
-    /// Where there is no such element, or the number is none of its type.
+    /// Returns an error if there is no such element, or if its type cannot represent the number.
     pub fn set(&mut self, index: &[usize], value: impl Into<Scalar>) -> Result<(), TensorError> {
         let place = self.layout.place(index)?;
         let one = Layout::contiguous(&[])?;
@@ -366,16 +366,16 @@ impl<'a> TensorMut<'a> {
         TensorMut::of(bytes, self.dtype, one).fill(value)
     }
 
-    /// The two sides of a place in a dimension, to be written apart from each other.
+    /// Splits the view at a place of a dimension into two views that can be written independently.
     ///
     /// # Errors
-    /// Where the place lies outside, and [`TensorError::Interleaved`] where the two sides lie between each other in memory.
-    /// Those of the first dimension of a contiguous tensor never do.
+    /// Returns an error if the place lies outside the dimension, and [`TensorError::Interleaved`] if the two parts are interleaved
+    /// in memory. Parts along the first dimension of a contiguous tensor are never interleaved.
     pub fn split_at(self, dim: usize, at: usize) -> Result<(Self, Self), TensorError> {
         let (first, second) = self.layout.split(dim, at)?;
         let (end, start) = match (first.last(), second.last()) {
             (Some(last), Some(_)) => (last + 1, second.offset()),
-            // Of nothing any part of the memory will do.
+            // A side without elements may have any part of the memory.
             (_, None) => (self.bytes.len() / self.dtype.size(), usize::MAX),
             (None, Some(_)) => (0, 0),
         };
@@ -394,18 +394,18 @@ impl<'a> TensorMut<'a> {
         ))
     }
 
-    /// The same, for as long as the view would have lived.
+    /// Returns all the memory of the view as elements, with the lifetime of its borrow.
     #[cfg(feature = "ndarray")]
     pub(super) fn into_plain<T: Pod>(self) -> &'a mut [T] {
         elements_mut(self.bytes)
     }
 
-    /// All the memory the view lies in, as elements.
+    /// Returns all the memory of the view as elements.
     pub(super) fn plain_mut<T: Pod>(&mut self) -> &mut [T] {
         elements_mut(self.bytes)
     }
 
-    /// The elements of a view in which they follow one another.
+    /// Returns the elements of a contiguous view.
     #[inline]
     pub(super) fn flat_mut<T: Pod>(&mut self) -> &mut [T] {
         let (start, len) = (self.layout.offset(), self.layout.len());
@@ -416,7 +416,7 @@ impl<'a> TensorMut<'a> {
         &self.layout
     }
 
-    /// Where a change of the layout leads, in the same memory.
+    /// Returns a view of the same memory with a changed layout.
     #[inline]
     pub(super) fn viewed(
         mut self,
@@ -433,48 +433,48 @@ impl<'a> TensorMut<'a> {
     }
 }
 
-/// What tensors and views say of their layout.
+/// Defines the methods of tensors and views that describe their layout.
 macro_rules! facts {
     () => {
-        /// Sizes of the dimensions.
+        /// Returns the sizes of the dimensions.
         #[must_use]
         pub fn shape(&self) -> &[usize] {
             self.layout.shape()
         }
 
-        /// How many elements lie between neighbours along each dimension.
+        /// Returns the distance of neighbours along each dimension, in elements.
         #[must_use]
         pub fn strides(&self) -> &[usize] {
             self.layout.strides()
         }
 
-        /// Dimensions.
+        /// Returns the number of dimensions.
         #[must_use]
         pub fn rank(&self) -> usize {
             self.layout.rank()
         }
 
-        /// The size of a dimension.
+        /// Returns the size of a dimension.
         ///
         /// # Errors
-        /// Where there is no such dimension.
+        /// Returns an error if there is no such dimension.
         pub fn size(&self, dim: usize) -> Result<usize, TensorError> {
             self.layout.size(dim)
         }
 
-        /// Elements.
+        /// Returns the number of elements.
         #[must_use]
         pub fn len(&self) -> usize {
             self.layout.len()
         }
 
-        /// Whether there are none.
+        /// Returns whether there are no elements.
         #[must_use]
         pub fn is_empty(&self) -> bool {
             self.len() == 0
         }
 
-        /// Whether the elements follow one another in memory, those of the last dimension first.
+        /// Returns whether the elements are contiguous in memory, in row-major order.
         #[must_use]
         pub fn is_contiguous(&self) -> bool {
             self.layout.is_contiguous()
@@ -492,7 +492,7 @@ impl Tensor {
 impl TensorRef<'_> {
     facts!();
 
-    /// The elements' type.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -502,14 +502,14 @@ impl TensorRef<'_> {
 impl TensorMut<'_> {
     facts!();
 
-    /// The elements' type.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 }
 
-/// Elements that follow one another, as a shape.
+/// Returns the contiguous layout of a shape that has to have `found` elements.
 fn shaped(found: usize, shape: &[usize]) -> Result<Layout, TensorError> {
     let layout = Layout::contiguous(shape)?;
     if layout.len() == found {

@@ -1,4 +1,4 @@
-//! From one view to another: a part, another order of dimensions, another shape. The storage stays, nothing is copied.
+//! Views of views: a part, another order of dimensions, another shape. All share the storage, and nothing is copied.
 
 use super::Tensor;
 use super::batches::Batches;
@@ -9,74 +9,74 @@ use std::ops::RangeBounds;
 
 macro_rules! views {
     ($self:ident, [$($receiver:tt)*], $view:ty) => {
-        /// The same elements in another shape, as a view.
+        /// Returns a view of the same elements with another shape.
         ///
         /// # Errors
-        /// Where the shape has another number of elements, or they do not lie in memory so that a view could have it
+        /// Returns an error if the shape has another number of elements, or if the strides do not allow a view of this shape
         /// ([`TensorError::NotAView`]).
         #[inline]
         pub fn reshape($($receiver)*, shape: impl AsRef<[usize]>) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.reshape(shape.as_ref()))
         }
 
-        /// A part of a dimension.
+        /// Returns a view of a part of a dimension.
         ///
         /// # Errors
-        /// Where there is no such dimension, or the range does not lie inside.
+        /// Returns an error if there is no such dimension, or if the range does not lie inside it.
         #[inline]
         pub fn slice($($receiver)*, dim: usize, range: impl RangeBounds<usize>) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.slice(dim, range))
         }
 
-        /// Every `step`-th of a dimension, from its first on.
+        /// Returns a view of every `step`-th place of a dimension, starting with the first.
         ///
         /// # Errors
-        /// Where there is no such dimension, or the step is 0.
+        /// Returns an error if there is no such dimension, or if the step is 0.
         #[inline]
         pub fn step($($receiver)*, dim: usize, step: usize) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.step(dim, step))
         }
 
-        /// One place of a dimension; the dimension is then gone.
+        /// Returns a view of one place of a dimension. The view does not have this dimension.
         ///
         /// # Errors
-        /// Where there is no such dimension or place.
+        /// Returns an error if there is no such dimension or place.
         #[inline]
         pub fn select($($receiver)*, dim: usize, at: usize) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.select(dim, at))
         }
 
-        /// Two dimensions in each other's place.
+        /// Returns a view with two dimensions exchanged.
         ///
         /// # Errors
-        /// Where there is no such dimension.
+        /// Returns an error if there is no such dimension.
         #[inline]
         pub fn transpose($($receiver)*, one: usize, other: usize) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.transpose(one, other))
         }
 
-        /// Dimensions in another order, which names each of them once.
+        /// Returns a view with the dimensions in another order, which names each of them once.
         ///
         /// # Errors
-        /// Where it does not.
+        /// Returns an error if the order does not name each dimension once.
         #[inline]
         pub fn permute($($receiver)*, order: impl AsRef<[usize]>) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.permute(order.as_ref()))
         }
 
-        /// Without a dimension of size 1.
+        /// Returns a view without a dimension of size 1.
         ///
         /// # Errors
-        /// Where there is no such dimension, or its size is another.
+        /// Returns an error if there is no such dimension, or if its size is not 1.
         #[inline]
         pub fn squeeze($($receiver)*, dim: usize) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.squeeze(dim))
         }
 
-        /// With a dimension of size 1 more, at this place.
+        /// Returns a view with an additional dimension of size 1 at this index.
         ///
         /// # Errors
-        /// Where the place lies beyond the last dimension's end, or there would be too many.
+        /// Returns an error if the index is larger than the number of dimensions, or if there would be too many dimensions.
         #[inline]
         pub fn unsqueeze($($receiver)*, dim: usize) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.unsqueeze(dim))
@@ -86,21 +86,21 @@ macro_rules! views {
 
 macro_rules! repeats {
     ($view:ty) => {
-        /// Repeated along dimensions of size 1, and along new ones before the first: to the eye a tensor of the shape, in
-        /// memory what it was. It can be read and not be written.
+        /// Returns a view of the given shape, in which dimensions of size 1 are repeated and new dimensions are added before the
+        /// first. The view uses no additional memory. It can be read, but not written.
         ///
         /// # Errors
-        /// Where the shape is none that this one can be repeated to.
+        /// Returns an error if this shape cannot be broadcast to the given one.
         #[inline]
         pub fn broadcast_to(&self, shape: impl AsRef<[usize]>) -> Result<$view, TensorError> {
             self.viewed(|layout| layout.broadcast_to(shape.as_ref()))
         }
 
-        /// Views of so many places of a dimension at a time, in order; the last is short where they do not come out even.
-        /// Nothing is copied.
+        /// Returns an iterator over views of `size` places of a dimension, in order. The last view may be smaller. Nothing is
+        /// copied.
         ///
         /// # Errors
-        /// Where there is no such dimension, or the number is 0.
+        /// Returns an error if there is no such dimension, or if `size` is 0.
         #[inline]
         pub fn batches(&self, dim: usize, size: usize) -> Result<Batches<$view>, TensorError> {
             Batches::new(self.clone(), self.layout().size(dim)?, dim, size)
@@ -111,9 +111,9 @@ macro_rules! repeats {
 #[cfg(feature = "cuda")]
 pub(super) use {repeats, views};
 
-/// Elsewhere in the same memory: where a change of the layout leads.
+/// Returns a view of the same storage with a changed layout.
 ///
-/// The layout is changed where it will be, as it is large and to carry it takes longer than to change it.
+/// The layout is changed in place, because it is large and moving it takes longer than changing it.
 impl Tensor {
     #[inline]
     fn viewed(
@@ -126,7 +126,7 @@ impl Tensor {
     }
 }
 
-/// Views: other tensors of the same storage. None of these copies an element or calls an allocator.
+/// Views: other tensors of the same storage. None of these methods copies an element or calls an allocator.
 ///
 /// ```
 /// use millpond::Tensor;
@@ -139,7 +139,7 @@ impl Tensor {
 /// let sizes: Vec<usize> = table.batches(0, 2)?.map(|batch| batch.shape()[0]).collect();
 /// assert_eq!(sizes, [2, 1]);
 ///
-/// // Where the elements do not lie so, a view cannot have the shape; `reshaped` makes a copy then.
+/// / If the strides do not allow a view of the shape, `reshaped` makes a copy.
 /// let turned = table.transpose(0, 1)?;
 /// assert!(turned.reshape([12]).is_err());
 /// assert_eq!(turned.reshaped([12])?.to_vec::<i32>()?[..3], [0, 4, 8]);
@@ -150,13 +150,13 @@ impl Tensor {
     repeats!(Self);
 }
 
-/// Views of the same memory, for as long as it is borrowed.
+/// Views of the same memory, with the lifetime of its borrow.
 impl<'a> TensorRef<'a> {
     views!(self, [&self], TensorRef<'a>);
     repeats!(TensorRef<'a>);
 }
 
-/// Views of the same memory, which take the place of this one.
+/// Views of the same memory, which replace this one.
 impl<'a> TensorMut<'a> {
     views!(self, [self], TensorMut<'a>);
 }

@@ -1,21 +1,22 @@
-//! The elements of several layouts of one shape at once, row by row.
+//! Iterates over the elements of several layouts of one shape, row by row.
 //!
-//! Dimensions that lie alike in all of them are joined, so that what is contiguous is one row however many dimensions it
-//! has. A row is where each layout's elements begin; how many there are and how far apart is the same for all rows.
+//! Dimensions that can be joined in all layouts are joined, so that contiguous elements are one row regardless of the number of
+//! dimensions. A row is given by the place of its first element in each layout. The length and the strides are the same for all
+//! rows.
 
 use super::layout::{Layout, MAX_RANK};
 use std::cmp::Reverse;
 
-/// How to walk: rows of `len` elements, `strides` apart in each of the layouts.
+/// The description of an iteration: rows of `len` elements, `strides` apart in each of the layouts.
 ///
-/// Every row lies where its layout's elements do.
+/// Invariant: every row lies inside its layout's elements.
 pub(super) struct Walk<const N: usize> {
     pub(super) len: usize,
     pub(super) strides: [usize; N],
     first: [usize; N],
-    /// The first so many are the dimensions above the rows, the outermost first.
+    /// The first `outer` entries are the dimensions around the rows, the outermost first.
     dims: [Dim<N>; MAX_RANK],
-    /// None where there are no elements, and so no rows.
+    /// `None` if there are no elements, and so no rows.
     outer: Option<usize>,
 }
 
@@ -31,7 +32,7 @@ impl<const N: usize> Dim<N> {
         strides: [0; N],
     };
 
-    /// Whether this and the dimension inside of it are one in every layout.
+    /// Returns whether this dimension and the next inner one can be joined in every layout.
     fn joins(&self, inner: &Self) -> bool {
         let mut both = self.strides.iter().zip(inner.strides);
         both.all(|(outer, stride)| *outer == stride * inner.size)
@@ -39,13 +40,13 @@ impl<const N: usize> Dim<N> {
 }
 
 impl<const N: usize> Walk<N> {
-    /// In the order of the elements' indices.
+    /// Iterates in the order of the elements' indices.
     pub(super) fn in_order(layouts: [&Layout; N]) -> Self {
         Self::new(layouts, false)
     }
 
-    /// In whatever order memory is read and written best in: dimensions with smaller strides inside, the first layout's
-    /// before the others'.
+    /// Iterates in the order that is fastest for memory: dimensions with smaller strides are inner ones. The strides of the first
+    /// layout are compared before the others'.
     pub(super) fn in_any_order(layouts: [&Layout; N]) -> Self {
         Self::new(layouts, true)
     }
@@ -54,7 +55,7 @@ impl<const N: usize> Walk<N> {
         let shape = layouts.first().map_or(&[][..], |first| first.shape());
         debug_assert!(layouts.iter().all(|layout| layout.shape() == shape));
         if layouts.iter().all(|layout| layout.is_contiguous()) {
-            // One row, which the rest would find out with more ado: 1,000 elements are added in that time.
+            // A single row is handled first, because the general case below takes as long as 1,000 additions.
             let len = layouts.first().map_or(0, |first| first.len());
             return Self {
                 len,
@@ -100,7 +101,7 @@ impl<const N: usize> Walk<N> {
         }
     }
 
-    /// All dimensions, the outermost first, each with its size and strides; none where there are no elements.
+    /// Returns all dimensions, the outermost first, each with its size and strides, or `None` if there are no elements.
     #[cfg(feature = "cuda")]
     pub(super) fn dims(self) -> Option<impl Iterator<Item = (usize, [usize; N])>> {
         let outer = self.dims.into_iter().take(self.outer?);
@@ -108,7 +109,7 @@ impl<const N: usize> Walk<N> {
         Some(dims.chain([(self.len, self.strides)]))
     }
 
-    /// Calls with the places at which each row begins.
+    /// Calls `row` with the place at which each row begins in each layout.
     #[inline]
     pub(super) fn rows(&self, mut row: impl FnMut([usize; N])) {
         let Some(outer) = self.outer.map(|rank| &self.dims[..rank]) else {
@@ -118,7 +119,7 @@ impl<const N: usize> Walk<N> {
         let mut places = self.first;
         loop {
             row(places);
-            // The innermost dimension that has another place goes on to it, those inside of it begin again.
+            // The innermost dimension that has another place advances to it. The dimensions inside it restart at 0.
             let mut dims = outer.iter().zip(&mut at).rev();
             loop {
                 let Some((dim, at)) = dims.next() else {
