@@ -1,5 +1,4 @@
-//! Exchange with `ndarray`, both ways, without a copy: what is borrowed there is borrowed here, and what is owned there is
-//! taken over with its memory.
+//! Conversions from and to `ndarray` without a copy: borrowed arrays become borrowed views, and owned arrays keep their memory.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -11,10 +10,10 @@ use ndarray::{
     Array, ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Dimension, IxDyn, ShapeBuilder, StrideShape,
 };
 
-/// Shape and strides as ndarray's, and the memory from the first element to the last.
+/// Returns the shape and strides in ndarray's types, and the range of memory from the first element to the last.
 fn shaped(layout: &Layout) -> (StrideShape<IxDyn>, std::ops::Range<usize>) {
     if layout.len() == 0 {
-        // Strides lead nowhere, and those of ndarray would have to be 0.
+        // The strides have no meaning here, and ndarray requires them to be 0.
         return (IxDyn(layout.shape()).into(), 0..0);
     }
     let shape = IxDyn(layout.shape()).strides(IxDyn(layout.strides()));
@@ -29,9 +28,9 @@ fn overlapping(layout: &Layout) -> TensorError {
     }
 }
 
-/// The layout of an array whose elements fill a slice of `len`.
+/// Returns the layout of an array whose elements fill a slice of `len`.
 fn layout_of(shape: &[usize], strides: &[isize], len: usize) -> Result<Layout, TensorError> {
-    // The stride of a dimension of size 1 leads nowhere and may be anything.
+    // The stride of a dimension of size 1 has no meaning and may have any value.
     let strides: Option<Vec<usize>> = strides
         .iter()
         .zip(shape)
@@ -55,7 +54,7 @@ fn not_contiguous(shape: &[usize]) -> TensorError {
     }
 }
 
-/// Exchange with ndarray, with the feature `ndarray`.
+/// Conversions from and to ndarray, with the feature `ndarray`.
 ///
 /// ```
 /// use millpond::{DType, Tensor, TensorRef};
@@ -73,20 +72,20 @@ fn not_contiguous(shape: &[usize]) -> TensorError {
 /// # Ok::<(), millpond::TensorError>(())
 /// ```
 impl Tensor {
-    /// The elements as an array of ndarray's that borrows them.
+    /// Returns the elements as an ndarray view that borrows them.
     ///
     /// # Errors
-    /// Where they are of another type or share memory, as those of a broadcast tensor do.
+    /// Returns an error if they have another type or overlap, as the elements of a broadcast tensor do.
     pub fn as_ndarray<T: Element>(&self) -> Result<ArrayViewD<'_, T>, TensorError> {
         self.view()?.to_ndarray()
     }
 
-    /// An array of ndarray's as a tensor, in the array's own memory; nothing is copied. As with
-    /// [`from_vec`](Self::from_vec) no pool counts it.
+    /// Creates a tensor of an ndarray array, in the array's own memory. Nothing is copied. As for [`from_vec`](Self::from_vec), no
+    /// pool counts the memory.
     ///
     /// # Errors
-    /// Where some elements are in reversed order or share memory ([`TensorError::NotContiguous`]; its
-    /// `as_standard_layout` helps), and where it has too many dimensions. The memory is then given back.
+    /// Returns [`TensorError::NotContiguous`] if some elements are in reversed order or overlap (the array's `as_standard_layout`
+    /// fixes this), and an error if there are too many dimensions. The memory is then freed.
     pub fn from_ndarray<T: Element, D: Dimension>(array: Array<T, D>) -> Result<Self, TensorError> {
         let (shape, strides) = (array.shape().to_vec(), array.strides().to_vec());
         let (values, first) = array.into_raw_vec_and_offset();
@@ -99,10 +98,10 @@ impl Tensor {
 }
 
 impl<'a> TensorRef<'a> {
-    /// The elements as an array of ndarray's that borrows them.
+    /// Returns the elements as an ndarray view that borrows them.
     ///
     /// # Errors
-    /// Where they are of another type or share memory, as those of a broadcast tensor do.
+    /// Returns an error if they have another type or overlap, as the elements of a broadcast tensor do.
     pub fn to_ndarray<T: Element>(&self) -> Result<ArrayViewD<'a, T>, TensorError> {
         expect(T::DTYPE, self.dtype())?;
         let (shape, range) = shaped(self.layout());
@@ -110,11 +109,11 @@ impl<'a> TensorRef<'a> {
         ArrayViewD::from_shape(shape, elements).map_err(|_| overlapping(self.layout()))
     }
 
-    /// An array of ndarray's as a view that borrows its elements.
+    /// Returns a view that borrows the elements of an ndarray array.
     ///
     /// # Errors
-    /// Where there are other elements between its own, or some are in reversed order ([`TensorError::NotContiguous`]; its
-    /// `as_standard_layout` helps), and where it has too many dimensions.
+    /// Returns [`TensorError::NotContiguous`] if other elements lie between them, or if some are in reversed order (the array's
+    /// `as_standard_layout` fixes this), and an error if there are too many dimensions.
     pub fn from_ndarray<T: Element, D: Dimension>(array: ArrayView<'a, T, D>) -> Result<Self, TensorError> {
         let (shape, strides) = (array.shape().to_vec(), array.strides().to_vec());
         let elements = array
@@ -126,10 +125,10 @@ impl<'a> TensorRef<'a> {
 }
 
 impl<'a> TensorMut<'a> {
-    /// The elements as an array of ndarray's that borrows them, to write.
+    /// Converts the view to a mutable ndarray view.
     ///
     /// # Errors
-    /// Where they are of another type.
+    /// Returns an error if the elements have another type.
     pub fn into_ndarray<T: Element>(self) -> Result<ArrayViewMutD<'a, T>, TensorError> {
         expect(T::DTYPE, self.dtype())?;
         let layout = *self.layout();
@@ -138,10 +137,10 @@ impl<'a> TensorMut<'a> {
         ArrayViewMutD::from_shape(shape, elements).map_err(|_| overlapping(&layout))
     }
 
-    /// An array of ndarray's as a view that borrows its elements, to write.
+    /// Returns a mutable view that borrows the elements of an ndarray array.
     ///
     /// # Errors
-    /// As with [`TensorRef::from_ndarray`].
+    /// Returns the errors of [`TensorRef::from_ndarray`].
     pub fn from_ndarray<T: Element, D: Dimension>(
         array: ArrayViewMut<'a, T, D>,
     ) -> Result<Self, TensorError> {

@@ -18,19 +18,20 @@ use crate::dtype::DType;
 
 macro_rules! cast_into {
     ($self:ident, $view:expr) => {
-        /// The elements as another type, as Rust's `as` has it: integers wrap around, numbers of floating point are rounded
-        /// or cut off and stay inside what the type can hold, of complex numbers the real part is kept. As `bool` is what is
-        /// not 0. No memory is allocated.
+        /// Converts the elements to the type of the output, as Rust's `as` does: integers wrap around, numbers of floating point
+        /// are rounded or truncated and saturate, and complex numbers lose their imaginary part. In a conversion to `bool` every
+        /// value except 0 is true. Allocates nothing.
         ///
         /// # Errors
-        /// Where the output has another shape or cannot be written, and for half precision without the feature `half`.
+        /// Returns an error if the output has another shape or cannot be written, and for half precision without the feature
+        /// `half`.
         pub fn cast_into(&$self, out: &mut impl Output) -> Result<(), TensorError> {
             cast($view, out.output()?)
         }
     };
 }
 
-/// To another type.
+/// Conversions to another type.
 impl Tensor {
     cast_into!(self, self.view()?);
 
@@ -38,7 +39,7 @@ impl Tensor {
     /// If the elements already have the type, the result shares them.
     ///
     /// # Errors
-    /// When there is no memory for it, and for half precision without the feature `half`.
+    /// Returns an error if memory cannot be allocated, and for half precision without the feature `half`.
     pub fn cast(&self, dtype: DType) -> Result<SharedOrCopied, TensorError> {
         if dtype == self.dtype() {
             return Ok(SharedOrCopied::Shared(self.clone()));
@@ -51,14 +52,14 @@ impl Tensor {
     }
 }
 
-/// To another type, as with a [`Tensor`].
+/// Conversions to another type, as for a [`Tensor`].
 impl TensorRef<'_> {
     cast_into!(self, *self);
 
     /// Converts the elements to another type, in a new tensor of the same [pool](Tensor); see [`cast_into`](Self::cast_into).
     ///
     /// # Errors
-    /// When there is no memory for it, and for half precision without the feature `half`.
+    /// Returns an error if memory cannot be allocated, and for half precision without the feature `half`.
     pub fn cast(&self, dtype: DType) -> Result<Tensor, TensorError> {
         if dtype == self.dtype() {
             return self.to_tensor();
@@ -69,10 +70,10 @@ impl TensorRef<'_> {
     }
 }
 
-/// Elements that are looked at together on the way from one type to another.
+/// The number of elements that are converted together.
 pub(super) const TILE: usize = 64;
 
-/// Writes what was counted as elements of the output's type.
+/// Writes accumulated values as elements of the output's type.
 pub(super) fn store<W: Wide>(
     operation: &'static str,
     values: &[W],

@@ -1,4 +1,4 @@
-//! Tensors for people: brackets around every dimension, columns below one another, large ones in part.
+//! Text for people: brackets around every dimension, aligned columns, and a summary of large tensors.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -7,21 +7,21 @@ use super::view::{TensorMut, TensorRef};
 use crate::dtype::DType;
 use std::fmt;
 
-/// More elements are not shown in whole.
+/// The largest number of elements of a tensor that is shown completely.
 const WHOLE: usize = 1000;
-/// Of a dimension that is not shown in whole: as many from its beginning, and from its end.
+/// The number of places shown at the beginning and at the end of a summarised dimension.
 const EDGE: usize = 3;
-/// Columns of text after which a row goes on in the next line.
+/// The number of columns of text after which a row continues on the next line.
 const WIDTH: usize = 100;
 
-/// Half precision, of either kind, as its bits.
+/// Converts the bits of a half-precision number of either kind.
 pub(super) fn half_as_f64(dtype: DType, bits: u16) -> f64 {
     if dtype == DType::BF16 {
         return f32::from_bits(u32::from(bits) << 16).into();
     }
     let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
     let (exponent, fraction) = (u64::from(bits >> 10 & 31), f64::from(bits & 1023));
-    // By its bits, as `powi` need not be exact.
+    // The power is made from its bits, because `powi` may be inexact.
     let two_to = |power: u64| f64::from_bits((1023 + power) << 52);
     match exponent {
         0 => sign * fraction / two_to(24),
@@ -31,19 +31,19 @@ pub(super) fn half_as_f64(dtype: DType, bits: u16) -> f64 {
     }
 }
 
-/// How numbers of floating point are written, all of a tensor alike.
+/// The format of numbers of floating point, the same for all of a tensor.
 #[derive(Clone, Copy)]
 enum Style {
-    /// None has a fraction.
+    /// No number has a fraction.
     Whole,
-    /// With so many digits after the point.
+    /// With this number of digits after the point.
     Fixed(usize),
-    /// The same, and a power of ten.
+    /// With this number of digits after the point, and a power of ten.
     Scientific(usize),
 }
 
 impl Style {
-    /// For numbers that differ too much, are too large or too small to be read by their places, powers of ten.
+    /// Chooses powers of ten for numbers that differ too much, or are too large or too small for a fixed point.
     fn of(parts: impl Iterator<Item = f64>, digits: Option<usize>) -> Self {
         let (mut least, mut most, mut whole) = (f64::INFINITY, 0.0_f64, true);
         for part in parts.filter(|part| part.is_finite() && *part != 0.0) {
@@ -87,7 +87,7 @@ fn write(number: Scalar, style: Style) -> String {
     }
 }
 
-/// The places of a dimension that are shown; none stands for those left out.
+/// Returns the places of a dimension that are shown. `None` stands for those left out.
 fn shown(size: usize, summarised: bool) -> impl Iterator<Item = Option<usize>> {
     let cut = summarised && size > 2 * EDGE + 1;
     let (head, tail) = if cut { (EDGE, size - EDGE) } else { (size, size) };
@@ -95,7 +95,7 @@ fn shown(size: usize, summarised: bool) -> impl Iterator<Item = Option<usize>> {
     (0..head).map(Some).chain(gap).chain((tail..size).map(Some))
 }
 
-/// Text to be, dimension by dimension.
+/// The state of a tensor's text, which is built dimension by dimension.
 struct Picture {
     summarised: bool,
     style: Style,
@@ -124,7 +124,7 @@ impl Picture {
         Ok(picture)
     }
 
-    /// The elements that are shown.
+    /// Collects the elements that are shown.
     fn gather(&self, view: TensorRef<'_>, numbers: &mut Vec<Scalar>) -> Result<(), TensorError> {
         if view.rank() == 0 {
             numbers.push(view.item()?);
@@ -144,7 +144,7 @@ impl Picture {
                 *text += "[";
                 for (place, at) in shown(view.shape()[0], self.summarised).enumerate() {
                     if place > 0 {
-                        // Between matrices an empty line, between those of matrices two.
+                        // Matrices are separated by one empty line, and batches of matrices by two.
                         *text += ",";
                         *text += &"\n".repeat(rank - 1);
                         *text += &" ".repeat(depth + 1);
@@ -168,7 +168,7 @@ impl Picture {
                 Some(at) => write(view.select(0, at)?.item()?, self.style),
                 None => "...".to_owned(),
             };
-            // What stands for those left out needs no place of a column.
+            // The ellipsis for the places left out is narrower than a column.
             let width = if at.is_some() { self.width } else { 3 };
             if place > 0 {
                 *text += ",";
@@ -189,9 +189,9 @@ impl Picture {
     }
 }
 
-/// The elements in brackets, those of a tensor of more than 1,000 in part, then type and shape.
+/// Writes the elements in brackets, or a part of them if there are more than 1,000, followed by the type and the shape.
 ///
-/// A precision says how many digits follow the point.
+/// The precision of the format sets the number of digits after the point.
 ///
 /// ```
 /// use millpond::Tensor;
@@ -207,25 +207,25 @@ impl fmt::Display for Tensor {
     }
 }
 
-/// As a tensor.
+/// Writes the same text as for a [`Tensor`].
 impl fmt::Display for TensorRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
         let drawn = Picture::of(*self, f.precision()).and_then(|picture| picture.draw(*self, 0, &mut text));
-        // What is shown lies inside.
+        // The places that are shown lie inside the tensor.
         drawn.map_err(|_| fmt::Error)?;
         write!(f, "{text}\n{} {:?}", self.dtype(), self.shape())
     }
 }
 
-/// As a tensor.
+/// Writes the same text as for a [`Tensor`].
 impl fmt::Display for TensorMut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_ref().fmt(f)
     }
 }
 
-/// What it is, without its elements.
+/// Writes the properties without the elements.
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -243,7 +243,7 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// What it is, without its elements.
+/// Writes the properties without the elements.
 impl fmt::Debug for TensorRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -256,7 +256,7 @@ impl fmt::Debug for TensorRef<'_> {
     }
 }
 
-/// What it is, without its elements.
+/// Writes the properties without the elements.
 impl fmt::Debug for TensorMut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

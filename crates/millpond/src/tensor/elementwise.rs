@@ -1,8 +1,7 @@
-//! What arithmetic is made of: an operation on two elements carried to all of two tensors.
+//! The implementation of arithmetic: an operation on two elements, applied to all elements of two tensors.
 //!
-//! Where everything follows one another in memory, which is looked at once for all types, slices go to a loop of
-//! `kernel`; else layouts are walked row by row. Whatever is large is cut into parts first and done by several threads.
-//! What can be refused is, before anything is written.
+//! Contiguous operands, which are recognised once for all types, are slices in a loop of `kernel`. Other layouts are iterated row
+//! by row. Large operations are first split into parts for several threads. All checks are made before anything is written.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -24,15 +23,15 @@ pub(super) enum Binary {
     Sub,
     Mul,
     Div,
-    /// The first from the second.
+    /// Subtracts the first from the second.
     SubFrom,
-    /// The second by the first.
+    /// Divides the second by the first.
     DivInto,
-    /// Adds a multiple of the second; the factor was found to be of the elements' type.
+    /// Adds a multiple of the second. The factor was checked to be representable by the elements' type.
     AddScaled(Scalar),
 }
 
-/// Does something with the function of an operation, which is compiled for each by itself.
+/// Evaluates an expression with the function of an operation, so that it is compiled for each operation.
 macro_rules! with_binary {
     ($binary:expr, $number:ty, $function:ident => $body:expr) => {
         match $binary {
@@ -70,7 +69,7 @@ macro_rules! with_binary {
 }
 
 impl Binary {
-    /// The last of them, where the factor is a number of the type.
+    /// Returns [`AddScaled`](Self::AddScaled), or an error if the type cannot represent the factor.
     pub(super) fn scaled(factor: Scalar, dtype: DType) -> Result<Self, TensorError> {
         if factor.fits(dtype) {
             return Ok(Self::AddScaled(factor));
@@ -78,7 +77,7 @@ impl Binary {
         Err(TensorError::Scalar { value: factor, dtype })
     }
 
-    /// A new tensor. What is contiguous is written once, to memory of which nothing is known before.
+    /// Returns a new tensor. Contiguous results are written once, to memory that is not initialised before.
     pub(super) fn make(
         self,
         operation: &'static str,
@@ -109,7 +108,7 @@ impl Binary {
         )
     }
 
-    /// Into an output, whose shape has to be the result's.
+    /// Writes to an output, whose shape has to be the shape of the result.
     pub(super) fn write_into(
         self,
         operation: &'static str,
@@ -159,7 +158,7 @@ impl Binary {
         })
     }
 
-    /// In place.
+    /// Writes the result in place.
     pub(super) fn assign(
         self,
         operation: &'static str,
@@ -200,7 +199,7 @@ impl Binary {
         })
     }
 
-    /// Which of both divides the other, if one does.
+    /// Returns the operand that is the divisor, if there is one.
     pub(super) fn divisor<S>(self, left: S, right: S) -> Option<S> {
         match self {
             Self::Div => Some(right),
@@ -209,7 +208,7 @@ impl Binary {
         }
     }
 
-    /// Refuses to divide integers by 0.
+    /// Returns an error for a division of integers by 0.
     fn check<T: Number>(
         self,
         operation: &'static str,
@@ -230,7 +229,7 @@ impl Binary {
         Ok(())
     }
 
-    /// The same for divisors that lie in any way.
+    /// Does the same for divisors of any layout.
     fn check_all(
         self,
         operation: &'static str,
@@ -260,7 +259,7 @@ impl Binary {
     }
 }
 
-/// `out = f(left, right)`, all of one shape.
+/// Computes `out = f(left, right)`. All have one shape.
 fn write<T: Number>(
     out: (&mut [T], &Layout),
     left: (&[T], &Layout),
@@ -282,7 +281,7 @@ fn write<T: Number>(
     });
 }
 
-/// `out = f(out, right)`, both of one shape.
+/// Computes `out = f(out, right)`. Both have one shape.
 fn update<T: Number>(out: (&mut [T], &Layout), right: (&[T], &Layout), f: impl Fn(T, T) -> T + Copy) {
     let walk = Walk::in_any_order([out.1, right.1]);
     let (out, right, len) = (out.0, right.0, walk.len);
@@ -299,7 +298,7 @@ fn update<T: Number>(out: (&mut [T], &Layout), right: (&[T], &Layout), f: impl F
     });
 }
 
-/// A row of elements that follow one another, or one for all.
+/// Returns a row of contiguous elements, or one element for the whole row.
 #[inline]
 fn side<T: Copy>(elements: &[T], start: usize, step: usize, len: usize) -> Side<'_, T> {
     if step == 0 {
@@ -313,9 +312,9 @@ pub(super) fn refuse<R>(operation: &'static str, dtype: DType) -> Result<R, Tens
     Err(TensorError::Unsupported { operation, dtype })
 }
 
-/// What an operation writes, wherever it is.
+/// An output of an operation, on the host or on a device.
 pub(super) trait Written {
-    /// Type and shape.
+    /// Returns the type and the shape.
     fn facts(&self) -> (DType, &[usize]);
 }
 
@@ -325,7 +324,7 @@ impl Written for TensorMut<'_> {
     }
 }
 
-/// Refuses an output of another type or shape than the result has.
+/// Returns an error if the output has another type or shape than the result.
 pub(super) fn output(
     operation: &'static str,
     out: &impl Written,

@@ -1,10 +1,10 @@
-//! Loops over elements that follow one another, compiled for the vectors that the processor turns out to have.
+//! Loops over contiguous elements, compiled for the vector instructions that the processor has.
 //!
-//! Every x86-64 has vectors of 16 bytes, most have AVX2's of 32; which it is is looked up when the program runs. With them
-//! comes no other arithmetic: products and sums are rounded apart, never fused, so that results are the same on all.
+//! Every x86-64 processor has vectors of 16 bytes, and most have AVX2's of 32. The code checks this at run time. The arithmetic is
+//! the same with both: products and sums are rounded separately and never fused, so the results are equal on all processors.
 //!
-//! All unsafe code of element-wise operations is here: the step into a function that is compiled for AVX2, and the one from
-//! memory of which nothing was known to elements, all of which a loop has written.
+//! All unsafe code of element-wise operations is in this file: the call of a function that is compiled for AVX2, and the conversion
+//! of uninitialised memory to elements after a loop has written all of them.
 
 use super::threads;
 use crate::block::{ALIGN, Owner};
@@ -13,14 +13,15 @@ use crate::error::AllocError;
 use bytemuck::AnyBitPattern;
 use std::mem::MaybeUninit;
 
-/// A loop. What implements it says `#[inline(always)]`: only so it becomes part of each function it is compiled in.
+/// A loop. Implementations are marked `#[inline(always)]`, because they have to be inlined into each function that they are
+/// compiled in.
 pub(super) trait Kernel {
     type Output;
 
     fn run(self) -> Self::Output;
 }
 
-/// Runs a loop with the widest vectors there are.
+/// Runs a loop with the widest vectors that the processor has.
 #[inline]
 pub(super) fn run<K: Kernel>(kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
@@ -37,7 +38,7 @@ fn with_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run()
 }
 
-/// One operand: an element for each of the output's, or one for all.
+/// One operand: an element for each element of the output, or one for all.
 #[derive(Clone, Copy)]
 pub(super) enum Side<'a, T> {
     Each(&'a [T]),
@@ -45,7 +46,7 @@ pub(super) enum Side<'a, T> {
 }
 
 impl<'a, T: Copy> Side<'a, T> {
-    /// What belongs to the first `at` elements, and what to the others.
+    /// Splits the operand into its first `at` elements and the rest.
     fn split(self, at: usize) -> [Self; 2] {
         match self {
             Self::Each(each) => {
@@ -56,7 +57,7 @@ impl<'a, T: Copy> Side<'a, T> {
         }
     }
 
-    /// How many of so many elements there is one for.
+    /// Returns the number of elements, at most `len`, for which the operand has one.
     fn at_most(&self, len: usize) -> usize {
         match self {
             Self::Each(each) => each.len().min(len),
@@ -65,7 +66,7 @@ impl<'a, T: Copy> Side<'a, T> {
     }
 }
 
-/// `out = f(out, right)`.
+/// Computes `out = f(out, right)`.
 struct Update<'a, T, F> {
     out: &'a mut [T],
     right: Side<'a, T>,
@@ -92,13 +93,13 @@ impl<T: Copy, F: Fn(T, T) -> T> Kernel for Update<'_, T, F> {
     }
 }
 
-/// `out = f(out, right)`, element by element.
+/// Computes `out = f(out, right)`, element by element.
 #[inline]
 pub(super) fn update<T: Copy>(out: &mut [T], right: Side<'_, T>, f: impl Fn(T, T) -> T) {
     run(Update { out, right, f });
 }
 
-/// `out = f(left, right)`. Writes every element of the output that both have one for.
+/// Computes `out = f(left, right)`. Writes every element of the output for which both operands have one.
 struct Write<'a, T, F> {
     out: &'a mut [MaybeUninit<T>],
     left: Side<'a, T>,
@@ -137,16 +138,16 @@ impl<T: Copy, F: Fn(T, T) -> T> Kernel for Write<'_, T, F> {
     }
 }
 
-/// `out = f(left, right)`, element by element.
+/// Computes `out = f(left, right)`, element by element.
 #[inline]
 pub(super) fn write<T: Copy>(out: &mut [T], left: Side<'_, T>, right: Side<'_, T>, f: impl Fn(T, T) -> T) {
     let len = out.len();
-    // SAFETY: elements lie as those do of which nothing is known; all that the kernel writes are elements.
+    // SAFETY: `MaybeUninit<T>` has the layout of `T`, and the kernel writes only initialised elements.
     let out = unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<MaybeUninit<T>>(), len) };
     run(Write { out, left, right, f });
 }
 
-/// The same as a new buffer: as long as the operands, or as the shorter of them.
+/// Returns the result as a new buffer, which is as long as the shorter operand.
 pub(super) fn make<T: AnyBitPattern + Send + Sync>(
     owner: Owner,
     left: &[T],
@@ -157,11 +158,11 @@ pub(super) fn make<T: AnyBitPattern + Send + Sync>(
     let mut out = Buffer::<MaybeUninit<T>>::uninit(owner, len, ALIGN)?;
     let parts = threads::parts(out.bytes());
     write_parts(&mut out, Side::Each(left), right, f, parts);
-    // SAFETY: every element was written just now, as each operand has one for it.
+    // SAFETY: every element was just written, because each operand has one for it.
     Ok(unsafe { out.assume_init() })
 }
 
-/// In so many parts, at once. Writes every element of the output that both have one for.
+/// Computes the result in `parts` parallel parts. Writes every element of the output for which both operands have one.
 fn write_parts<T: Copy + Send + Sync>(
     out: &mut [MaybeUninit<T>],
     left: Side<'_, T>,

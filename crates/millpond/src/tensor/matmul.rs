@@ -1,8 +1,8 @@
-//! Products of matrices, and of many at once.
+//! Products of matrices and of batches of matrices.
 //!
-//! Of `f32` and `f64` a library forms them. The others are formed here: some rows and columns at a time, whose sums stay in
-//! registers and the nearest cache while both matrices are read in order. Integers are counted in their own type, which
-//! comes to the same as if they were cut off in the end; what else there is in a wider one.
+//! A library computes those of `f32` and `f64`. The others are computed here, some rows and columns at a time, so that their sums
+//! stay in registers and the nearest cache while both matrices are read in order. Integers are accumulated in their own type, which
+//! gives the same result as truncation at the end. The other types are accumulated in a wider one.
 
 #[cfg(feature = "matrixmultiply")]
 mod gemm;
@@ -18,7 +18,7 @@ use super::operand::{Operand, beside};
 use super::threads;
 use super::view::{TensorMut, TensorRef};
 
-/// The shape of the product: that of the last two dimensions, after what the others are together.
+/// Returns the shape of the product: the broadcast leading dimensions, followed by the two dimensions of the product matrix.
 pub(super) fn shape_of(
     operation: &'static str,
     left: &[usize],
@@ -42,11 +42,11 @@ pub(super) fn shape_of(
     }
 }
 
-/// Rows and columns of an output that are formed at a time.
+/// The number of rows and columns of an output that are computed at a time.
 const ROWS: usize = 4;
 const COLUMNS: usize = 64;
 
-/// One of two factors: its elements, where the first lies, how far rows and columns are apart.
+/// One of two factors: its elements, the place of the first, and the strides of rows and columns.
 #[derive(Clone, Copy)]
 struct Factor<'a, T> {
     elements: &'a [T],
@@ -69,12 +69,12 @@ impl<'a, T: Number> Factor<'a, T> {
     }
 }
 
-/// The sums of products for so many rows and columns from a place on.
+/// The sums of products for some rows and columns.
 struct Tile<'a, T: Number> {
     left: Factor<'a, T>,
     right: Factor<'a, T>,
     inner: usize,
-    /// The first row and column, and how many.
+    /// The first row and column, and the numbers of rows and columns.
     from: [usize; 2],
     many: [usize; 2],
 }
@@ -116,7 +116,7 @@ fn plain<T: Number>(left: &TensorRef<'_>, right: &TensorRef<'_>, out: &mut Tenso
     let ([row_step, column_step], origin) = (pair(out.strides()), out.layout().offset());
     let (left, right) = (Factor::<T>::of(left), Factor::<T>::of(right));
     let out = out.plain_mut::<T>();
-    // Down the rows first: these columns of the second matrix stay in a cache meanwhile.
+    // The rows are the inner loop, because these columns of the second matrix then stay in a cache.
     for start in (0..width).step_by(COLUMNS) {
         for first in (0..height).step_by(ROWS) {
             let many = [ROWS.min(height - first), COLUMNS.min(width - start)];
@@ -138,7 +138,7 @@ fn plain<T: Number>(left: &TensorRef<'_>, right: &TensorRef<'_>, out: &mut Tenso
     }
 }
 
-/// One product, on one thread.
+/// Computes one product on one thread.
 fn one(left: &TensorRef<'_>, right: &TensorRef<'_>, out: &mut TensorMut<'_>) -> Result<(), TensorError> {
     #[cfg(feature = "matrixmultiply")]
     if gemm::multiply(*left, *right, out) {
@@ -154,10 +154,10 @@ fn one(left: &TensorRef<'_>, right: &TensorRef<'_>, out: &mut TensorMut<'_>) -> 
     )
 }
 
-/// Multiplications below which a product takes one thread.
+/// The number of multiplications below which a product uses one thread.
 const LEAST: usize = if cfg!(test) { 1 << 6 } else { 1 << 20 };
 
-/// One product, its rows or columns on so many threads at most.
+/// Computes one product, with its rows or columns in at most `parts` parallel parts.
 fn product(
     left: TensorRef<'_>,
     right: TensorRef<'_>,
@@ -184,7 +184,7 @@ fn product(
     one.and(other)
 }
 
-/// Products of as many matrices each as the dimensions before the last two have places.
+/// Computes a product of matrices for each place of the dimensions before the last two.
 fn products(
     left: TensorRef<'_>,
     right: TensorRef<'_>,
@@ -217,7 +217,7 @@ fn products(
     }
 }
 
-/// A factor of two dimensions or more, with those before its last two repeated to those of the product's shape.
+/// Returns a factor of two dimensions or more whose leading dimensions are broadcast to those of the product's shape.
 pub(super) fn batched(
     operation: &'static str,
     layout: &Layout,
@@ -237,7 +237,7 @@ fn multiply(
     let shape = shape_of(operation, left.shape(), other.shape())?;
     other.expect(operation, left.dtype(), left.shape())?;
     output(operation, &out, left.dtype(), &shape)?;
-    // A number has no two dimensions.
+    // `shape_of` has refused numbers.
     let Some(right) = other.tensor()? else {
         return Ok(());
     };
@@ -246,7 +246,7 @@ fn multiply(
         0 | 1 => 1,
         pays => threads::threads().min(pays),
     };
-    // Many matrices beside each other and one for them all are one product of more rows.
+    // Many matrices times a single one are one product of a matrix with more rows.
     if left.rank() > 2 && right.rank() == 2 && !out.is_empty() {
         let rows = out.len() / right.shape()[1];
         let tall = (
@@ -262,7 +262,7 @@ fn multiply(
     products(left, right, out, parts)
 }
 
-/// Numbers of two dimensions, as matrices have.
+/// Returns the two numbers of a matrix's dimensions.
 fn pair(numbers: &[usize]) -> [usize; 2] {
     [numbers[0], numbers[1]]
 }
@@ -274,7 +274,8 @@ macro_rules! matmul {
         /// [`add`](Self::add), and each pair of matrices is multiplied.
         ///
         /// # Errors
-        /// Where they are none, their sizes do not go together or types differ, and when there is no memory for it.
+        /// Returns an error if the operands are not matrices, if their sizes or types do not match, or if memory cannot be
+        /// allocated.
         pub fn matmul<'b>(&$self, other: impl Into<Operand<'b>>) -> Result<Tensor, TensorError> {
             let (view, other) = ($view, other.into());
             let shape = shape_of("matmul", view.shape(), other.shape())?;
@@ -285,12 +286,12 @@ macro_rules! matmul {
             Ok(out)
         }
 
-        /// The same into an output. No memory of a pool is allocated; with the feature `matrixmultiply` that library takes
-        /// room for parts of `f32` and `f64` matrices from the program's allocator.
+        /// Writes the product to an output. Allocates nothing from a pool. With the feature `matrixmultiply` that library allocates
+        /// space for parts of `f32` and `f64` matrices from the program's allocator.
         ///
         /// # Errors
-        /// Where they are none, their sizes do not go together, the output has another or cannot be written, and where types
-        /// differ.
+        /// Returns an error if the operands are not matrices, if their sizes or types do not match, or if the output has another
+        /// shape or cannot be written.
         pub fn matmul_into<'b>(
             &$self,
             other: impl Into<Operand<'b>>,
@@ -320,7 +321,7 @@ impl Tensor {
     matmul!(self, self.view()?);
 }
 
-/// Products of matrices, as with a [`Tensor`].
+/// Products of matrices, as for a [`Tensor`].
 impl TensorRef<'_> {
     matmul!(self, *self);
 }

@@ -1,8 +1,8 @@
-//! Sums and products of vectors. What is added up is counted in `f64`, `i64` or `u64` and rounded once, in the end.
+//! Sums and products of vectors. They are accumulated in `f64`, `i64` or `u64` and rounded once at the end.
 //!
-//! The order of additions is decided by shape and strides alone: a long row is halved until its parts are short, each of
-//! them is added up in lanes, and halves are added on the way back. So a result is the same at every run, for any number of
-//! threads and on every processor, and errors grow with the logarithm of the length.
+//! Only the shape and the strides decide the order of additions: a long row is halved until its parts are short, each part is added
+//! in lanes, and the halves are added on the way back. A result is therefore the same in every run, for any number of threads and
+//! on every processor, and errors grow with the logarithm of the length.
 
 use super::Tensor;
 use super::arithmetic::Output;
@@ -19,18 +19,18 @@ use super::view::{TensorMut, TensorRef};
 use super::walk::Walk;
 use crate::dtype::DType;
 
-/// Sums that are formed beside each other, so that none waits for another.
+/// The number of independent partial sums, so that no addition waits for another.
 const LANES: usize = 16;
-/// Elements of a row that are added up without a halving: few enough to be a part of what a cache holds, and many enough
-/// that a halving costs nothing beside them.
+/// The length up to which a row is not halved: short enough for a part of the cache, and long enough that the cost of halving is
+/// negligible.
 const SHORT: usize = if cfg!(test) { 1 << 6 } else { 1 << 14 };
 
-/// Where to halve a row: so that the first half is whole short ones.
+/// Returns the place at which a row is halved. The first half is a multiple of `SHORT`.
 fn half(len: usize) -> usize {
     (len / 2).next_multiple_of(SHORT).min(len)
 }
 
-/// The sum of what is made of elements of one row.
+/// The sum of a function of the elements of one row.
 struct SumRow<'a, T, F> {
     row: &'a [T],
     widen: F,
@@ -96,7 +96,7 @@ fn sum_all<T: Copy + Sync, W: Wide>(
     sum
 }
 
-/// Sums along a dimension of `many` elements that are `apart`; the other dimensions are those of `layout` and of the output.
+/// Sums along a dimension of `many` elements that are `apart`. The other dimensions are those of `layout` and of the output.
 fn sum_along<T: Copy + Sync, W: Wide>(
     from: &[T],
     (layout, many, apart): (&Layout, usize, usize),
@@ -112,9 +112,9 @@ fn sum_along<T: Copy + Sync, W: Wide>(
             let mut tile = [W::default(); TILE];
             let tile = &mut tile[..TILE.min(walk.len - first)];
             let start = start + first * from_step;
-            // Of none the sum is 0, and there is no memory to look at.
+            // The sum of no elements is 0, and there is no memory to read.
             if apart == 1 && many > 0 {
-                // Each sum's own elements follow one another.
+                // The elements of each sum are contiguous.
                 for (at, sum) in tile.iter_mut().enumerate() {
                     *sum = sum_row(&from[start + at * from_step..][..many], widen, 1);
                 }
@@ -135,7 +135,7 @@ fn sum_along<T: Copy + Sync, W: Wide>(
     result
 }
 
-/// The sum of products of two rows of one length.
+/// The sum of products of two rows of the same length.
 struct DotRow<'a, T> {
     left: &'a [T],
     right: &'a [T],
@@ -182,7 +182,7 @@ fn dot_row<T: Number>(left: &[T], right: &[T], parts: usize) -> T::Wide {
     one.plus(other)
 }
 
-/// The sum of products of elements, of one dimension and as many both.
+/// Returns the sum of products of elements. Both views have one dimension and the same length.
 fn dot_all<T: Number>(left: TensorRef<'_>, right: TensorRef<'_>) -> T::Wide {
     if left.is_contiguous() && right.is_contiguous() {
         let parts = threads::parts(left.len() * size_of::<T>());
@@ -202,7 +202,7 @@ fn dot_all<T: Number>(left: TensorRef<'_>, right: TensorRef<'_>) -> T::Wide {
     sum
 }
 
-/// The type of sums along a dimension: integers are counted in 64 bits, truth values too.
+/// Returns the type of sums along a dimension. Sums of integers and truth values have 64 bits.
 pub(super) fn sum_dtype(dtype: DType) -> DType {
     match dtype {
         DType::I8 | DType::I16 | DType::I32 | DType::I64 => DType::I64,
@@ -244,7 +244,7 @@ fn sum_dim(of: TensorRef<'_>, dim: usize, out: &mut TensorMut<'_>) -> Result<(),
     )
 }
 
-/// Refuses what is not two vectors of a size.
+/// Returns an error unless the operands are two vectors of the same length.
 pub(super) fn vectors_only(
     operation: &'static str,
     left: &[usize],
@@ -266,7 +266,7 @@ fn dot(operation: &'static str, left: TensorRef<'_>, other: &Operand<'_>) -> Res
     other.expect(operation, left.dtype(), left.shape())?;
     let right = other.tensor()?;
     vectors_only(operation, left.shape(), other.shape(), right.is_some())?;
-    // What is no tensor has been refused.
+    // `vectors_only` has refused operands that are not tensors.
     let right = right.unwrap_or(left);
     with_number!(
         left.dtype(),
@@ -277,19 +277,19 @@ fn dot(operation: &'static str, left: TensorRef<'_>, other: &Operand<'_>) -> Res
 
 macro_rules! sums {
     ($self:ident, $view:expr) => {
-        /// The sum of all elements; of truth values, how many are true. Integers wrap around at 64 bits.
+        /// Returns the sum of all elements, or the number of true elements of a `bool` tensor. Integers wrap around at 64 bits.
         ///
         /// # Errors
-        /// For half precision without the feature `half`.
+        /// Returns an error for half precision without the feature `half`.
         pub fn sum(&$self) -> Result<Scalar, TensorError> {
             sum($view)
         }
 
-        /// The sum of all elements, into an output without dimensions, of the type that [`sum_dim`](Self::sum_dim) gives. No
-        /// memory is allocated.
+        /// Writes the sum of all elements to an output without dimensions, of the type of [`sum_dim`](Self::sum_dim). Allocates
+        /// nothing.
         ///
         /// # Errors
-        /// Where the output has another type or dimensions, or it cannot be written.
+        /// Returns an error if the output has another type, has dimensions, or cannot be written.
         pub fn sum_into(&$self, out: &mut impl Output) -> Result<(), TensorError> {
             let (view, mut out) = ($view, out.output()?);
             output("sum_into", &out, sum_dtype(view.dtype()), &[])?;
@@ -300,8 +300,8 @@ macro_rules! sums {
         /// of booleans have 64 bits.
         ///
         /// # Errors
-        /// Where there is no such dimension, when there is no memory for it, and for half precision without the feature
-        /// `half`.
+        /// Returns an error if there is no such dimension, if memory cannot be allocated, and for half precision without the
+        /// feature `half`.
         pub fn sum_dim(&$self, dim: usize) -> Result<Tensor, TensorError> {
             let view = $view;
             let gone = view.layout().gone(dim)?;
@@ -311,28 +311,29 @@ macro_rules! sums {
             Ok(out)
         }
 
-        /// The sums along a dimension, into an output. No memory is allocated.
+        /// Writes the sums along a dimension to an output. Allocates nothing.
         ///
         /// # Errors
-        /// Where there is no such dimension, the output has another type or shape than [`sum_dim`](Self::sum_dim) gives, or
-        /// it cannot be written.
+        /// Returns an error if there is no such dimension, if the output has another type or shape than the result of
+        /// [`sum_dim`](Self::sum_dim), or if it cannot be written.
         pub fn sum_dim_into(&$self, dim: usize, out: &mut impl Output) -> Result<(), TensorError> {
             sum_dim($view, dim, &mut out.output()?)
         }
 
-        /// The sum of the products of elements of two tensors of one dimension. Complex ones are taken as they are.
+        /// Returns the sum of the products of elements of two tensors of one dimension. Complex elements are not conjugated.
         ///
         /// # Errors
-        /// Where they have more dimensions than one, another number of elements or another type, and for `bool`.
+        /// Returns an error if they do not both have one dimension, if their lengths or types differ, and for `bool`.
         pub fn dot<'b>(&$self, other: impl Into<Operand<'b>>) -> Result<Scalar, TensorError> {
             dot("dot", $view, &other.into())
         }
 
-        /// The same into an output without dimensions, of the type that [`sum_dim`](Self::sum_dim) gives. No memory is
-        /// allocated.
+        /// Writes the result of [`dot`](Self::dot) to an output without dimensions, of the type of [`sum_dim`](Self::sum_dim).
+        /// Allocates nothing.
         ///
         /// # Errors
-        /// As for [`dot`](Self::dot); where the output has another type or dimensions, or it cannot be written.
+        /// Returns the errors of [`dot`](Self::dot), and an error if the output has another type, has dimensions, or cannot be
+        /// written.
         pub fn dot_into<'b>(
             &$self,
             other: impl Into<Operand<'b>>,
@@ -363,7 +364,7 @@ impl Tensor {
     sums!(self, self.view()?);
 }
 
-/// Sums and products of vectors, as with a [`Tensor`].
+/// Sums and products of vectors, as for a [`Tensor`].
 impl TensorRef<'_> {
     sums!(self, *self);
 }

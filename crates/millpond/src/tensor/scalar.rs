@@ -27,7 +27,7 @@ pub enum Scalar {
     Int(i64),
     /// An unsigned integer.
     UInt(u64),
-    /// Real and imaginary part.
+    /// The real and the imaginary part.
     Complex([f64; 2]),
     /// A truth value.
     Bool(bool),

@@ -1,7 +1,7 @@
-//! Tensors written and read by serde: type, shape, elements in order.
+//! Tensors as serde data: type, shape, and the elements in order.
 //!
-//! Formats for people get a list of numbers, those that are none (`NaN`, `inf`, `-inf`) as words; others get the elements'
-//! bytes, the lowest of each number first. Whoever reads a tensor allocates for what is there, whatever its shape says.
+//! Human-readable formats contain a list of numbers, with `NaN`, `inf` and `-inf` as words. Other formats contain the elements'
+//! bytes in little-endian order. A reader allocates memory for the elements that are present, regardless of the shape.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -17,17 +17,17 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 const FIELDS: &[&str] = &["dtype", "shape", "data"];
-/// Elements that room is made for before the first was read.
+/// The number of elements that memory is allocated for before the first is read.
 const AT_ONCE: usize = 1024;
 
-/// As its name.
+/// Writes the name of the type.
 impl Serialize for DType {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(self.name())
     }
 }
 
-/// Of its name, or the name that arrays' libraries use.
+/// Reads the name of the type, or the name that array libraries use.
 impl<'de> Deserialize<'de> for DType {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Name;
@@ -44,13 +44,13 @@ impl<'de> Deserialize<'de> for DType {
     }
 }
 
-/// An element as formats for people have it.
+/// An element in a human-readable format.
 struct Element {
     value: Scalar,
     dtype: DType,
 }
 
-/// A number of floating point, shortest as its own type has it.
+/// Writes a number of floating point in the shortest form of its own type.
 fn part<S: Serializer>(number: f64, dtype: DType, to: S) -> Result<S::Ok, S::Error> {
     if !number.is_finite() {
         return to.collect_str(&number);
@@ -112,7 +112,7 @@ impl Serialize for Bytes<'_> {
     }
 }
 
-/// Bytes of each number, of which an element may have two.
+/// Returns the bytes of each number. A complex element has two numbers.
 fn number_bytes(dtype: DType) -> usize {
     match dtype {
         DType::Complex64 | DType::Complex128 => dtype.size() / 2,
@@ -120,7 +120,7 @@ fn number_bytes(dtype: DType) -> usize {
     }
 }
 
-/// From this machine's order of bytes to that which is written, or back: on most machines they are the same.
+/// Converts between the byte order of this machine and little-endian order. They are the same on most machines.
 fn reorder(bytes: &mut [u8], dtype: DType) {
     if cfg!(target_endian = "big") {
         for number in bytes.chunks_exact_mut(number_bytes(dtype)) {
@@ -155,7 +155,7 @@ impl Serialize for Tensor {
 }
 
 impl<'de> Deserialize<'de> for Scalar {
-    /// A number, a truth value, a pair of numbers, or a word for what is no number.
+    /// Reads a number, a truth value, a pair of numbers, or a word for a value that is not finite.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Number;
         impl<'de> Visitor<'de> for Number {
@@ -186,7 +186,7 @@ impl<'de> Deserialize<'de> for Scalar {
             fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<Scalar, A::Error> {
                 let mut parts = [0.0; 2];
                 for part in &mut parts {
-                    // Each is a number and no pair, so that nothing nests.
+                    // Each part is a number and not a pair, so that the data cannot be nested.
                     let number = pair.next_element_seed(Real)?;
                     *part = number.ok_or_else(|| A::Error::invalid_length(1, &"a pair of numbers"))?;
                 }
@@ -200,7 +200,7 @@ impl<'de> Deserialize<'de> for Scalar {
     }
 }
 
-/// A number of floating point, or a word for what is none.
+/// A number of floating point, or a word for a value that is not finite.
 struct Real;
 
 impl<'de> DeserializeSeed<'de> for Real {
@@ -234,7 +234,7 @@ impl Visitor<'_> for Real {
     }
 }
 
-/// Elements to be read, of a type and a shape that are known by then.
+/// Elements that are about to be read. Their type and shape are already known.
 struct Data {
     dtype: DType,
     shape: Vec<usize>,
@@ -261,7 +261,7 @@ impl Data {
         })
     }
 
-    /// A list of elements. Memory grows with what came.
+    /// Reads a list of elements. Memory grows with the elements that arrive.
     fn list<'de, A: SeqAccess<'de>, T>(
         &self,
         mut list: A,

@@ -1,24 +1,23 @@
-//! Several threads for one operation, where it pays.
+//! Several threads for one operation, where that is faster.
 //!
-//! An output and the inputs that belong to it are cut into parts along the dimension whose neighbours lie furthest apart, so
-//! that no part lies between another's elements. Every element comes of the same elements by the same steps whatever the
-//! parts are, and sums are added up in an order that only their length decides: results are the same for any number of
-//! threads.
+//! An output and its inputs are split along the dimension with the largest stride, so that the parts are not interleaved in memory.
+//! Every element is computed from the same elements by the same steps regardless of the parts, and the order of additions in a sum
+//! depends only on its length. The results are therefore equal for any number of threads.
 
 use super::error::TensorError;
 use super::view::{TensorMut, TensorRef};
 use crate::threads::available;
 pub(super) use crate::threads::threads;
 
-/// Bytes of an output, or of what is summed, for each thread at least: to wake one and wait for it has to be small beside
-/// them even where it does not come at once. On two processors of which one was taken, two threads took a quarter longer
-/// over 4 MB, and as long as one from 64 MB on (`millpond-bench --bin tensors`, 2026).
+/// The least number of bytes of an output, or of the operand of a sum, for each thread. Waking a thread and waiting for it has to
+/// be cheap in comparison, even if it is not scheduled immediately. On two processors of which one was busy, two threads took a
+/// quarter longer for 4 MB, and equally long from 64 MB on (`millpond-bench --bin tensors`, 2026).
 #[cfg(not(test))]
 const LEAST: usize = 8 << 20;
 #[cfg(test)]
 const LEAST: usize = 1 << 8;
 
-/// In how many parts to work on so many bytes.
+/// Returns the number of parts for an operation on so many bytes.
 #[inline]
 pub(super) fn parts(bytes: usize) -> usize {
     if !cfg!(feature = "rayon") || bytes < 2 * LEAST {
@@ -27,7 +26,7 @@ pub(super) fn parts(bytes: usize) -> usize {
     threads().min(bytes / LEAST)
 }
 
-/// In how many parts to do work of which nothing is known: several for each thread, as some may take longer than others.
+/// Returns the number of parts for work of unknown cost: several for each thread, because some parts may take longer than others.
 pub(super) fn tasks() -> usize {
     match threads() {
         1 => 1,
@@ -36,7 +35,7 @@ pub(super) fn tasks() -> usize {
     }
 }
 
-/// Both at once, if there are threads for it; if either panics, so does this when both have ended.
+/// Runs both at once if there are threads for it. If either panics, this panics after both have ended.
 #[cfg(feature = "rayon")]
 pub(super) fn both<A: Send, B: Send>(
     one: impl FnOnce() -> A + Send,
@@ -45,13 +44,13 @@ pub(super) fn both<A: Send, B: Send>(
     rayon::join(one, other)
 }
 
-/// One after the other.
+/// Runs both, one after the other.
 #[cfg(not(feature = "rayon"))]
 pub(super) fn both<A, B>(one: impl FnOnce() -> A, other: impl FnOnce() -> B) -> (A, B) {
     (one(), other())
 }
 
-/// Work on parts of an output and of as many inputs of its shape.
+/// Work on a part of an output and of `N` inputs of the same shape.
 pub(super) trait Work<const N: usize>:
     Fn(TensorMut<'_>, [TensorRef<'_>; N]) -> Result<(), TensorError> + Sync
 {
@@ -62,7 +61,7 @@ impl<const N: usize, F> Work<N> for F where
 {
 }
 
-/// Does work in so many parts at once, in fewer where they would lie between each other.
+/// Runs work in `parts` parallel parts, or in fewer if the parts would be interleaved in memory.
 pub(super) fn share<const N: usize>(
     mut out: TensorMut<'_>,
     inputs: [TensorRef<'_>; N],
@@ -88,7 +87,7 @@ pub(super) fn share<const N: usize>(
     one.and(other)
 }
 
-/// The dimension to cut along, and where.
+/// Returns the dimension to split along and the place of the split.
 fn cut(out: &TensorMut<'_>, parts: usize) -> Option<(usize, usize)> {
     if parts < 2 {
         return None;
@@ -96,7 +95,7 @@ fn cut(out: &TensorMut<'_>, parts: usize) -> Option<(usize, usize)> {
     let dims = out.strides().iter().zip(out.shape()).enumerate();
     let widest = dims.filter(|(_, (_, size))| **size > 1);
     let (dim, (_, size)) = widest.max_by_key(|(_, (stride, _))| **stride)?;
-    // Rounded, and neither part empty.
+    // The place is rounded so that neither part is empty.
     let at = (size * (parts / 2) / parts).clamp(1, size - 1);
     Some((dim, at))
 }

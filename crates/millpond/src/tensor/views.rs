@@ -139,7 +139,7 @@ impl Tensor {
 /// let sizes: Vec<usize> = table.batches(0, 2)?.map(|batch| batch.shape()[0]).collect();
 /// assert_eq!(sizes, [2, 1]);
 ///
-/// / If the strides do not allow a view of the shape, `reshaped` makes a copy.
+/// // If the strides do not allow a view of the shape, `reshaped` makes a copy.
 /// let turned = table.transpose(0, 1)?;
 /// assert!(turned.reshape([12]).is_err());
 /// assert_eq!(turned.reshaped([12])?.to_vec::<i32>()?[..3], [0, 4, 8]);

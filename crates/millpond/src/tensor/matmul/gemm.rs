@@ -1,11 +1,11 @@
-//! The call of `matrixmultiply`, which multiplies matrices of `f32` and `f64` as fast as the processor can.
+//! Calls `matrixmultiply`, which multiplies matrices of `f32` and `f64`.
 
 use super::pair;
 use crate::dtype::{DType, Element};
 use crate::tensor::view::{TensorMut, TensorRef};
 
-/// What the library's functions take: rows, inner size and columns; a factor, two matrices and a factor of what is in the
-/// output; the output. Each matrix with the distance of its rows and that of its columns.
+/// The signature of the library's functions: rows, inner size and columns; a factor, two matrices and a factor of the output's
+/// previous values; the output. Each matrix has a row stride and a column stride.
 type Gemm<T> = unsafe fn(
     usize,
     usize,
@@ -23,7 +23,7 @@ type Gemm<T> = unsafe fn(
     isize,
 );
 
-/// Multiplies, if there is a function for the type. Shapes were found to go together.
+/// Multiplies, and returns whether there is a function for the type. The shapes were checked by the caller.
 pub(super) fn multiply(left: TensorRef<'_>, right: TensorRef<'_>, out: &mut TensorMut<'_>) -> bool {
     match left.dtype() {
         DType::F32 => call::<f32>(matrixmultiply::sgemm, [0.0, 1.0], left, right, out),
@@ -45,7 +45,7 @@ fn call<T: Element>(
     if rows == 0 || columns == 0 {
         return;
     }
-    // Places of an empty matrix are not asked for: with nothing to add up the output becomes zero.
+    // An empty matrix has no valid place. With nothing to add, the output becomes zero.
     let left = left.plain::<T>().get(a.offset()..).unwrap_or_default();
     let right = right.plain::<T>().get(b.offset()..).unwrap_or_default();
     let to = &mut out.plain_mut::<T>()[c.offset()..];
@@ -55,9 +55,9 @@ fn call<T: Element>(
     assert!(inside(&a, left.len()) && inside(&b, right.len()) && inside(&c, to.len()));
     let [[a_row, a_column], [b_row, b_column], [c_row, c_column]] =
         [a, b, c].map(|layout| pair(layout.strides()).map(|stride| stride as isize));
-    // SAFETY: by the assertion every element of the three, at the distances given, lies in its slice; both inputs are
-    // borrowed to be read and the output to be written, for the call and longer; elements of an output have places of
-    // their own, as its view's invariant says.
+    // SAFETY: by the assertion every element of the three, at the given strides, lies in its slice. Both inputs are borrowed for
+    // reading and the output for writing, for at least the duration of the call. By the invariant of its view, the elements of the
+    // output do not overlap.
     unsafe {
         gemm(
             rows,
