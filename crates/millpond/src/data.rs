@@ -34,10 +34,10 @@ use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Rows of elements in one file or many, in the byte order of this machine, of which no more is in memory than is asked for.
+/// Rows of elements in one or more files, in the byte order of this machine. Only the rows that are requested are in memory.
 ///
-/// Reads copy (`pread`), so a file that is cut or written meanwhile is an error and never a crash. After each read the file is
-/// compared with what it was when it was opened, by its size and the time it was last written ([`DataError::Changed`]).
+/// Reads copy (`pread`), so a file that is truncated or written concurrently causes an error and never a crash. After each read the
+/// file's size and modification time are compared with those when it was opened ([`DataError::Changed`]).
 ///
 /// ```
 /// # let folder = std::env::temp_dir().join(format!("millpond-data-{}", std::process::id()));
@@ -63,7 +63,7 @@ use std::sync::Arc;
 /// ```
 pub struct DataSet<T> {
     files: Arc<Files>,
-    /// Elements of a row.
+    /// The number of elements of a row.
     row: usize,
     of: PhantomData<fn() -> T>,
 }
@@ -90,7 +90,7 @@ impl<T: Element> fmt::Debug for DataSet<T> {
     }
 }
 
-/// What a [`DataSet`] is made of.
+/// The builder of a [`DataSet`].
 ///
 /// ```
 /// # let folder = std::env::temp_dir().join(format!("millpond-builder-{}", std::process::id()));
@@ -114,7 +114,7 @@ pub struct DataSetBuilder<T> {
 }
 
 impl<T: Element> DataSetBuilder<T> {
-    /// Adds a file; the rows of the next one follow its own.
+    /// Adds a file. The rows of the next file follow its rows.
     #[must_use]
     pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
         self.paths.push(path.into());
@@ -128,23 +128,23 @@ impl<T: Element> DataSetBuilder<T> {
         self
     }
 
-    /// Adds the files of a folder whose names end so, in the order of their names; an empty `end` stands for all.
+    /// Adds the files of a folder whose names end with `end`, in the order of their names. An empty `end` selects all.
     ///
     /// # Errors
-    /// [`DataError::Io`] where the folder cannot be read.
+    /// Returns [`DataError::Io`] if the folder cannot be read.
     pub fn folder(mut self, folder: impl AsRef<Path>, end: &str) -> Result<Self, DataError> {
         self.paths.extend(files::listed(folder.as_ref(), end)?);
         Ok(self)
     }
 
-    /// Bytes at the beginning of each file that are no elements; none unless said otherwise.
+    /// Sets the number of bytes at the beginning of each file that are skipped. The default is 0.
     #[must_use]
     pub fn skip(mut self, bytes: u64) -> Self {
         self.skip = bytes;
         self
     }
 
-    /// Elements of a row, which is what is counted, shuffled and never torn; 1 unless said otherwise.
+    /// Sets the number of elements of a row, the unit that is counted and shuffled. The default is 1.
     #[must_use]
     pub fn row(mut self, elements: usize) -> Self {
         self.row = elements;
@@ -154,8 +154,8 @@ impl<T: Element> DataSetBuilder<T> {
     /// Opens every file.
     ///
     /// # Errors
-    /// Where a file cannot be opened, is no regular file, or does not consist of whole rows; where no file is named or a row
-    /// has no bytes.
+    /// Returns an error if a file cannot be opened, is not a regular file, or does not consist of whole rows, and if there are no
+    /// files or a row has no bytes.
     pub fn open(self) -> Result<DataSet<T>, DataError> {
         let row_bytes = DataSet::<T>::bytes_of(self.row)?;
         Ok(DataSet::of(
@@ -166,7 +166,7 @@ impl<T: Element> DataSetBuilder<T> {
 }
 
 impl<T: Element> DataSet<T> {
-    /// Files, whose rows are of so many elements.
+    /// Creates a data set of files whose rows have `row` elements.
     fn of(files: Files, row: usize) -> Self {
         debug_assert_eq!(files.row_bytes(), row * size_of::<T>());
         Self {
@@ -176,7 +176,7 @@ impl<T: Element> DataSet<T> {
         }
     }
 
-    /// Bytes of a row of so many elements.
+    /// Returns the bytes of a row of `row` elements.
     fn bytes_of(row: usize) -> Result<usize, DataError> {
         let bytes = row
             .checked_mul(size_of::<T>())
@@ -184,15 +184,15 @@ impl<T: Element> DataSet<T> {
         bytes.ok_or(DataError::Row { elements: row })
     }
 
-    /// One file, and rows of one element.
+    /// Opens one file with rows of one element.
     ///
     /// # Errors
-    /// As [`DataSetBuilder::open`].
+    /// Returns the errors of [`DataSetBuilder::open`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, DataError> {
         Self::builder().file(path).open()
     }
 
-    /// Describes a data set.
+    /// Returns a builder.
     #[must_use]
     pub fn builder() -> DataSetBuilder<T> {
         DataSetBuilder {
@@ -203,19 +203,19 @@ impl<T: Element> DataSet<T> {
         }
     }
 
-    /// Rows in all files.
+    /// Returns the number of rows in all files.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.files.rows()
     }
 
-    /// Elements of a row.
+    /// Returns the number of elements of a row.
     #[must_use]
     pub fn row(&self) -> usize {
         self.row
     }
 
-    /// Bytes of all rows.
+    /// Returns the bytes of all rows.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.rows() * self.row_bytes() as u64
@@ -225,10 +225,10 @@ impl<T: Element> DataSet<T> {
         self.files.row_bytes()
     }
 
-    /// Reads rows from `start` on into memory of the caller's, as many whole ones as it holds and there are; answers how many.
+    /// Reads rows from `start` on into the caller's memory, as many whole rows as fit and exist, and returns their number.
     ///
     /// # Errors
-    /// [`DataError::Io`], [`DataError::Truncated`], [`DataError::Changed`].
+    /// Returns [`DataError::Io`], [`DataError::Truncated`] or [`DataError::Changed`].
     pub fn read(&self, start: u64, out: &mut [T]) -> Result<usize, DataError> {
         let rows = self.clamp(start, out.len() / self.row);
         let out = out.get_mut(..rows * self.row).unwrap_or(&mut []);
@@ -236,18 +236,18 @@ impl<T: Element> DataSet<T> {
         Ok(rows)
     }
 
-    /// `count` rows from `start` on, or as many as there are, in a buffer of the [set of pools](crate::pools) that holds here.
+    /// Reads `count` rows from `start` on, or as many as there are, into a buffer of the current [set of pools](crate::pools).
     ///
     /// # Errors
-    /// As [`read`](Self::read), and [`DataError::Memory`].
+    /// Returns the errors of [`read`](Self::read), and [`DataError::Memory`].
     pub fn batch(&self, start: u64, count: usize) -> Result<Buffer<T>, DataError> {
         self.read_to(start, count, |elements| crate::pools::alloc_zeroed(elements))
     }
 
-    /// The same in a buffer of a pool, a tenant or a source.
+    /// Like [`batch`](Self::batch), with a buffer of the given pool, tenant or source.
     ///
     /// # Errors
-    /// As [`batch`](Self::batch).
+    /// Returns the errors of [`batch`](Self::batch).
     pub fn batch_in(&self, from: &impl Origin, start: u64, count: usize) -> Result<Buffer<T>, DataError> {
         self.read_to(start, count, |elements| {
             Buffer::zeroed(from.handle().0, elements, ALIGN)
@@ -265,13 +265,13 @@ impl<T: Element> DataSet<T> {
         Ok(buffer)
     }
 
-    /// Rows from `start` on, at most `count`.
+    /// Returns the number of rows from `start` on, at most `count`.
     fn clamp(&self, start: u64, count: usize) -> usize {
         let left = self.rows().saturating_sub(start);
         usize::try_from(left).map_or(count, |left| left.min(count))
     }
 
-    /// A way through all rows, in chunks that are read ahead.
+    /// Returns a pass over all rows in chunks that are read ahead.
     pub fn pass(&self) -> Pass<'_, T> {
         Pass::new(self)
     }
@@ -279,14 +279,14 @@ impl<T: Element> DataSet<T> {
     /// Maps the files, for slices without a copy.
     ///
     /// # Safety
-    /// As long as the maps live nobody writes to the files or cuts them: what a slice shows would change under it, and what is
-    /// cut off ends the process with SIGBUS when it is looked at. Reads by [`read`](Self::read), [`batch`](Self::batch) and
-    /// [`pass`](Self::pass) need no such promise.
+    /// Nobody may write to the files or truncate them while the maps live. The contents of slices would change, and an access to a
+    /// truncated part ends the process with SIGBUS. [`read`](Self::read), [`batch`](Self::batch) and [`pass`](Self::pass) do not
+    /// have this requirement.
     ///
     /// # Errors
-    /// [`DataError::Io`], and [`DataError::Misaligned`] where elements do not begin at a multiple of their alignment.
+    /// Returns [`DataError::Io`], or [`DataError::Misaligned`] if the elements do not begin at a multiple of their alignment.
     pub unsafe fn map(&self) -> Result<Mapped<T>, DataError> {
-        // SAFETY: what the caller promises.
+        // SAFETY: the caller guarantees it.
         unsafe { Mapped::new(&self.files) }
     }
 }

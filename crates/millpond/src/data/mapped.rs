@@ -1,4 +1,4 @@
-//! Files of a data set in the address space: slices without a copy, for who can promise that the files stay as they are.
+//! Memory-mapped files of a data set: slices without a copy, for callers that can guarantee that the files do not change.
 
 use super::error::DataError;
 use super::files::Files;
@@ -8,17 +8,17 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// How a map is going to be read.
+/// The way in which a map is going to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Access {
-    /// As the system thinks best.
+    /// The default of the system.
     Normal,
-    /// From the beginning to the end: it reads further ahead.
+    /// From the beginning to the end. The system reads further ahead.
     Sequential,
-    /// Here and there: it reads nothing ahead.
+    /// At random places. The system does not read ahead.
     Random,
-    /// All of it soon: it begins to read now.
+    /// Completely and soon. The system begins to read now.
     Soon,
 }
 
@@ -33,13 +33,13 @@ impl Access {
     }
 }
 
-/// The files of a [`DataSet`](super::DataSet) as slices; no copy, and no call of the system for a batch.
+/// The files of a [`DataSet`](super::DataSet) as slices, without a copy or a system call for a batch.
 ///
-/// Pages that were looked at count as resident memory of the process until they are [forgotten](Self::forget) or the system
-/// takes them.
+/// Pages that were accessed count as resident memory of the process until they are [forgotten](Self::forget) or the system reclaims
+/// them.
 ///
-/// Invariant: the maps show bytes of the files that nobody changes as long as this lives, which is what
-/// [`DataSet::map`](super::DataSet::map) has its caller promise.
+/// Invariant: the maps show bytes of files that nobody changes while this lives. The caller of
+/// [`DataSet::map`](super::DataSet::map) guarantees it.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-map-{}.u8", std::process::id()));
@@ -61,7 +61,7 @@ impl Access {
 /// ```
 pub struct Mapped<T> {
     files: Arc<Files>,
-    /// One for each file; none of a file without rows.
+    /// One for each file. It is `None` for a file without rows.
     maps: Vec<Option<Mmap>>,
     of: PhantomData<fn() -> T>,
 }
@@ -79,7 +79,7 @@ impl<T> fmt::Debug for Mapped<T> {
 
 impl<T: Element> Mapped<T> {
     /// # Safety
-    /// As [`DataSet::map`](super::DataSet::map).
+    /// The requirements of [`DataSet::map`](super::DataSet::map) hold.
     pub(super) unsafe fn new(files: &Arc<Files>) -> Result<Self, DataError> {
         let mut maps = Vec::new();
         for part in files.parts() {
@@ -103,8 +103,8 @@ impl<T: Element> Mapped<T> {
             maps.push(if part.rows == 0 {
                 None
             } else {
-                // From the beginning of the file, so that what is aligned in it is aligned here.
-                // SAFETY: nobody changes the file as long as the map lives, as the caller promises.
+                // The map begins at the beginning of the file, so that elements that are aligned in the file are aligned in memory.
+                // SAFETY: the caller guarantees that nobody changes the file while the map lives.
                 Some(unsafe { MmapOptions::new().len(length).map(part.file.file()) }.map_err(failed)?)
             });
         }
@@ -115,13 +115,14 @@ impl<T: Element> Mapped<T> {
         })
     }
 
-    /// Rows in all files.
+    /// Returns the number of rows in all files.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.files.rows()
     }
 
-    /// `count` rows from `start` on, or as many as there are to the end of the file that `start` is in; empty past the end.
+    /// Returns `count` rows from `start` on, or as many as there are up to the end of the file that contains `start`. The slice is
+    /// empty past the end of the data.
     #[must_use]
     pub fn batch(&self, start: u64, count: usize) -> &[T] {
         let Some((map, from, to)) = self.place(start, count) else {
@@ -130,38 +131,38 @@ impl<T: Element> Mapped<T> {
         bytemuck::cast_slice(map.get(from..to).unwrap_or(&[]))
     }
 
-    /// Where rows are: the map, and their first byte and end in it.
+    /// Returns the map that contains the rows, and their first byte and end in it.
     fn place(&self, start: u64, count: usize) -> Option<(&Mmap, usize, usize)> {
         let parts = self.files.parts_from(start);
         let (part, which) = (parts.first()?, self.files.count() - parts.len());
         let map = self.maps.get(which)?.as_ref()?;
         let row = start - part.first;
         let rows = (part.rows - row).min(count as u64);
-        // Inside the map, whose length is a usize.
+        // The place lies inside the map, whose length is a `usize`.
         let from = (part.skip + row * self.files.row_bytes() as u64) as usize;
         Some((map, from, from + rows as usize * self.files.row_bytes()))
     }
 
-    /// Tells the system how the maps are going to be read. Advice: what the system does not take is no error.
+    /// Advises the system about the way in which the maps are going to be read. Errors are ignored.
     pub fn advise(&self, access: Access) {
         for map in self.maps.iter().flatten() {
             let _ = map.advise(access.advice());
         }
     }
 
-    /// Has the system begin to read rows.
+    /// Advises the system to begin to read rows.
     pub fn expect(&self, start: u64, count: usize) {
         if let Some((map, from, to)) = self.place(start, count) {
             let _ = map.advise_range(Advice::WillNeed, from, to - from);
         }
     }
 
-    /// Lets go of the memory of rows, which are read again where they are looked at again: who goes through a file larger than
-    /// memory forgets what it has passed, and resident memory stays small.
+    /// Releases the memory of rows, which are read again at the next access. A pass over files larger than memory that forgets the
+    /// rows behind it keeps resident memory small.
     pub fn forget(&self, start: u64, count: usize) {
         if let Some((map, from, to)) = self.place(start, count) {
-            // SAFETY: the map is of a file and shared or private without writes, so what is dropped is read from the file
-            // again, and that has not changed: slices show the same bytes after it.
+            // SAFETY: the map is of a file and shared or private without writes, so the dropped pages are read from the file again.
+            // The file has not changed, so slices show the same bytes.
             let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, from, to - from) };
         }
     }

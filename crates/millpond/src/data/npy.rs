@@ -1,7 +1,7 @@
-//! NumPy's `.npy` files: the header read and written, the elements left where they are.
+//! NumPy's `.npy` files: reading and writing of the header, and access to the elements.
 //!
-//! The format is "NEP 1, A Simple File Format for NumPy Arrays", versions 1.0, 2.0 and 3.0: a magic string, a dictionary of
-//! Python literals that says type, order and shape, and the elements.
+//! The format is "NEP 1, A Simple File Format for NumPy Arrays", versions 1.0, 2.0 and 3.0: a magic string, a dictionary of Python
+//! literals with the type, order and shape, and the elements.
 
 mod header;
 mod mapped;
@@ -22,19 +22,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why a `.npy` file is not read or written.
+/// An error of reading or writing a `.npy` file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NpyError {
-    /// The file is not what its name says, or it is damaged.
+    /// The file does not have the format, or it is damaged.
     #[error("{path} is no .npy file: {why}", path = path.display())]
     Header {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The problem and its place.
         why: String,
     },
-    /// NumPy can have such elements, and this crate cannot.
+    /// NumPy supports the element type, and this crate does not.
     #[error(
         "{path}: elements of type {descr} cannot be read: save them in this machine's byte order as one of bool, i1 to i8, u1 to u8, f2 to f8, c8, c16",
         path = path.display(),
@@ -43,20 +43,20 @@ pub enum NpyError {
     Type {
         /// The file.
         path: PathBuf,
-        /// What the file says, as it says it.
+        /// The type as written in the file.
         descr: String,
     },
-    /// Other elements were asked for.
+    /// The elements have another type than the requested one.
     #[error("{path} has elements of {found}, not {expected}", path = path.display())]
     OtherType {
         /// The file.
         path: PathBuf,
-        /// What was asked for.
+        /// The requested type.
         expected: DType,
-        /// What there is.
+        /// The type in the file.
         found: DType,
     },
-    /// The first dimension lies closest together, so there are no rows in it.
+    /// The array is in Fortran order, so its rows are not contiguous.
     #[error(
         "{path} is in Fortran order, so its rows are not one after the other: save `numpy.ascontiguousarray` of it",
         path = path.display()
@@ -65,35 +65,35 @@ pub enum NpyError {
         /// The file.
         path: PathBuf,
     },
-    /// The rows of one file are of another shape than those of the first.
+    /// The rows of one file have another shape than those of the first.
     #[error("{path} has rows of shape {found:?}, and the first file of shape {expected:?}", path = path.display())]
     OtherRows {
         /// The file.
         path: PathBuf,
-        /// Shape of the first file's rows.
+        /// The shape of the first file's rows.
         expected: Vec<u64>,
-        /// Shape of this one's.
+        /// The shape of this file's rows.
         found: Vec<u64>,
     },
-    /// The elements are not as many as the shape says.
+    /// The number of elements does not match the shape.
     #[error("the shape {shape:?} has {expected} elements, and there are {found}")]
     Shape {
         /// The shape.
         shape: Vec<u64>,
-        /// Elements of that shape.
+        /// The number of elements of that shape.
         expected: u64,
-        /// Elements there are.
+        /// The number of elements given.
         found: u64,
     },
-    /// The file cannot be read or written, or is no longer what it was.
+    /// The file cannot be read or written, or has changed.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// There is no memory for the tensor, or no tensor of such a shape.
+    /// Memory for the tensor cannot be allocated, or there is no tensor of such a shape.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
 
-/// A `.npy` file, of which the header was read.
+/// A `.npy` file whose header was read.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-npy-{}.npy", std::process::id()));
@@ -112,17 +112,17 @@ pub enum NpyError {
 pub struct Npy {
     path: PathBuf,
     head: Head,
-    /// Where the elements begin.
+    /// The offset of the elements in the file.
     skip: u64,
-    /// What the header was read of.
+    /// The identity of the file whose header was read.
     stamp: Stamp,
 }
 
 impl Npy {
-    /// Reads the header of a file, and nothing else.
+    /// Reads the header of a file, but not the elements.
     ///
     /// # Errors
-    /// Where it cannot be read, is no such file, or has elements of a type that is no [`DType`].
+    /// Returns an error if the file cannot be read, does not have the format, or has elements of a type that is not a [`DType`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, NpyError> {
         let path = path.into();
         let file = Opened::open(&path)?;
@@ -135,11 +135,11 @@ impl Npy {
         })
     }
 
-    /// Writes elements as an array of a shape, its last dimension closest together. The file appears under its name when it is
-    /// complete, and one that was there stays until then.
+    /// Writes elements as an array of a shape, in row-major order. The file gets its name when it is complete, and an existing file
+    /// stays until then.
     ///
     /// # Errors
-    /// [`NpyError::Shape`] where there are not so many elements; where the file cannot be written.
+    /// Returns [`NpyError::Shape`] if the shape has another number of elements, and an error if the file cannot be written.
     pub fn write<T: Element>(path: impl AsRef<Path>, shape: &[u64], elements: &[T]) -> Result<(), NpyError> {
         let expected = shape.iter().try_fold(1u64, |all, size| all.checked_mul(*size));
         if expected != Some(elements.len() as u64) || shape.len() > MOST_DIMS {
@@ -156,11 +156,11 @@ impl Npy {
         Ok(())
     }
 
-    /// Writes a tensor, as [`write`](Self::write) does; elements of a view that is not contiguous are written in its order,
-    /// without a copy.
+    /// Writes a tensor, like [`write`](Self::write). A view that is not contiguous is written in the order of its elements, without
+    /// a copy.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write_tensor(path: impl AsRef<Path>, tensor: &Tensor) -> Result<(), NpyError> {
         let shape: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();
         let tensor = tensor.view()?;
@@ -171,37 +171,38 @@ impl Npy {
         Ok(())
     }
 
-    /// Type of the elements.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.head.dtype
     }
 
-    /// Sizes of the dimensions; none of a single value.
+    /// Returns the sizes of the dimensions. A single value has none.
     #[must_use]
     pub fn shape(&self) -> &[u64] {
         &self.head.shape
     }
 
-    /// Whether the first dimension lies closest together, and not the last.
+    /// Returns whether the array is in Fortran order, in which the first dimension is contiguous.
     #[must_use]
     pub fn is_fortran_order(&self) -> bool {
         self.head.fortran
     }
 
-    /// The whole array as a tensor of host memory, from the [set of pools](crate::pools) that holds here. One in Fortran order
-    /// is a transposed view.
+    /// Reads the whole array to a tensor in host memory of the current [set of pools](crate::pools). An array in Fortran order
+    /// becomes a transposed view.
     ///
     /// # Errors
-    /// Where there is no memory for it, the file is not as long as its shape says, or a byte of its bools is neither 0 nor 1.
+    /// Returns an error if memory cannot be allocated, if the length of the file does not match the shape, or if a byte of truth
+    /// values is neither 0 nor 1.
     pub fn tensor(&self) -> Result<Tensor, NpyError> {
         self.read_to(crate::pools::storage)
     }
 
-    /// The same from a pool, a tenant or a source.
+    /// Like [`tensor`](Self::tensor), from the given pool, tenant or source.
     ///
     /// # Errors
-    /// As [`tensor`](Self::tensor).
+    /// Returns the errors of [`tensor`](Self::tensor).
     pub fn tensor_in(&self, from: &impl Origin) -> Result<Tensor, NpyError> {
         self.read_to(|dtype, elements| Storage::zeroed(from.handle().0, dtype, elements))
     }
@@ -221,7 +222,7 @@ impl Npy {
         Ok(tensor)
     }
 
-    /// The file as it was when its header was read, each of its elements a row.
+    /// Returns the unchanged file with each of its elements as a row.
     fn elements(&self) -> Result<Files, NpyError> {
         let files = Files::open(
             std::slice::from_ref(&self.path),
@@ -233,7 +234,7 @@ impl Npy {
         Ok(files)
     }
 
-    /// Refuses a file that has other rows than its header says.
+    /// Returns an error if the file has another number of rows than its header describes.
     fn expect(&self, rows: u64, row: usize) -> Result<(), NpyError> {
         let expected = self.head.shape.iter().product();
         let found = rows.saturating_mul(row as u64);
@@ -247,7 +248,7 @@ impl Npy {
         })
     }
 
-    /// Sizes of the dimensions in the order in which they lie: the last is the one that lies closest together.
+    /// Returns the sizes of the dimensions in memory order: the last is the contiguous one.
     fn sizes(&self) -> Result<Sizes, TensorError> {
         let mut sizes = Sizes::of(&self.head.shape)?;
         if self.head.fortran {
@@ -256,15 +257,16 @@ impl Npy {
         Ok(sizes)
     }
 
-    /// The array as rows along its first dimension, to be read in batches, passed through or mapped.
+    /// Returns the array as rows along its first dimension, for batches, passes or maps.
     ///
     /// # Errors
-    /// Where the elements are of another type or in Fortran order, or the file is not as long as its shape says.
+    /// Returns an error if the elements have another type or are in Fortran order, or if the length of the file does not match the
+    /// shape.
     pub fn rows<T: Element>(&self) -> Result<DataSet<T>, NpyError> {
         Self::joined(std::slice::from_ref(self))
     }
 
-    /// The arrays of several files as rows of one data set, those of a file after those of the file before it.
+    /// Returns the arrays of several files as one data set. The rows of a file follow those of the file before it.
     ///
     /// ```
     /// # let folder = std::env::temp_dir().join(format!("millpond-shards-{}", std::process::id()));
@@ -281,8 +283,8 @@ impl Npy {
     /// ```
     ///
     /// # Errors
-    /// As [`open`](Self::open) and [`rows`](Self::rows) of each; [`NpyError::OtherRows`] where rows are not all of one shape,
-    /// [`DataError::NoFiles`] where there are no files.
+    /// Returns the errors of [`open`](Self::open) and [`rows`](Self::rows) for each file, [`NpyError::OtherRows`] if the rows do
+    /// not all have one shape, and [`DataError::NoFiles`] if there are no files.
     pub fn rows_of<T: Element, P: Into<PathBuf>>(
         paths: impl IntoIterator<Item = P>,
     ) -> Result<DataSet<T>, NpyError> {
@@ -305,7 +307,7 @@ impl Npy {
         Ok(DataSet::of(files, row))
     }
 
-    /// Refuses rows of another type or shape than the first file's, and those that are none.
+    /// Returns an error if the rows have another type or shape than those of the first file, or if there are none.
     fn expect_rows<T: Element>(&self, first: &Self) -> Result<(), NpyError> {
         let path = || self.path.clone();
         if T::DTYPE != self.head.dtype {
@@ -315,7 +317,7 @@ impl Npy {
                 found: self.head.dtype,
             });
         }
-        // In one dimension both orders are the same.
+        // Both orders are the same for one dimension.
         if self.head.fortran && self.head.shape.len() > 1 {
             return Err(NpyError::FortranOrder { path: path() });
         }
@@ -334,15 +336,15 @@ impl Npy {
     /// Maps the file, for a view without a copy.
     ///
     /// # Safety
-    /// As long as the map lives nobody writes to the file or cuts it: what a view shows would change under it, and what is
-    /// cut off ends the process with SIGBUS when it is looked at. To put another file in its place, as [`write`](Self::write)
-    /// does, is no change of it. Reads by [`tensor`](Self::tensor) and [`rows`](Self::rows) need no such promise.
+    /// Nobody may write to the file or truncate it while the map lives. The contents of views would change, and an access to a
+    /// truncated part ends the process with SIGBUS. Replacing the file by another one, as [`write`](Self::write) does, is allowed.
+    /// [`tensor`](Self::tensor) and [`rows`](Self::rows) do not have this requirement.
     ///
     /// # Errors
-    /// Where the file is not as long as its shape says or has changed since its header was read, where it cannot be mapped,
-    /// and [`DataError::Misaligned`] where its elements do not begin at a multiple of their alignment.
+    /// Returns an error if the length of the file does not match the shape, if the file has changed since its header was read, or
+    /// if it cannot be mapped, and [`DataError::Misaligned`] if the elements do not begin at a multiple of their alignment.
     pub unsafe fn map(&self) -> Result<MappedNpy, NpyError> {
-        // SAFETY: what the caller promises.
+        // SAFETY: the caller guarantees it.
         unsafe { MappedNpy::new(self) }
     }
 }
