@@ -1,4 +1,4 @@
-//! Files that are known to be as they were, and rows by their place in one after another: all that reads.
+//! Files that are checked for changes, and the rows of several files as one sequence. All reads are here.
 
 use super::error::DataError;
 use std::fs::{self, File, Metadata};
@@ -6,15 +6,15 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What tells that a file is as it was: which file it is, its size, and when it was last written.
+/// The identity and state of a file: which file it is, its size, and its modification time.
 ///
-/// When its inode last changed (`ctime`) is no part of it, though it would tell of a file that was written and had its time
-/// set back: a file changes so too when it gets another name, and when another file takes its name from it, which are no
-/// changes of what is in it. What remains unseen is a write that leaves size and time as they were: one within a tick of the
-/// file system's clock after the file was opened, or one after which the time was set back.
+/// The time of the last change of the inode (`ctime`) is not compared, although it would detect a write after which the
+/// modification time was set back. It also changes when the file is renamed or another file replaces it, and neither changes the
+/// contents. A write that leaves size and time unchanged is not detected: one within a tick of the file system's clock after the
+/// file was opened, or one after which the time was set back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
-    /// Device and inode.
+    /// The device and the inode.
     file: (u64, u64),
     bytes: u64,
     written: (i64, i64),
@@ -30,7 +30,7 @@ impl Stamp {
     }
 }
 
-/// A regular file, and what it was like when it was opened.
+/// A regular file, and its stamp when it was opened.
 #[derive(Debug)]
 pub(super) struct Opened {
     path: PathBuf,
@@ -41,14 +41,14 @@ pub(super) struct Opened {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) file: Opened,
-    /// Where its rows begin.
+    /// The offset of its rows.
     pub(super) skip: u64,
-    /// The first of its rows, and how many it has.
+    /// The number of its first row, and the number of its rows.
     pub(super) first: u64,
     pub(super) rows: u64,
 }
 
-/// The files of a data set. The rows of one follow those of the other.
+/// The files of a data set. The rows of a file follow those of the previous one.
 #[derive(Debug)]
 pub(super) struct Files {
     parts: Vec<Part>,
@@ -61,7 +61,7 @@ pub(super) fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) 
     move |source| DataError::Io { path, what, source }
 }
 
-/// The files of a folder whose names end so, in the order of their names.
+/// Returns the files of a folder whose names end with `end`, in the order of their names.
 pub(super) fn listed(folder: &Path, end: &str) -> Result<Vec<PathBuf>, DataError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed(folder, "read the folder"))? {
@@ -76,7 +76,7 @@ pub(super) fn listed(folder: &Path, end: &str) -> Result<Vec<PathBuf>, DataError
 }
 
 impl Files {
-    /// None yet, of rows of so many bytes.
+    /// Creates an empty list for rows of `row_bytes` bytes.
     pub(super) fn of(row_bytes: usize) -> Self {
         Self {
             parts: Vec::new(),
@@ -96,7 +96,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Adds a file, all of which is rows behind so many bytes.
+    /// Adds a file, which consists of rows after `skip` bytes.
     pub(super) fn add(&mut self, path: &Path, skip: u64) -> Result<&Part, DataError> {
         let file = Opened::open(path)?;
         let (bytes, row_bytes) = (file.bytes(), self.row_bytes as u64);
@@ -114,7 +114,7 @@ impl Files {
         self.push(file, skip, rows)
     }
 
-    /// Adds rows of a file, which has as many from there on.
+    /// Adds `rows` rows of a file after `skip` bytes. The caller has checked that they exist.
     pub(super) fn push(&mut self, file: Opened, skip: u64, rows: u64) -> Result<&Part, DataError> {
         let total = self.rows.checked_add(rows).ok_or(DataError::TooMany)?;
         total
@@ -132,7 +132,7 @@ impl Files {
         Ok(&self.parts[at])
     }
 
-    /// Refuses files that are not as one was that somebody has looked at.
+    /// Returns an error if a file does not have this stamp.
     pub(super) fn expect(&self, stamp: Stamp) -> Result<(), DataError> {
         self.parts.iter().try_for_each(|part| part.file.expect(stamp))
     }
@@ -153,13 +153,13 @@ impl Files {
         self.row_bytes
     }
 
-    /// The file that has a row, and those after it.
+    /// Returns the file that contains a row, and those after it.
     pub(super) fn parts_from(&self, row: u64) -> &[Part] {
         let past = self.parts.partition_point(|part| part.first + part.rows <= row);
         self.parts.get(past..).unwrap_or(&[])
     }
 
-    /// Reads whole rows from `start` on; there are as many.
+    /// Reads whole rows from `start` on. The caller has checked that they exist.
     pub(super) fn read(&self, start: u64, out: &mut [u8]) -> Result<(), DataError> {
         debug_assert!(out.len().is_multiple_of(self.row_bytes));
         let (mut row, mut left) = (start, out);
@@ -183,7 +183,7 @@ impl Files {
 
 impl Opened {
     pub(super) fn open(path: &Path) -> Result<Self, DataError> {
-        // Before it is opened: opening a pipe waits for a writer.
+        // This check is made before the file is opened, because opening a pipe waits for a writer.
         let metadata = fs::metadata(path).map_err(failed(path, "find it"))?;
         if !metadata.is_file() {
             return Err(DataError::NotAFile {
@@ -199,7 +199,7 @@ impl Opened {
         })
     }
 
-    /// Another handle of the same file, whatever has its name by now. Refuses one that has changed.
+    /// Returns another handle of the same file, regardless of the file that has its name now. Returns an error if it has changed.
     #[cfg(feature = "safetensors")]
     pub(super) fn again(&self) -> Result<Self, DataError> {
         self.check()?;
@@ -223,12 +223,12 @@ impl Opened {
         self.stamp
     }
 
-    /// Bytes that it had when it was opened.
+    /// Returns the size of the file when it was opened, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.stamp.bytes
     }
 
-    /// Refuses a file that is not as one was that somebody has looked at.
+    /// Returns an error if the file does not have this stamp.
     pub(super) fn expect(&self, stamp: Stamp) -> Result<(), DataError> {
         if self.stamp == stamp {
             return Ok(());
@@ -236,7 +236,7 @@ impl Opened {
         Err(self.changed())
     }
 
-    /// Reads all of `out` from a place on.
+    /// Fills `out` from the offset `at`.
     pub(super) fn read(&self, at: u64, out: &mut [u8]) -> Result<(), DataError> {
         match self.file.read_exact_at(out, at) {
             Ok(()) => self.check(),
@@ -248,7 +248,7 @@ impl Opened {
         }
     }
 
-    /// Whether the file is as it was when it was opened.
+    /// Returns an error if the file has changed since it was opened.
     pub(super) fn check(&self) -> Result<(), DataError> {
         let metadata = self.file.metadata().map_err(failed(&self.path, "look at it"))?;
         if Stamp::of(&metadata) == self.stamp {

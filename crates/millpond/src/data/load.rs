@@ -1,4 +1,4 @@
-//! From a file into a tensor of memory: what the readers of all formats share.
+//! Loads data of a file into a tensor. The readers of all formats share this code.
 
 use super::error::DataError;
 use crate::dtype::DType;
@@ -8,7 +8,7 @@ use crate::tensor::{MAX_RANK, Tensor, TensorError, count};
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
-/// Sizes of dimensions, as many as a tensor has. Takes no memory.
+/// The sizes of the dimensions of a tensor, stored inline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     sizes: [usize; MAX_RANK],
@@ -16,7 +16,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Sizes as files say them. One that is more than there are addresses is refused later, by what it comes to.
+    /// Converts sizes of a file. A size that is larger than the address space is refused later, by the number of elements.
     pub(super) fn of(shape: &[u64]) -> Result<Self, TensorError> {
         let mut sizes = Self::of_rank(shape.len())?;
         for (to, size) in sizes.iter_mut().zip(shape) {
@@ -25,7 +25,7 @@ impl Sizes {
         Ok(sizes)
     }
 
-    /// The dimensions themselves, the last one first.
+    /// Returns a permutation that reverses the dimensions.
     pub(super) fn last_first(rank: usize) -> Result<Self, TensorError> {
         let mut dims = Self::of_rank(rank)?;
         for (dim, to) in dims.iter_mut().rev().enumerate() {
@@ -62,7 +62,7 @@ impl DerefMut for Sizes {
     }
 }
 
-/// How many rows an array has along its first dimension, and how many elements each of them.
+/// Returns the number of rows along the first dimension of an array, and the number of elements of each.
 pub(super) fn rows_of(shape: &[u64]) -> (u64, usize) {
     let (rows, row) = match shape {
         [] => (1, &[][..]),
@@ -70,11 +70,11 @@ pub(super) fn rows_of(shape: &[u64]) -> (u64, usize) {
     };
     let row = row.iter().try_fold(1, |all: u64, size| all.checked_mul(*size));
     let row = row.and_then(|row| usize::try_from(row).ok());
-    // What cannot be counted is refused as a row of no such length.
+    // A row whose length overflows is refused later, because no row has this length.
     (rows, row.unwrap_or(usize::MAX))
 }
 
-/// A tensor of what `read` puts into its bytes, in memory that `storage` gives.
+/// Creates a tensor of the bytes that `read` writes, in memory of `storage`.
 pub(super) fn tensor<E: From<DataError> + From<TensorError>>(
     path: &Path,
     dtype: DType,

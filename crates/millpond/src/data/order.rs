@@ -1,4 +1,4 @@
-//! Which row comes when.
+//! Orders of rows.
 
 use std::num::NonZeroU64;
 
@@ -38,21 +38,21 @@ impl Default for Order {
 }
 
 impl Order {
-    /// One after the other.
+    /// Visits the rows in ascending order.
     #[must_use]
     pub const fn ascending() -> Self {
         Self(Way::Strided(NonZeroU64::MIN))
     }
 
-    /// The first and every `step`-th from there on.
+    /// Visits the first row and every `step`-th after it.
     #[must_use]
     pub const fn strided(step: NonZeroU64) -> Self {
         Self(Way::Strided(step))
     }
 
-    /// Every row once, in an order that the seed decides and that is the same on every machine. Takes no memory, however
-    /// many rows there are: a Feistel network of the places, walked until it lands inside (Black and Rogaway, "Ciphers with
-    /// arbitrary finite domains", 2002).
+    /// Visits every row once, in an order that the seed determines and that is the same on every machine. Takes no memory for any
+    /// number of rows: it is a Feistel network over the places, iterated until the result is in range (Black and Rogaway, "Ciphers
+    /// with arbitrary finite domains", 2002).
     #[must_use]
     pub const fn shuffled(seed: u64) -> Self {
         Self(Way::Shuffled {
@@ -61,7 +61,7 @@ impl Order {
         })
     }
 
-    /// Leaves so many rows that lie next to each other together where it shuffles: they are read at once.
+    /// Keeps this many adjacent rows together when it shuffles, so that one read reads them.
     #[must_use]
     pub const fn runs_of(self, rows: NonZeroU64) -> Self {
         match self.0 {
@@ -70,7 +70,7 @@ impl Order {
         }
     }
 
-    /// Rows that it visits of so many.
+    /// Returns the number of rows that the order visits of `rows`.
     pub(super) fn visits(self, rows: u64) -> u64 {
         match self.0 {
             Way::Strided(step) => rows.div_ceil(step.get()),
@@ -78,12 +78,12 @@ impl Order {
         }
     }
 
-    /// The row at a place, of so many rows.
+    /// Returns the row at a place, of `rows` rows.
     pub(super) fn row_at(self, place: u64, rows: u64) -> u64 {
         match self.0 {
             Way::Strided(step) => place * step.get(),
             Way::Shuffled { seed, run } => {
-                // What is left of whole runs keeps its place at the end.
+                // The rows after the last whole run keep their place at the end.
                 let (which, within) = (place / run, place % run);
                 let whole = rows / run;
                 if which < whole {
@@ -99,15 +99,15 @@ impl Order {
         self == Self::ascending()
     }
 
-    /// Whether later places may have earlier rows.
+    /// Returns whether later places may have earlier rows.
     pub(super) fn jumps(self) -> bool {
         matches!(self.0, Way::Shuffled { .. })
     }
 }
 
-/// Where a number below `count` goes: to each number below `count` goes exactly one.
+/// Applies a permutation of the numbers below `count`.
 fn permuted(number: u64, count: u64, seed: u64) -> u64 {
-    // Halves of equal width, so that every round can be undone.
+    // The halves have equal width, so that every round is invertible.
     let half = count
         .saturating_sub(1)
         .checked_ilog2()
@@ -120,7 +120,7 @@ fn permuted(number: u64, count: u64, seed: u64) -> u64 {
             (left, right) = (right, left ^ (mix(right, seed.wrapping_add(round)) & mask));
         }
         value = left << half | right;
-        // It comes back to where it began, which is inside, if nowhere else before.
+        // The iteration ends, because at the latest it returns to the start, which is in range.
         if value < count {
             return value;
         }

@@ -1,4 +1,4 @@
-//! A way through a data set in chunks: reading on threads of its own, ahead of the computation, in a ring of buffers.
+//! Passes over a data set in chunks. Threads read ahead of the computation into a ring of buffers.
 
 #[cfg(feature = "cuda")]
 mod device;
@@ -26,14 +26,13 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of a chunk and of all chunks, where nothing is said. A chunk that fits into the processor's cache is still warm
-/// when it is computed on.
+/// The default bytes of a chunk. A chunk that fits into the processor's cache is still in the cache when the computation uses it.
 const CHUNK: u64 = 1 << 20;
 const BUDGET: u64 = 256 << 20;
-/// How long a thread looks for its next buffer before it sleeps.
+/// The time for which a thread polls for its next buffer before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(100);
 
-/// Where the buffers come from.
+/// The origin of the buffers.
 #[derive(Clone, Debug)]
 enum From {
     Set,
@@ -54,10 +53,10 @@ impl Draw for From {
 type Work<'a, T> = dyn Fn(&mut Chunk<'_, T>) + Sync + 'a;
 type Tell<'a> = Box<dyn FnMut(&Progress) + 'a>;
 
-/// A way through a [`DataSet`], in chunks of whole rows. Made by [`DataSet::pass`].
+/// A pass over a [`DataSet`] in chunks of whole rows. [`DataSet::pass`] creates it.
 ///
-/// Threads read ahead into a few buffers that come from a pool once and go round, so memory is bounded and nothing is
-/// allocated for a chunk; the caller's closure computes on one chunk while the next ones are read.
+/// Threads read ahead into a few buffers that are allocated once and reused, so memory is bounded and nothing is allocated for a
+/// chunk. The caller's closure computes on one chunk while the next ones are read.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-pass-{}.f32", std::process::id()));
@@ -121,76 +120,77 @@ impl<'a, T: Element> Pass<'a, T> {
         }
     }
 
-    /// Rows of a chunk, of which the last one may have fewer; unless said otherwise as many as make 1 MiB, and less where the
-    /// budget is small.
+    /// Sets the number of rows of a chunk. The last chunk may have fewer. By default a chunk has 1 MiB, or less if the budget is
+    /// small.
     pub fn rows(mut self, rows: usize) -> Self {
         self.rows = Some(rows.max(1));
         self
     }
 
-    /// Goes through these rows only, as far as there are any.
+    /// Restricts the pass to these rows, as far as they exist.
     pub fn range(mut self, rows: Range<u64>) -> Self {
         let end = rows.end.min(self.data.rows());
         self.range = rows.start.min(end)..end;
         self
     }
 
-    /// The order of the rows.
+    /// Sets the order of the rows.
     pub fn order(mut self, order: Order) -> Self {
         self.order = order;
         self
     }
 
-    /// Bytes that the pass takes for chunks and for putting them together, at most; 256 MiB unless said otherwise. However
-    /// large the files are the process grows by that, and by what readers' stacks and the pool's tables and pages take, which
-    /// tests hold below 4 MiB: reads copy, and the system's cache of files is not the process's.
+    /// Sets the most bytes that the pass allocates for chunks and for assembling them. The default is 256 MiB. Regardless of the
+    /// size of the files the process grows by this, and by the readers' stacks and the pool's tables and pages, which tests keep
+    /// below 4 MiB. Reads copy, and the system's file cache does not belong to the process.
     pub fn budget(mut self, bytes: u64) -> Self {
         self.budget = bytes;
         self
     }
 
-    /// Chunks that are read ahead; 2 unless said otherwise. With 0 they are read in turn with the computation, on the
-    /// caller's thread.
+    /// Sets the number of chunks that are read ahead. The default is 2. With 0 they are read on the caller's thread, in turn with
+    /// the computation.
     pub fn ahead(mut self, chunks: usize) -> Self {
         self.ahead = chunks;
         self
     }
 
-    /// Threads that read; one unless said otherwise. Chunks arrive in their order all the same.
+    /// Sets the number of threads that read. The default is 1. Chunks arrive in order for any number.
     pub fn readers(mut self, threads: usize) -> Self {
         self.readers = threads.max(1);
         self
     }
 
-    /// Takes the buffers, and what puts rows together, from a pool instead of the [set](crate::pools) that holds here.
+    /// Allocates the buffers from a pool instead of the current [set](crate::pools).
     pub fn pool(mut self, pool: &Pool) -> Self {
         self.from = From::Pool(pool.clone());
         self
     }
 
-    /// Takes them from a pool at a [tenant's](Tenant) expense.
+    /// Allocates the buffers from a pool and charges them to a [tenant](Tenant).
     pub fn tenant(mut self, tenant: &Tenant) -> Self {
         self.from = From::Tenant(tenant.clone());
         self
     }
 
-    /// Prepares each chunk on the thread that has read it, while others are read and computed on.
+    /// Sets a function that prepares each chunk on the thread that has read it, while others are read and computed on.
     pub fn prepare(mut self, work: impl Fn(&mut Chunk<'_, T>) + Sync + 'a) -> Self {
         self.prepare = Some(Box::new(work));
         self
     }
 
-    /// Tells how far it is, on the caller's thread, after the first chunk that ends so long after it was last told.
+    /// Sets a callback for the progress. It is called on the caller's thread, after the first chunk that ends at least `every`
+    /// after the previous call.
     pub fn progress(mut self, every: Duration, tell: impl FnMut(&Progress) + 'a) -> Self {
         self.tell = Some((every, Box::new(tell)));
         self
     }
 
-    /// Goes through all chunks.
+    /// Processes all chunks.
     ///
     /// # Errors
-    /// The first chunk's that cannot be read, in the order of the chunks; [`DataError::Budget`], [`DataError::Memory`] before
-    /// any is.
+    /// Returns the error of the first chunk, in order, that cannot be read. Returns [`DataError::Budget`] or [`DataError::Memory`]
+    /// before any chunk is read.
     pub fn for_each(self, mut work: impl FnMut(&mut Chunk<'_, T>)) -> Result<Progress, DataError> {
         self.try_for_each(|chunk| {
             work(chunk);
@@ -198,10 +198,10 @@ impl<'a, T: Element> Pass<'a, T> {
         })
     }
 
-    /// The same with a computation that can fail, and ends the pass with its own error.
+    /// Like [`for_each`](Self::for_each), with a computation that can fail. Its error ends the pass.
     ///
     /// # Errors
-    /// As [`for_each`](Self::for_each), and what `work` answers.
+    /// Returns the errors of [`for_each`](Self::for_each) and of `work`.
     pub fn try_for_each<E: std::convert::From<DataError>>(
         mut self,
         mut work: impl FnMut(&mut Chunk<'_, T>) -> Result<(), E>,
@@ -237,7 +237,7 @@ impl<'a, T: Element> Pass<'a, T> {
         let buffers = (0..plan.buffers).map(|_| buffer());
         let ring = Ring::new(buffers.collect::<Result<Vec<_>, _>>()?, Take::Latest);
         thread::scope(|scope| {
-            // However this ends, the readers do: the scope waits for them.
+            // On every exit this ends the readers, for which the scope waits.
             let _over = Over(&ring);
             for sieve in sieves {
                 scope.spawn(|| reader.run(&ring, sieve));
@@ -246,7 +246,7 @@ impl<'a, T: Element> Pass<'a, T> {
                 let began = Instant::now();
                 let outcome = ring.await_chunk(number);
                 clock.waited(began);
-                // A reader that panicked: the scope says so when it ends.
+                // A reader panicked. The scope reports the panic when it ends.
                 let Some(outcome) = outcome else { break };
                 let mut buffer = outcome?;
                 work(&mut plan.chunk(number, &mut buffer))?;
@@ -265,7 +265,7 @@ impl<'a, T: Element> Pass<'a, T> {
             rows: self.range.end - self.range.start,
         };
         let count = places.count();
-        // One is computed on, each reader has one in hand, and the others are ready.
+        // One chunk is computed on, each reader has one, and the others are ready.
         let wanted = match self.ahead {
             0 => 1,
             ahead => ahead.max(self.readers) + 1,
@@ -310,11 +310,11 @@ impl<'a, T: Element> Pass<'a, T> {
     }
 }
 
-/// What a pass has settled before it begins.
+/// The parameters of a pass, which are decided before it begins.
 #[derive(Debug)]
 struct Plan {
     places: Places,
-    /// Rows of a chunk, elements of a row and its bytes.
+    /// The rows of a chunk, and the elements and bytes of a row.
     rows: usize,
     row: usize,
     row_bytes: u64,
@@ -338,7 +338,7 @@ impl Plan {
     }
 }
 
-/// Some rows of a data set in memory, to be read and written: what is written goes nowhere.
+/// Some rows of a data set in memory. They can be written, but changes are not saved to the file.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-chunk-{}.u8", std::process::id()));
@@ -361,23 +361,23 @@ pub struct Chunk<'b, T> {
 }
 
 impl<T> Chunk<'_, T> {
-    /// Which chunk of the pass it is, from 0.
+    /// Returns the number of the chunk in the pass, counted from 0.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Its rows, each of as many elements as the data set's rows have.
+    /// Returns the rows. Each has as many elements as a row of the data set.
     pub fn rows(&self) -> std::slice::ChunksExact<'_, T> {
         self.elements.chunks_exact(self.plan.row)
     }
 
-    /// The same, to be written.
+    /// Returns the rows as mutable slices.
     pub fn rows_mut(&mut self) -> std::slice::ChunksExactMut<'_, T> {
         self.elements.chunks_exact_mut(self.plan.row)
     }
 
-    /// Which row of the data set the `nth` row here is; none where there are not so many.
+    /// Returns the number in the data set of the `nth` row of this chunk, or `None` if there are fewer rows.
     #[must_use]
     pub fn row_number(&self, nth: usize) -> Option<u64> {
         let place = self.number * self.plan.rows as u64 + nth as u64;
@@ -386,7 +386,7 @@ impl<T> Chunk<'_, T> {
 }
 
 impl<T: Element> Chunk<'_, T> {
-    /// The rows as a tensor of two dimensions, rows and elements of a row. Nothing is copied.
+    /// Returns the rows as a view of two dimensions: rows, and elements of a row. Nothing is copied.
     ///
     /// ```
     /// # let path = std::env::temp_dir().join(format!("millpond-view-{}.u8", std::process::id()));
@@ -402,15 +402,15 @@ impl<T: Element> Chunk<'_, T> {
     /// ```
     ///
     /// # Errors
-    /// None today.
+    /// There are none at present.
     pub fn view(&self) -> Result<TensorRef<'_>, TensorError> {
         TensorRef::from_slice(self.elements, self.shape())
     }
 
-    /// The same, to be written: what is written goes nowhere.
+    /// Returns the rows as a mutable view. Changes are not saved to the file.
     ///
     /// # Errors
-    /// None today.
+    /// There are none at present.
     pub fn view_mut(&mut self) -> Result<TensorMut<'_>, TensorError> {
         let shape = self.shape();
         TensorMut::from_slice(self.elements, shape)
@@ -435,10 +435,10 @@ impl<T> DerefMut for Chunk<'_, T> {
     }
 }
 
-/// The buffers on their way, or what else a chunk goes round in: free, being read into, ready.
+/// The buffers, or other slots of chunks, by their states: free, being read into, ready.
 struct Ring<B> {
     state: Mutex<State<B>>,
-    /// How often the state has changed; counted under its lock.
+    /// The number of changes of the state. It is incremented under the lock.
     changes: AtomicU64,
     changed: Condvar,
 }
@@ -451,12 +451,12 @@ struct State<B> {
     over: bool,
 }
 
-/// Which of the free ones is read into next.
+/// The choice of the free buffer that is read into next.
 #[derive(Clone, Copy, Debug)]
 enum Take {
-    /// The one computed on last: it is warm.
+    /// The buffer that was computed on last, because it is in the cache.
     Latest,
-    /// The one whose computation was begun first: a device may still be at the others.
+    /// The buffer whose computation was begun first, because a device may still use the others.
     #[cfg(feature = "cuda")]
     Oldest,
 }
@@ -477,11 +477,11 @@ impl<B> Ring<B> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<B>> {
-        // Nothing of a user's runs under it.
+        // No code of the user runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and tells those who wait.
+    /// Changes the state and wakes the waiting threads.
     fn change(&self, change: impl FnOnce(&mut State<B>)) {
         let mut state = self.state();
         change(&mut state);
@@ -490,8 +490,8 @@ impl<B> Ring<B> {
         self.changed.notify_all();
     }
 
-    /// Waits until the state is another. Reading and computing take turns of about a tenth of a millisecond: to sleep and to
-    /// be woken takes a good part of that, so a thread looks for a while before it sleeps.
+    /// Waits until the state changes. Reading and computing alternate about every tenth of a millisecond. Sleeping and waking take
+    /// a large part of that time, so a thread polls for a while before it sleeps.
     fn wait<'s>(&'s self, state: MutexGuard<'s, State<B>>) -> MutexGuard<'s, State<B>> {
         let seen = self.changes.load(Ordering::Relaxed);
         drop(state);
@@ -510,14 +510,14 @@ impl<B> Ring<B> {
         self.change(|state| state.free.push_back(buffer));
     }
 
-    /// A buffer and the number of the chunk that is to be read into it; none when there is nothing more to be read.
+    /// Returns a buffer and the number of the chunk to read into it, or `None` if there are no more chunks.
     fn begin(&self, chunks: u64) -> Option<(u64, B)> {
         let mut state = self.state();
         loop {
             if state.over || state.next >= chunks {
                 return None;
             }
-            // Together, so that an earlier chunk never waits for a buffer that a later one has.
+            // Both are taken together, so that an earlier chunk never waits for a buffer that a later one has.
             let free = match state.take {
                 Take::Latest => state.free.pop_back(),
                 #[cfg(feature = "cuda")]
@@ -538,7 +538,7 @@ impl<B> Ring<B> {
         });
     }
 
-    /// The chunk when it is ready; none where its reader has died.
+    /// Waits for a chunk and returns it, or `None` if its reader panicked.
     fn await_chunk(&self, number: u64) -> Option<Result<B, DataError>> {
         let mut state = self.state();
         loop {
@@ -553,7 +553,7 @@ impl<B> Ring<B> {
     }
 }
 
-/// Ends the others when it is dropped, on a panic too.
+/// Ends the other threads when it is dropped, also on a panic.
 struct Over<'r, B>(&'r Ring<B>);
 
 impl<B> Drop for Over<'_, B> {
@@ -582,7 +582,7 @@ impl<T: Element> Reader<'_, T> {
 
     fn run(&self, ring: &Ring<Buffer<T>>, mut sieve: Sieve) {
         while let Some((number, mut buffer)) = ring.begin(self.plan.chunks) {
-            // Where `prepare` panics nobody is to wait for this chunk.
+            // If `prepare` panics, nobody may wait for this chunk.
             let dies = Over(ring);
             let outcome = self.read(number, &mut sieve, &mut buffer);
             std::mem::forget(dies);
@@ -591,7 +591,7 @@ impl<T: Element> Reader<'_, T> {
     }
 }
 
-/// What a pass tells of its progress.
+/// Reports the progress of a pass.
 struct Clock<'a> {
     began: Instant,
     told: Instant,

@@ -1,10 +1,10 @@
-//! How far a pass has come.
+//! The progress of a pass.
 
 use millpond_engine::display_size;
 use std::fmt;
 use std::time::Duration;
 
-/// How far a [pass](super::Pass) has come, or what one has done that is over.
+/// The progress of a [pass](super::Pass), or the result of one that has ended.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-progress-{}.u8", std::process::id()));
@@ -24,26 +24,26 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Rows that were computed on.
+    /// The number of rows that were computed on.
     pub rows: u64,
-    /// Rows of the whole pass.
+    /// The number of rows of the whole pass.
     pub of_rows: u64,
-    /// Bytes of a row.
+    /// The bytes of a row.
     pub row_bytes: u64,
-    /// Since the pass began.
+    /// The time since the pass began.
     pub elapsed: Duration,
-    /// Time in which the computation had to wait for rows.
+    /// The time for which the computation waited for rows.
     pub waited: Duration,
 }
 
 impl Progress {
-    /// Bytes that were computed on.
+    /// Returns the bytes that were computed on.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.rows * self.row_bytes
     }
 
-    /// The part that is done, from 0 to 1.
+    /// Returns the completed share, from 0 to 1.
     #[must_use]
     pub fn part(&self) -> f64 {
         if self.of_rows == 0 {
@@ -53,13 +53,13 @@ impl Progress {
         }
     }
 
-    /// Bytes a second, over the whole time so far.
+    /// Returns the bytes per second, over the whole time so far.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.bytes() as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// The time that is left if it goes on like this; none before the first chunk.
+    /// Returns the estimated remaining time, or `None` before the first chunk.
     #[must_use]
     pub fn left(&self) -> Option<Duration> {
         let left = self.elapsed.as_secs_f64() * (self.of_rows - self.rows) as f64 / self.rows as f64;

@@ -1,4 +1,4 @@
-//! Files that appear under their name when they are complete.
+//! Replaces files atomically.
 
 use super::error::DataError;
 use super::files::failed;
@@ -7,10 +7,10 @@ use std::io::{self, BufWriter, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Writes a file under another name in the same folder, and renames it when it is complete and on the disk. An existing file
-/// stays until then, and it stays for processes that have it open. The new file gets its permissions.
+/// Writes a file under another name in the same folder, and renames it when it is complete and on the disk. An existing file stays
+/// until then, and processes that have it open keep it. The new file gets its permissions.
 ///
-/// A process that is killed meanwhile leaves the unfinished file behind, as `NAME.PID.NUMBER.part`.
+/// If the process is killed during the write, the unfinished file remains as `NAME.PID.NUMBER.part`.
 pub(super) fn replace(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,

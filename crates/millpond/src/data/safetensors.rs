@@ -1,8 +1,8 @@
-//! safetensors files: tensors by name, read when they are asked for, copied or mapped.
+//! safetensors files: tensors by name, which are read on request, copied or mapped.
 //!
-//! The format is that of the crate `safetensors` 0.8. Its own reader is not used, but tested against: it looks only at bytes
-//! that are all in memory, so at a map, which a file that is cut turns into a SIGBUS; of two tensors of one name it keeps
-//! one and says nothing; one type that it does not know makes the whole file unreadable; and its errors are texts.
+//! The format is that of the crate `safetensors` 0.8. Its reader is used in tests only, for these reasons. It needs all bytes in
+//! memory, so a large file has to be mapped, and truncation of a mapped file causes a SIGBUS. It silently keeps one of two tensors
+//! with the same name. One unknown type makes the whole file unreadable. Its errors are texts.
 
 mod header;
 mod mapped;
@@ -25,19 +25,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why a safetensors file is not read or written.
+/// An error of reading or writing a safetensors file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SafeTensorsError {
-    /// The file is not what its name says, or it is damaged.
+    /// The file does not have the format, or it is damaged.
     #[error("{path} is no safetensors file: {why}", path = path.display())]
     Header {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The problem and its place.
         why: String,
     },
-    /// A name of a tensor or a key of the metadata is there twice.
+    /// The name of a tensor or a key of the metadata occurs twice.
     #[error("{path} has {name:?} twice: names stand for one tensor each", path = path.display())]
     Duplicate {
         /// The file.
@@ -45,7 +45,7 @@ pub enum SafeTensorsError {
         /// The name.
         name: String,
     },
-    /// Tensors overlap, or bytes between them belong to none.
+    /// Tensors overlap, or bytes between them belong to no tensor.
     #[error(
         "{path} is no safetensors file: {name:?} has bytes {begin} to {end} of its data, and should begin at {expected}: tensors follow each other without holes or overlaps",
         path = path.display()
@@ -55,14 +55,14 @@ pub enum SafeTensorsError {
         path: PathBuf,
         /// The tensor.
         name: String,
-        /// Where its bytes begin in the data.
+        /// The offset of its first byte in the data.
         begin: u64,
-        /// Where they end.
+        /// The offset of its end.
         end: u64,
-        /// Where those of the tensor before it end.
+        /// The end of the tensor before it.
         expected: u64,
     },
-    /// The tensors are not all of the file: it was cut, or something was appended.
+    /// The tensors do not fill the file: it was truncated, or something was appended.
     #[error(
         "{path} has {found} bytes of data, and its tensors have {expected}: it was cut, or is not complete",
         path = path.display()
@@ -70,12 +70,12 @@ pub enum SafeTensorsError {
     Length {
         /// The file.
         path: PathBuf,
-        /// Bytes of all tensors.
+        /// The bytes of all tensors.
         expected: u64,
-        /// Bytes there are.
+        /// The bytes of data in the file.
         found: u64,
     },
-    /// Type and shape of a tensor come to another number of bytes than it has, or to more than can be counted.
+    /// The number of bytes of a tensor does not match its type and shape, or overflows.
     #[error(
         "{path} is no safetensors file: {name:?} has {bytes} bytes, which is not what {type_name:?} of shape {shape:?} come to",
         path = path.display()
@@ -85,11 +85,11 @@ pub enum SafeTensorsError {
         path: PathBuf,
         /// The tensor.
         name: String,
-        /// The type of its elements, as the file says it.
+        /// The type of its elements as written in the file.
         type_name: String,
         /// Its shape.
         shape: Vec<u64>,
-        /// Its bytes.
+        /// The number of its bytes.
         bytes: u64,
     },
     /// There is no tensor of this name.
@@ -100,7 +100,7 @@ pub enum SafeTensorsError {
         /// The name.
         name: String,
     },
-    /// The format can have such elements, and this crate, on this machine, cannot.
+    /// The format supports the element type, and this crate does not on this machine.
     #[error(
         "{path}: elements of {name:?} are {type_name:?}, which is none of the types here: cast the tensor where it comes from",
         path = path.display()
@@ -110,10 +110,10 @@ pub enum SafeTensorsError {
         path: PathBuf,
         /// The tensor.
         name: String,
-        /// The type of its elements, as the file says it.
+        /// The type of its elements as written in the file.
         type_name: String,
     },
-    /// The format cannot have such elements, or this machine has another order of bytes.
+    /// The format does not support the element type, or this machine is not little-endian.
     #[error("the format has no {dtype} for {name:?}: cast the tensor first")]
     Unwritable {
         /// The tensor.
@@ -121,30 +121,30 @@ pub enum SafeTensorsError {
         /// The type of its elements.
         dtype: DType,
     },
-    /// The name stands for what a file says besides its tensors.
+    /// The name is reserved for the metadata of a file.
     #[error("no tensor can be called {name:?}: choose another name")]
     Name {
         /// The name.
         name: String,
     },
-    /// The file cannot be read or written, is no longer what it was, or a tensor in it is not aligned for a view of a map.
+    /// The file cannot be read or written, has changed, or a tensor in it is not aligned for a view of a map.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// There is no memory for a tensor, no tensor of such a shape, or an output has another type or shape.
+    /// Memory for a tensor cannot be allocated, there is no tensor of such a shape, or an output has another type or shape.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
 
-/// A text for an error: the first of what may be megabytes.
+/// Returns the beginning of a text for an error, because the text may have megabytes.
 fn shown(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
-/// A safetensors file, of which the header was read. Tensors are read when they are asked for.
+/// A safetensors file whose header was read. Tensors are read on request.
 ///
-/// The file stays open. What is read is copied (`pread`), so a file that is cut or written meanwhile is an error and never
-/// a crash; after each read the file is compared with what it was when it was opened, by its size and the time it was last
-/// written. Who can promise that nobody changes the file [maps](Self::map) it, and has views without a copy.
+/// The file stays open. Reads copy (`pread`), so a file that is truncated or written concurrently causes an error and never a
+/// crash. After each read the file's size and modification time are compared with those when it was opened. A caller that can
+/// guarantee that nobody changes the file can [map](Self::map) it, for views without a copy.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-weights-{}.safetensors", std::process::id()));
@@ -186,10 +186,10 @@ impl fmt::Debug for SafeTensors {
 }
 
 impl SafeTensors {
-    /// Reads the header of a file, and nothing else.
+    /// Reads the header of a file, but not the tensors.
     ///
     /// # Errors
-    /// Where it cannot be read or is no such file, and where there is no memory for what its header says.
+    /// Returns an error if the file cannot be read or does not have the format, or if memory for the header cannot be allocated.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SafeTensorsError> {
         let file = Opened::open(path.as_ref())?;
         let header = Header::read(&file)?;
@@ -199,32 +199,33 @@ impl SafeTensors {
         })
     }
 
-    /// Tensors in the file.
+    /// Returns the number of tensors in the file.
     #[must_use]
     pub fn len(&self) -> usize {
         self.header.tensors().len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no tensors.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Names of the tensors, in the order of their bytes: who reads them so reads the file from its beginning to its end.
+    /// Returns the names of the tensors in the order of their bytes. Reading them in this order reads the file from its beginning
+    /// to its end.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.header.tensors().map(|tensor| tensor.name)
     }
 
-    /// What the tensors are, in the same order.
+    /// Returns the descriptions of the tensors, in the same order.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorInfo<'_>> {
         self.header.tensors()
     }
 
-    /// What a tensor is.
+    /// Returns the description of a tensor.
     ///
     /// # Errors
-    /// [`SafeTensorsError::NoTensor`] where there is none of this name.
+    /// Returns [`SafeTensorsError::NoTensor`] if there is no tensor of this name.
     pub fn info(&self, name: &str) -> Result<TensorInfo<'_>, SafeTensorsError> {
         self.header.find(name).ok_or_else(|| SafeTensorsError::NoTensor {
             path: self.file.path().to_owned(),
@@ -232,31 +233,31 @@ impl SafeTensors {
         })
     }
 
-    /// What the file says besides its tensors, keys and values, in the order of the keys.
+    /// Returns the metadata of the file, keys and values, in the order of the keys.
     pub fn metadata(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.header.metadata()
     }
 
-    /// A copy of a tensor in host memory, from the [set of pools](crate::pools) that holds here.
+    /// Copies a tensor to host memory of the current [set of pools](crate::pools).
     ///
     /// # Errors
-    /// Where there is none of this name or its type is none of ours, where there is no memory for it, where the file has
-    /// changed since it was opened, and where a byte of truth values is neither 0 nor 1.
+    /// Returns an error if there is no tensor of this name, if this crate does not support its type, if memory cannot be allocated,
+    /// if the file has changed since it was opened, and if a byte of truth values is neither 0 nor 1.
     pub fn load(&self, name: &str) -> Result<Tensor, SafeTensorsError> {
         self.read_to(name, crate::pools::storage)
     }
 
-    /// The same from a pool, a tenant or a source.
+    /// Like [`load`](Self::load), from the given pool, tenant or source.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// Returns the errors of [`load`](Self::load).
     pub fn load_in(&self, from: &impl Origin, name: &str) -> Result<Tensor, SafeTensorsError> {
         self.read_to(name, |dtype, elements| {
             Storage::zeroed(from.handle().0, dtype, elements)
         })
     }
 
-    /// A tensor as rows along its first dimension, to be read in batches, passed through or mapped.
+    /// Returns a tensor as rows along its first dimension, for batches, passes or maps.
     ///
     /// ```
     /// # let path = std::env::temp_dir().join(format!("millpond-table-{}.safetensors", std::process::id()));
@@ -272,8 +273,8 @@ impl SafeTensors {
     /// ```
     ///
     /// # Errors
-    /// Where there is no tensor of this name or its elements are of another type, a row has no elements, or the file has
-    /// changed since it was opened.
+    /// Returns an error if there is no tensor of this name, if its elements have another type, if a row has no elements, or if the
+    /// file has changed since it was opened.
     pub fn rows<T: Element>(&self, name: &str) -> Result<DataSet<T>, SafeTensorsError> {
         let info = self.info(name)?;
         let found = self.dtype(&info)?;
@@ -283,16 +284,16 @@ impl SafeTensors {
         }
         let (rows, row) = rows_of(info.shape());
         let mut files = Files::of(DataSet::<T>::bytes_of(row)?);
-        // They are inside, as the header says no other thing.
+        // The header was checked, so the rows lie inside the file.
         files.push(self.file.again()?, self.place(&info), rows)?;
         Ok(DataSet::of(files, row))
     }
 
-    /// Reads a tensor into another of the same type and shape, whose elements follow one another. No memory is allocated.
+    /// Reads a tensor into an existing one of the same type and shape, whose elements are contiguous. Allocates nothing.
     ///
     /// # Errors
-    /// As [`load`](Self::load), and where type or shape differ or the output cannot be written. What the output holds after
-    /// an error of the file is not said.
+    /// Returns the errors of [`load`](Self::load), and an error if the type or shape differs or the output cannot be written. After
+    /// an error of the file the contents of the output are unspecified.
     pub fn load_into(&self, name: &str, out: &mut impl Output) -> Result<(), SafeTensorsError> {
         let info = self.info(name)?;
         let dtype = self.dtype(&info)?;
@@ -339,9 +340,9 @@ impl SafeTensors {
         })
     }
 
-    /// Where a tensor begins in the file.
+    /// Returns the offset of a tensor in the file.
     fn place(&self, info: &TensorInfo<'_>) -> u64 {
-        // Inside the file, as the header says no other thing.
+        // The header was checked, so the offset lies inside the file.
         self.header.data + info.begin
     }
 
@@ -356,14 +357,14 @@ impl SafeTensors {
     /// Maps the file, for views without a copy.
     ///
     /// # Safety
-    /// As long as the map lives nobody writes to the file or cuts it: what a view shows would change under it, and what is
-    /// cut off ends the process with SIGBUS when it is looked at. To put another file in its place, as [`write`](Self::write)
-    /// does, is no change of it. Reads by [`load`](Self::load) need no such promise.
+    /// Nobody may write to the file or truncate it while the map lives. The contents of views would change, and an access to a
+    /// truncated part ends the process with SIGBUS. Replacing the file by another one, as [`write`](Self::write) does, is allowed.
+    /// [`load`](Self::load) does not have this requirement.
     ///
     /// # Errors
-    /// [`DataError::Changed`] where the file has changed since it was opened, [`DataError::Io`] where it cannot be mapped.
+    /// Returns [`DataError::Changed`] if the file has changed since it was opened, and [`DataError::Io`] if it cannot be mapped.
     pub unsafe fn map(&self) -> Result<MappedTensors, SafeTensorsError> {
-        // SAFETY: what the caller promises.
+        // SAFETY: the caller guarantees it.
         unsafe { MappedTensors::new(self) }
     }
 }
