@@ -45,14 +45,14 @@ use set::{Place, Set};
 use std::fmt;
 use std::sync::Arc;
 
-/// The pools that a process, or a scope of it, draws from: one for each device and kind of memory, made when it is first
-/// asked for.
+/// A set of pools for a process, or a scope of it: one pool for each device and kind of memory. A pool is created when it is first
+/// requested.
 ///
-/// Cloning makes another handle of the same set. The set keeps its pools open; when its last handle is gone, they close
-/// as pools do, and memory goes back with its last block.
+/// Cloning returns another handle of the same set. The set keeps its pools open. When its last handle is dropped, they close as
+/// other pools do, and each frees its memory with its last block.
 ///
-/// [`pools`] answers the set that holds here: the [scope](Self::enter) this thread is in, or the process's default, which
-/// is there without being made.
+/// [`pools`] returns the current set: that of this thread's innermost [scope](Self::enter), or the process's default set, which
+/// always exists.
 ///
 /// ```
 /// use millpond::{Pool, Pools};
@@ -91,43 +91,43 @@ impl fmt::Debug for Pools {
 }
 
 impl Pools {
-    /// A set whose pools are as a [`PoolBuilder`] makes them by itself.
+    /// Creates a set whose pools have the default settings of [`PoolBuilder`].
     #[must_use]
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// A set whose pools are all made by this template; the limit, capacity and blocks it names hold for each of them.
-    /// What all of them together may take is a [`budget`](PoolBuilder::budget).
+    /// Creates a set whose pools are all created by this template. Its limit, capacity and blocks apply to each pool separately. A
+    /// [`budget`](PoolBuilder::budget) limits all of them together.
     #[must_use]
     pub fn with(template: PoolBuilder) -> Self {
         Self::builder().template(template).build()
     }
 
-    /// Begins to describe a set.
+    /// Returns a builder.
     #[must_use]
     pub fn builder() -> PoolsBuilder {
         PoolsBuilder::default()
     }
 
-    /// The pool of ordinary memory of this process, or of locked memory where the settings say `pinned:on`.
+    /// Returns the pool of ordinary host memory, or of locked memory if the settings contain `pinned:on`.
     ///
     /// # Errors
-    /// As [`pool`](Self::pool).
+    /// Returns the errors of [`pool`](Self::pool).
     pub fn host(&self) -> Result<Pool, PoolError> {
         self.pool(Device::Host, MemoryKind::Host)
     }
 
-    /// The pool of memory that is locked in place.
+    /// Returns the pool of locked host memory.
     ///
     /// # Errors
-    /// As [`pool`](Self::pool).
+    /// Returns the errors of [`pool`](Self::pool).
     pub fn pinned(&self) -> Result<Pool, PoolError> {
         self.pool(Device::Host, MemoryKind::Pinned)
     }
 
-    /// The pool of a device and kind of memory, made now if it is not there: once, however many threads ask. Where it
-    /// could not be made, the next call tries again.
+    /// Returns the pool of a device and kind of memory, and creates it if necessary. It is created once, even if several threads
+    /// request it. If this fails, the next call tries again.
     ///
     /// ```
     /// use millpond::{Device, MemoryKind, Pools};
@@ -139,14 +139,14 @@ impl Pools {
     /// ```
     ///
     /// # Errors
-    /// Where it cannot be made, by its template or by what `MILLPOND_CONF` says; and [`PoolError::Reentered`] where what
-    /// is called while this thread makes it asks for it.
+    /// Returns an error if the pool cannot be created with its template or with the settings of `MILLPOND_CONF`. Returns
+    /// [`PoolError::Reentered`] if a callback requests the pool while this thread creates it.
     pub fn pool(&self, device: Device, kind: MemoryKind) -> Result<Pool, PoolError> {
         self.set.pool(Place { device, kind })
     }
 
-    /// Puts a pool into the set, for the device and kind of its memory; answers the one that was there. It stays as it
-    /// is: nothing that the set was told before changes it.
+    /// Inserts a pool for the device and kind of its memory, and returns the pool that it replaces. The inserted pool does not
+    /// receive settings or observers that the set was given before.
     ///
     /// ```
     /// use millpond::{Pool, Pools};
@@ -161,12 +161,12 @@ impl Pools {
         self.set.insert(pool)
     }
 
-    /// Takes a pool out of the set; the next one who asks for it has another made.
+    /// Removes a pool from the set. The next request creates another one.
     pub fn remove(&self, device: Device, kind: MemoryKind) -> Option<Pool> {
         self.set.remove(Place { device, kind })
     }
 
-    /// The pools that are there now, by device and kind, of memory that the host can touch.
+    /// Returns the existing pools whose memory the host can access, by device and kind.
     ///
     /// ```
     /// # let set = millpond::Pools::new();
@@ -180,7 +180,7 @@ impl Pools {
         self.set.pools().into_iter()
     }
 
-    /// All that are there, those of devices' own memory too.
+    /// Returns all existing pools, including those of device memory.
     pub(crate) fn members(&self) -> Vec<Box<dyn Member>> {
         let hosts = self.iter().map(|pool| Box::new(pool) as Box<dyn Member>);
         #[cfg(feature = "cuda")]
@@ -188,7 +188,7 @@ impl Pools {
         hosts.collect()
     }
 
-    /// Whether both are handles of one set.
+    /// Returns whether both are handles of one set.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.set, &other.set)

@@ -1,4 +1,4 @@
-//! What the pools of a set are to be like.
+//! The builder of a set of pools.
 
 use super::Pools;
 use super::set::{Place, Set};
@@ -8,7 +8,7 @@ use crate::pool::{Pool, PoolBuilder, PoolError, Prewarm};
 use millpond_engine::ConfError;
 use std::sync::Arc;
 
-/// Describes a set of pools. Nothing in it can fail: what cannot be is told when a pool is made.
+/// A builder of a set of pools. Its methods do not fail. Errors are returned when a pool is created.
 ///
 /// ```
 /// use millpond::{Device, MemoryKind, Pool, Pools};
@@ -25,7 +25,7 @@ use std::sync::Arc;
 pub struct PoolsBuilder {
     name: Option<String>,
     template: PoolBuilder,
-    /// Templates of their own.
+    /// The templates for single devices and kinds.
     own: Vec<(Place, PoolBuilder)>,
     carves: bool,
     #[cfg(feature = "cuda")]
@@ -33,22 +33,22 @@ pub struct PoolsBuilder {
 }
 
 impl PoolsBuilder {
-    /// What the names of its pools begin with: `host` and `pinned` are then `training host` and `training pinned`. Where
-    /// it is not said, the name that the template has.
+    /// Sets the prefix of the pools' names, for example `training host` and `training pinned` for `training`. The default is the
+    /// name of the template.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// How each pool is made that has no template of its own.
+    /// Sets the template of all pools that do not have their own.
     #[must_use]
     pub fn template(mut self, template: PoolBuilder) -> Self {
         self.template = template;
         self
     }
 
-    /// How the pool of one device and kind is made. Where the template has a name, the pool has just that.
+    /// Sets the template of the pool of one device and kind. If the template has a name, the pool has exactly this name.
     #[must_use]
     pub fn template_for(mut self, device: Device, kind: MemoryKind, template: PoolBuilder) -> Self {
         let place = Place { device, kind };
@@ -57,7 +57,7 @@ impl PoolsBuilder {
         self
     }
 
-    /// How the pools of CUDA devices are made. Where it has a name, they have just that.
+    /// Sets the template of the pools of CUDA devices. If it has a name, they have exactly this name.
     #[cfg(feature = "cuda")]
     #[must_use]
     pub fn cuda_template(mut self, template: crate::gpu::DevicePoolBuilder) -> Self {
@@ -74,13 +74,13 @@ impl PoolsBuilder {
         super::devices::make(self.cuda.as_ref(), name, device)
     }
 
-    /// The host's pool has the small sizes ready, where nothing else is said of what is to be.
+    /// Prepares the small sizes in the host's pool, unless settings for this exist.
     pub(super) fn carve_small_sizes(mut self) -> Self {
         self.carves = true;
         self
     }
 
-    /// The set. No pool is made yet.
+    /// Builds the set. No pool is created yet.
     #[must_use]
     pub fn build(self) -> Pools {
         Pools {
@@ -88,7 +88,7 @@ impl PoolsBuilder {
         }
     }
 
-    /// What a pool is called.
+    /// Returns the name of a pool.
     pub(super) fn name_of(&self, place: Place) -> String {
         match self.name.as_deref().or(self.template.given_name()) {
             Some(name) => format!("{name} {place}"),
@@ -118,7 +118,7 @@ impl PoolsBuilder {
         }
     }
 
-    /// Whether pools that are made later can be changed so.
+    /// Returns an error if the settings do not apply to pools that are created later.
     pub(super) fn check_change(&self, text: &str) -> Result<(), ConfError> {
         let templates = self.own.iter().map(|(_, own)| own).chain([&self.template]);
         templates

@@ -1,4 +1,4 @@
-//! The set that holds where no scope says otherwise.
+//! The process's default set.
 
 use super::{Pools, here, scope};
 use crate::fork::Participant;
@@ -6,8 +6,8 @@ use crate::ranked::{InTurn, Rank, Shared};
 use crate::reentrancy::inside;
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-/// The default. Read by every thread that looks into any set too, so that around a fork one lock brings all of them to
-/// rest.
+/// The default set. Every thread that accesses any set also holds this lock for reading, so that one lock is enough to bring all
+/// sets to rest around a fork.
 static DEFAULT: Shared<Option<Pools>> = Shared::new(Rank::Sets, None);
 
 type Read = InTurn<RwLockReadGuard<'static, Option<Pools>>>;
@@ -25,23 +25,22 @@ fn write() -> Write {
     DEFAULT.write()
 }
 
-/// As long as it is held no fork begins. Nothing is called under it but locks of sets.
+/// No fork begins while this is held. Only locks of sets are taken while it is held.
 pub(super) struct AtWork(#[expect(dead_code, reason = "held")] Read);
 
 pub(super) fn at_work() -> AtWork {
     AtWork(read())
 }
 
-/// The set of pools that holds here: that of the innermost [scope](Pools::enter) this thread is in, else the process's
-/// default.
+/// Returns the current set of pools: that of this thread's innermost [scope](Pools::enter), or the process's default set.
 ///
-/// The default is there without being made. Its pools are made when they are first asked for, with what `MILLPOND_CONF`
-/// says; what cannot be read there is an error of the call that needs the pool. The host's pool has blocks of 64 B to
-/// 64 KiB ready from the start ([`Prewarm::small_sizes`](crate::Prewarm::small_sizes)), unless `MILLPOND_CONF` says another
-/// `prewarm`, or a limit below 16 MiB. They are addresses: memory is behind them when they are first used.
+/// The default set always exists. Its pools are created when they are first requested, with the settings of `MILLPOND_CONF`.
+/// Invalid settings cause an error in the call that needs the pool. The host's pool has blocks of 64 B to 64 KiB ready from the
+/// start ([`Prewarm::small_sizes`](crate::Prewarm::small_sizes)), unless `MILLPOND_CONF` sets another `prewarm` or a limit below 16
+/// MiB. These are only addresses. They get memory when they are first used.
 ///
-/// It takes a lock to ask. Where that counts, ask once for the pool; or draw from it with [`alloc`](crate::alloc()) and the
-/// others like it, for which each thread remembers the pool.
+/// This takes a lock. Where the cost matters, get the pool once, or allocate with [`alloc`](crate::alloc()) and similar functions,
+/// for which each thread caches the pool.
 ///
 /// ```
 /// use millpond::pools;
@@ -61,7 +60,7 @@ pub fn pools() -> Pools {
     }
     let _inside = inside();
     let new = Pools::builder().carve_small_sizes().build();
-    // What is not needed after all is dropped outside the lock.
+    // The spare set is dropped outside the lock.
     let spare;
     let pools = {
         let mut default = write();
@@ -80,9 +79,9 @@ pub fn pools() -> Pools {
     pools
 }
 
-/// Makes a set the process's default, for all threads; answers the one before. Threads that are in a scope stay in it,
-/// and blocks go back to the pools that they are from. A thread that drew from the set before with the likes of
-/// [`alloc`](crate::alloc()) keeps its host's pool open until it does so again, or ends.
+/// Makes a set the process's default for all threads, and returns the previous one. Threads that are in a scope stay in it, and
+/// blocks return to the pools that they came from. A thread that used the previous set with [`alloc`](crate::alloc()) or similar
+/// functions keeps that set's host pool open until it calls one of them again, or ends.
 ///
 /// ```
 /// use millpond::{Pool, Pools, set_default_pools};

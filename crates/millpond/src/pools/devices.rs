@@ -1,11 +1,11 @@
-//! A set's pools of devices' own memory.
+//! The pools of device memory in a set.
 
 use super::Pools;
 use super::member::Member;
 use crate::gpu::{CudaDevice, DevicePool, DevicePoolBuilder, DevicePoolError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One for each device, made when it is first asked for.
+/// One pool for each device, created when it is first requested.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     made: Mutex<Vec<DevicePool>>,
@@ -16,8 +16,8 @@ impl Devices {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that are there; none in a process that was forked, where they serve nobody and the list may be held by a thread that
-    /// is not there.
+    /// Returns the existing pools. Returns none in the child of a fork, where they cannot be used, and where the list may be locked
+    /// by a thread that does not exist.
     pub(super) fn pools(&self) -> Vec<DevicePool> {
         if crate::gpu::is_forked() {
             return Vec::new();
@@ -27,9 +27,10 @@ impl Devices {
 }
 
 impl Pools {
-    /// The pool of a CUDA device's own memory, made now if it is not there, by its [template](super::PoolsBuilder::cuda_template).
+    /// Returns the pool of a CUDA device's memory, and creates it by its [template](super::PoolsBuilder::cuda_template) if
+    /// necessary.
     ///
-    /// What acts on the set acts on it too: figures, trims, settings, and whoever watches.
+    /// Operations on the set also apply to this pool: statistics, trims, settings, and observers.
     ///
     /// ```
     /// use millpond::cuda::{CudaStream, DevicePoolError};
@@ -52,7 +53,7 @@ impl Pools {
     /// ```
     ///
     /// # Errors
-    /// Where there is no such device, or its pool cannot be made as the template says.
+    /// Returns an error if there is no such device, or if its pool cannot be created by the template.
     pub fn cuda(&self, number: u32) -> Result<DevicePool, DevicePoolError> {
         let device = CudaDevice::get(number)?;
         let pool = {
@@ -65,13 +66,13 @@ impl Pools {
             made.sort_by_key(|pool| pool.device().number());
             pool
         };
-        // Whoever hears of it may ask the set for anything.
+        // This is called without a lock, because observers of the pool may use the set.
         self.set.tell_cuda(&pool)?;
         Ok(pool)
     }
 
-    /// Puts a pool into the set, for its device; answers the one that was there. It stays as it is: nothing that the set was told
-    /// before changes it.
+    /// Inserts a pool for its device, and returns the pool that it replaces. The inserted pool does not receive settings or
+    /// observers that the set was given before.
     pub fn insert_cuda(&self, pool: DevicePool) -> Option<DevicePool> {
         let mut made = self.set.devices.made();
         let number = pool.device().number();
@@ -82,7 +83,7 @@ impl Pools {
         before
     }
 
-    /// Takes a device's pool out of the set; the next one who asks for it has another made.
+    /// Removes a device's pool from the set. The next request creates another one.
     pub fn remove_cuda(&self, number: u32) -> Option<DevicePool> {
         let mut made = self.set.devices.made();
         let at = made.iter().position(|pool| pool.device().number() == number)?;
@@ -90,7 +91,7 @@ impl Pools {
     }
 }
 
-/// How the pools of devices are made.
+/// Creates the pool of a device.
 pub(super) fn make(
     template: Option<&DevicePoolBuilder>,
     name: Option<&str>,

@@ -1,4 +1,4 @@
-//! What a set does with each of its pools, of the host's memory and of a device's alike.
+//! The interface of a set to its pools of host memory and device memory.
 
 use crate::device::Device;
 use crate::ledger::{Ledger, LedgerBuilder};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A pool of a set.
 pub(crate) trait Member {
-    /// No other pool of the process has it.
+    /// Returns a number that no other pool of the process has.
     fn id(&self) -> u64;
     fn name(&self) -> &str;
     fn device(&self) -> Device;

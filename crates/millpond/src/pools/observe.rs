@@ -1,4 +1,4 @@
-//! What a set tells of its pools' blocks: to subscribers as it happens, and to whoever asks who holds what.
+//! Observation of a set's blocks: events for observers, and lists of live blocks.
 
 use super::Pools;
 use super::member::Member;
@@ -7,19 +7,19 @@ use crate::registry::live_pools;
 use crate::watchers::{Context, Subscriber, SubscriptionId};
 use std::sync::Arc;
 
-/// Those who watch all pools of a set, and so those made later.
+/// The observers of all pools of a set, including those created later.
 #[derive(Clone, Default)]
 pub(super) struct Watching {
     pub(super) subscribers: Vec<(SubscriptionId, Arc<dyn Subscriber>)>,
-    /// None: nothing was said.
+    /// `None` if no context was set.
     pub(super) context: Option<Option<Context>>,
     pub(super) account: Option<Option<LedgerBuilder>>,
-    /// How often it was changed.
+    /// The number of changes.
     pub(super) change: u64,
 }
 
 impl Watching {
-    /// Tells a new pool, which was told `before`.
+    /// Applies the settings to a new pool to which `before` was applied.
     pub(super) fn tell(&self, pool: &dyn Member, before: Option<&Self>) {
         for (id, _) in before.into_iter().flat_map(|before| &before.subscribers) {
             if !self.subscribers.iter().any(|(still, _)| still == id) {
@@ -42,9 +42,9 @@ impl Watching {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PoolsBlock {
-    /// The pool's name.
+    /// The name of the pool.
     pub pool: String,
-    /// The block, and where it is.
+    /// The block and its call site.
     pub block: Leak,
 }
 
@@ -52,14 +52,14 @@ pub struct PoolsBlock {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolsBlocks {
-    /// Largest first.
+    /// The blocks, largest first.
     pub blocks: Vec<PoolsBlock>,
-    /// The names of those pools that keep no account: their blocks are not in the list, however large.
+    /// The names of the pools without an account. Their blocks are not in the list.
     pub without_account: Vec<String>,
 }
 
 impl PoolsBlocks {
-    /// Of every pool of the process.
+    /// Lists blocks of every pool of the process.
     pub(crate) fn of_all_pools(list: impl Fn(&Ledger) -> Vec<Leak>) -> Self {
         let mut all = Self::default();
         for pool in live_pools() {
@@ -68,7 +68,7 @@ impl PoolsBlocks {
         all.sorted()
     }
 
-    /// Those of one pool; none where it keeps no account.
+    /// Adds the blocks of one pool. `None` means that it has no account.
     fn add(&mut self, pool: &str, blocks: Option<Vec<Leak>>) {
         let Some(blocks) = blocks else {
             return self.without_account.push(pool.to_owned());
@@ -94,10 +94,10 @@ impl PoolsBlocks {
     }
 }
 
-/// What is said here holds for the pools that are there and for those made later. A pool that is
-/// [put in](Pools::insert) stays as it is.
+/// These settings apply to existing pools and to those created later. They do not apply to a pool that is [inserted](Pools::insert)
+/// afterwards.
 impl Pools {
-    /// Has a subscriber told of what happens in every pool, as by [`Pool::subscribe`](crate::Pool::subscribe).
+    /// Registers an observer for the events of every pool, as [`Pool::subscribe`](crate::Pool::subscribe) does.
     ///
     /// ```
     /// use millpond::{Event, EventKind, Pools};
@@ -131,7 +131,7 @@ impl Pools {
         id
     }
 
-    /// Tells this subscriber nothing more that begins after this call.
+    /// Removes an observer. It receives no event that begins after this call.
     pub fn unsubscribe(&self, id: SubscriptionId) {
         let gone = self.set.watch(|watching| {
             let place = watching.subscribers.iter().position(|(other, _)| *other == id);
@@ -141,7 +141,7 @@ impl Pools {
         drop(gone);
     }
 
-    /// Has each event of every pool carry a value.
+    /// Attaches a value to each event of every pool.
     pub fn set_context(&self, context: Option<Context>) {
         let before = self
             .set
@@ -152,13 +152,13 @@ impl Pools {
         drop(before);
     }
 
-    /// Has every pool keep an account of live blocks of its own from now on, or none.
+    /// Starts an account of live blocks in every pool, or ends it.
     pub fn track(&self, account: Option<LedgerBuilder>) {
         self.set.watch(|watching| watching.account = Some(account));
         self.members().iter().for_each(|pool| pool.track(account));
     }
 
-    /// The largest live blocks of all pools, at most `n`; see [`Pool::largest`](crate::Pool::largest).
+    /// Returns the largest live blocks of all pools, at most `n`. See [`Pool::largest`](crate::Pool::largest).
     ///
     /// ```
     /// use millpond::{Ledger, Pools, Tracking};
@@ -179,7 +179,7 @@ impl Pools {
         all
     }
 
-    /// The live blocks of more bytes than that in all pools; see [`Pool::larger_than`](crate::Pool::larger_than).
+    /// Returns the live blocks of more than `bytes` bytes in all pools. See [`Pool::larger_than`](crate::Pool::larger_than).
     #[must_use]
     pub fn larger_than(&self, bytes: u64) -> PoolsBlocks {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! A set that gives memory back when the system has little left.
+//! Frees memory of a set when the system runs low.
 
 use super::Pools;
 use super::set::Set;
@@ -19,7 +19,7 @@ fn relieve(set: &Weak<Set>, change: &Change<'_>) {
     }
 }
 
-/// The same of one device's pool.
+/// Does the same for one device's pool.
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 fn relieve_device(set: &Weak<Set>, change: &DeviceChange<'_>) {
     let Some(set) = set.upgrade() else { return };
@@ -35,12 +35,12 @@ fn relieve_device(set: &Weak<Set>, change: &DeviceChange<'_>) {
 }
 
 impl Pools {
-    /// Watches memory from a thread of its own, until the answer is dropped: when it gets scarce the pools give back what no
-    /// block uses ([trimmed](Self::trim) at [`Level::High`], [compacted](Self::compact) at [`Level::Critical`]), and then
-    /// whoever the builder names is told. All are called outside every lock, and only when the level changes: for memory
-    /// that stays scarce there is [`trim_at_pressure`](crate::PoolBuilder::trim_at_pressure) as well.
+    /// Watches memory on a separate thread until the result is dropped. When memory becomes scarce, the pools free unused memory
+    /// ([`trim`](Self::trim) at [`Level::High`], [`compact`](Self::compact) at [`Level::Critical`]), and then the callbacks of the
+    /// builder are called. All calls are made without a lock, and only when the level changes. For memory that stays scarce there
+    /// is also [`trim_at_pressure`](crate::PoolBuilder::trim_at_pressure).
     ///
-    /// A level that a device's memory comes to has the set's pool of that device do so; it waits for the device then.
+    /// When a device's memory reaches a level, the set's pool of that device does the same, and waits for the device.
     ///
     /// The watch does not keep the set alive.
     ///
@@ -53,7 +53,7 @@ impl Pools {
     /// ```
     ///
     /// # Errors
-    /// When the system gives no pipe or no thread.
+    /// Returns an error if the system cannot create a pipe or a thread.
     pub fn watch_pressure(&self, watch: WatchBuilder) -> Result<Watch, WatchError> {
         let set = Arc::downgrade(&self.set);
         #[cfg(all(feature = "cuda", target_os = "linux"))]
@@ -64,7 +64,7 @@ impl Pools {
         watch.trim(move |change| relieve(&set, change)).start()
     }
 
-    /// The same with a watch that runs already, as long as the answer lives.
+    /// Does the same with an existing watch, until the result is dropped.
     ///
     /// ```
     /// use millpond::{Pools, Watch};

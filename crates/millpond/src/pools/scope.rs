@@ -1,8 +1,8 @@
-//! Scopes: stretches of a thread's time in which another set holds.
+//! Scopes: periods in which another set is the current one of a thread.
 //!
-//! A thread's scopes are a chain from the innermost outwards. A scope that ends while one inside of it goes on is marked,
-//! and leaves the chain when it has come to be the innermost: so whatever the order in which they end, what holds is a
-//! scope that was entered and not left, the last one entered of these.
+//! A thread's scopes are a linked list from the innermost outwards. A scope that ends before an inner one is marked, and leaves the
+//! list when it becomes the innermost. In whatever order scopes end, the current one is therefore the last that was entered and has
+//! not ended.
 
 use super::{Pools, here};
 use std::cell::Cell;
@@ -12,14 +12,14 @@ use std::rc::Rc;
 /// A scope that was entered.
 struct Entered {
     pools: Pools,
-    /// The one around it; taken when this one leaves the chain, so that a long chain is not dropped as one.
+    /// The enclosing scope. It is taken when this one leaves the list, so that dropping a long list does not recurse.
     around: Cell<Option<Rc<Entered>>>,
     left: Cell<bool>,
 }
 
 thread_local! {
-    /// Without a first use and without a destructor: scopes may be asked for, entered and left at a thread's very end. A
-    /// guard that was forgotten keeps its set for ever.
+    /// This has neither lazy initialisation nor a destructor, so that scopes can be used at the very end of a thread. A guard that
+    /// is forgotten keeps its set forever.
     static INNERMOST: Cell<Option<ManuallyDrop<Rc<Entered>>>> = const { Cell::new(None) };
 }
 
@@ -31,7 +31,7 @@ fn set(entered: Option<Rc<Entered>>) {
     INNERMOST.set(entered.map(ManuallyDrop::new));
 }
 
-/// The set of this thread's innermost scope.
+/// Returns the set of this thread's innermost scope.
 pub(super) fn innermost() -> Option<Pools> {
     let entered = take()?;
     let pools = entered.pools.clone();
@@ -39,21 +39,21 @@ pub(super) fn innermost() -> Option<Pools> {
     Some(pools)
 }
 
-/// Takes the scopes that were left off the end of the chain.
+/// Removes ended scopes from the inner end of the list.
 fn leave() {
     while let Some(entered) = take() {
         if !entered.left.get() {
             return set(Some(entered));
         }
         set(entered.around.take());
-        // Dropped with the chain whole again: its pools may close now, and whoever hears of it may ask for `pools()`.
+        // This is dropped when the list is consistent again, because its pools may close, and their observers may call `pools()`.
         drop(entered);
     }
 }
 
-/// While it lives, a set holds in this thread. See [`Pools::enter`].
+/// A guard of a scope. Its set is the current one of this thread while it lives. See [`Pools::enter`].
 ///
-/// It stays on its thread:
+/// It cannot be sent to another thread:
 ///
 /// ```compile_fail
 /// let scope = millpond::Pools::new().enter();
@@ -86,7 +86,7 @@ impl PoolsScope {
         Self { entered, clears }
     }
 
-    /// The set that holds in it.
+    /// Returns the set of the scope.
     #[must_use]
     pub fn pools(&self) -> &Pools {
         &self.entered.pools
@@ -105,13 +105,14 @@ impl Drop for PoolsScope {
 }
 
 impl Pools {
-    /// Has this set hold in this thread until the answer is dropped, by the end of a block, by hand, or by a panic: then
-    /// what held before holds again, and the set is [cleared](Self::clear). Buffers may outlive the scope; with the last
-    /// handle of the set and the last buffer all its memory is gone.
+    /// Makes this set the current one of this thread until the result is dropped: at the end of a block, explicitly, or by a panic.
+    /// Then the previous set is current again, and this set is [cleared](Self::clear). Buffers may outlive the scope. All memory is
+    /// freed with the last handle of the set and the last buffer.
     ///
-    /// A scope is one thread's. What a scope's work spawns begins with the process's default, and enters the set or
-    /// [joins](Self::join) it by itself. Scopes end as they will: what holds is the last that was entered and lives. On an
-    /// executor that runs several tasks in one thread, do not hold one across an `await`: the tasks would be in it too.
+    /// A scope belongs to one thread. Threads that are spawned in it begin with the process's default set, and [join](Self::join)
+    /// or enter the set themselves. Scopes may end in any order: the current one is the last that was entered and lives. On an
+    /// executor that runs several tasks on one thread, do not hold a scope across an `await`, because it would apply to the other
+    /// tasks too.
     ///
     /// ```
     /// use millpond::{Pools, pools};
@@ -131,7 +132,7 @@ impl Pools {
         PoolsScope::new(self.clone(), true)
     }
 
-    /// The same, for a thread that works with others on what a set is for: when it leaves, nothing is cleared.
+    /// Like [`enter`](Self::enter), for a thread that shares the work of a set. The end of the scope does not clear the set.
     ///
     /// ```
     /// use millpond::{Pools, pools};

@@ -1,4 +1,4 @@
-//! The shared part of a set: which pools there are, and who makes one.
+//! The shared state of a set: its pools, and the creation of pools.
 
 use super::builder::PoolsBuilder;
 use super::default::at_work;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// What a pool of the set is for.
+/// The device and kind of a pool in the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) device: Device,
@@ -46,7 +46,7 @@ impl fmt::Display for Place {
 }
 
 enum Slot {
-    /// A thread is at it. In a child of a fork, one of another process never will be.
+    /// A thread creates it. In the child of a fork, the thread may not exist.
     Making {
         process: u32,
         thread: u32,
@@ -56,11 +56,11 @@ enum Slot {
 
 #[derive(Default)]
 struct State {
-    /// At most one for each place, ascending by device and kind.
+    /// At most one slot for each place, in ascending order of device and kind.
     slots: Vec<(Place, Slot)>,
-    /// What pools made later are to be told, in this order.
+    /// The settings for pools that are created later, in this order.
     told: Vec<Arc<str>>,
-    /// Who is to watch them.
+    /// The observers.
     watching: Watching,
 }
 
@@ -73,7 +73,7 @@ impl State {
         self.find(place).map(|at| &self.slots[at].1)
     }
 
-    /// Puts something into a slot; answers what was in it.
+    /// Replaces the contents of a slot, and returns the previous contents.
     fn put(&mut self, place: Place, slot: Slot) -> Option<Slot> {
         if let Some(at) = self.find(place) {
             return Some(std::mem::replace(&mut self.slots[at].1, slot));
@@ -89,21 +89,21 @@ impl State {
     }
 }
 
-/// See the module.
+/// The shared state of a set, as described at the top of the file.
 pub(super) struct Set {
     rules: PoolsBuilder,
-    /// Taken only through [`Set::with`].
+    /// Accessed only by [`Set::with`].
     state: Ranked<State>,
     #[cfg(feature = "cuda")]
     pub(super) devices: super::devices::Devices,
 }
 
-/// What somebody finds who wants a pool.
+/// The result of a lookup of a pool.
 enum Found {
     Ready(Pool),
-    /// It is this thread's to make.
+    /// This thread has to create it.
     Ours,
-    /// It was this thread's to make already.
+    /// This thread is already creating it.
     Reentered,
     Theirs,
 }
@@ -118,15 +118,15 @@ impl Set {
         }
     }
 
-    /// Looks at the state or changes it. Nothing is called, nothing of a caller's dropped in `work`, and what it allocates
-    /// is not the program's pool's: no subscriber is told of it under the lock.
+    /// Reads or changes the state. `work` calls no callback and drops nothing of the caller. Its allocations do not come from the
+    /// program's pool, so no observer is called under the lock.
     fn with<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
         let _inside = inside();
         let _at_work = at_work();
         work(&mut self.state.lock())
     }
 
-    /// The pools that are there.
+    /// Returns the existing pools.
     pub(super) fn pools(&self) -> Vec<Pool> {
         self.with(|state| {
             let ready = state.slots.iter().filter_map(|(_, slot)| match slot {
@@ -143,7 +143,7 @@ impl Set {
         here::changed();
         match before {
             Some(Slot::Ready(before)) => Some(before),
-            // Whoever makes one finds this one when it is done.
+            // A thread that creates a pool finds this one when it has finished.
             Some(Slot::Making { .. }) | None => None,
         }
     }
@@ -170,8 +170,8 @@ impl Set {
                     let name = self.rules.name_of(place);
                     return Err(PoolError::Reentered { name });
                 }
-                // It takes a fraction of a millisecond, once in a set's life. A condition would have to be made whole in
-                // the child of a fork; this needs nothing.
+                // The wait takes a fraction of a millisecond, once for each pool. A condition variable would have to be reset in
+                // the child of a fork, and a sleep does not.
                 Found::Theirs => thread::sleep(pause),
             }
             pause = (pause * 2).min(Duration::from_millis(2));
@@ -203,13 +203,13 @@ impl Set {
         })
     }
 
-    /// Makes a pool and puts it into its slot.
+    /// Creates a pool and puts it into its slot.
     fn make(&self, place: Place) -> Result<Pool, PoolError> {
         let making = Making { set: self, place };
         let pool = self.rules.make(place)?;
         let mut before = None;
         loop {
-            // Told while it was made, and maybe while it hears that.
+            // These settings may change while the pool is created or while they are applied.
             let (told, watching) = self.with(|state| (state.told.clone(), state.watching.clone()));
             told.iter().try_for_each(|text| pool.configure(text))?;
             watching.tell(&pool, before.as_ref());
@@ -233,7 +233,7 @@ impl Set {
         }
     }
 
-    /// Changes who watches the pools that are made later. What `change` takes out it answers, to be dropped outside.
+    /// Changes the observers of pools that are created later. Returns the removed ones, so that they are dropped outside the lock.
     pub(super) fn watch<R>(&self, change: impl FnOnce(&mut Watching) -> R) -> R {
         self.with(|state| {
             state.watching.change += 1;
@@ -241,7 +241,7 @@ impl Set {
         })
     }
 
-    /// Makes the pool of a device's own memory.
+    /// Creates a pool of device memory.
     #[cfg(feature = "cuda")]
     pub(super) fn make_cuda(
         &self,
@@ -250,7 +250,7 @@ impl Set {
         self.rules.make_cuda(device)
     }
 
-    /// Tells it what was said before.
+    /// Applies the existing settings and observers to a pool.
     #[cfg(feature = "cuda")]
     pub(super) fn tell_cuda(&self, pool: &crate::gpu::DevicePool) -> Result<(), ConfError> {
         let (told, watching) = self.with(|state| (state.told.clone(), state.watching.clone()));
@@ -258,14 +258,14 @@ impl Set {
         told.iter().try_for_each(|text| pool.configure_with_others(text))
     }
 
-    /// Changes settings of all pools, those made later too; these are there.
+    /// Changes settings of all pools: of `members`, and of those created later.
     pub(super) fn configure(&self, text: &str, members: &[Box<dyn Member>]) -> Result<(), ConfError> {
         self.rules.check_change(text)?;
         members.iter().try_for_each(|pool| pool.check_change(text))?;
         let keys = keys(text)?;
         let text: Arc<str> = text.into();
         let before = self.with(|state| {
-            // What says all that another said takes its place, so that the list stays short however often it is told.
+            // A text that sets all keys of an earlier one replaces it, so that the list stays short.
             let replaced =
                 |old: &Arc<str>| self::keys(old).is_ok_and(|old| old.iter().all(|key| keys.contains(key)));
             let (gone, mut kept): (Vec<_>, Vec<_>) = state.told.drain(..).partition(replaced);
@@ -278,7 +278,7 @@ impl Set {
     }
 }
 
-/// The keys that a text has.
+/// Returns the keys of a settings text.
 fn keys(text: &str) -> Result<HashSet<String>, ConfError> {
     let mut keys = HashSet::new();
     MillpondConf::parse_with(text, "", |key, _| {
@@ -288,7 +288,7 @@ fn keys(text: &str) -> Result<HashSet<String>, ConfError> {
     Ok(keys)
 }
 
-/// As long as it lives this thread makes a pool. Whatever comes of it, nobody waits for it any more when it is gone.
+/// A guard that this thread creates a pool. When it is dropped, no thread waits for the pool any more.
 struct Making<'a> {
     set: &'a Set,
     place: Place,

@@ -1,4 +1,4 @@
-//! What acts on the set that holds here, see [`pools`].
+//! Functions that use the current set, see [`pools`].
 
 use super::here::with_host;
 use super::{PoolsStats, pools};
@@ -11,13 +11,12 @@ use bytemuck::AnyBitPattern;
 use millpond_engine::Compaction;
 use std::mem::MaybeUninit;
 
-/// Draws from the host's pool that holds here.
+/// Allocates from the current host pool.
 pub(crate) fn draw<R, E: From<AllocError>>(work: impl FnOnce(&Pool) -> Result<R, E>) -> Result<R, E> {
     with_host(work).unwrap_or_else(|error| Err(AllocError::Pool(Box::new(error)).into()))
 }
 
-/// A buffer of host memory of `len` elements of which nothing is known until they are written, from the
-/// [set](pools) that holds here; as [`Pool::alloc`].
+/// Allocates an uninitialised buffer of `len` elements in host memory of the current [set](pools), like [`Pool::alloc`].
 ///
 /// ```
 /// let squares = millpond::alloc::<u64>(100)?.write_with(|at| (at * at) as u64);
@@ -26,12 +25,12 @@ pub(crate) fn draw<R, E: From<AllocError>>(work: impl FnOnce(&Pool) -> Result<R,
 /// ```
 ///
 /// # Errors
-/// When there is no memory for it; [`AllocError::Pool`] where its pool cannot be made.
+/// Returns an error if memory cannot be allocated, and [`AllocError::Pool`] if the pool cannot be created.
 pub fn alloc<T: AnyBitPattern>(len: usize) -> Result<Buffer<MaybeUninit<T>>, AllocError> {
     draw(|pool| pool.alloc(len))
 }
 
-/// A buffer of host memory of `len` elements, all zero, from the [set](pools) that holds here.
+/// Allocates a buffer of `len` zeroed elements in host memory of the current [set](pools).
 ///
 /// ```
 /// assert!(millpond::alloc_zeroed::<f32>(1000)?.iter().all(|x| *x == 0.0));
@@ -39,12 +38,12 @@ pub fn alloc<T: AnyBitPattern>(len: usize) -> Result<Buffer<MaybeUninit<T>>, All
 /// ```
 ///
 /// # Errors
-/// As [`alloc`].
+/// Returns the errors of [`alloc`].
 pub fn alloc_zeroed<T: AnyBitPattern>(len: usize) -> Result<Buffer<T>, AllocError> {
     draw(|pool| pool.alloc_zeroed(len))
 }
 
-/// A buffer of host memory that holds a copy of a slice, from the [set](pools) that holds here.
+/// Copies a slice to a buffer in host memory of the current [set](pools).
 ///
 /// ```
 /// assert_eq!(millpond::alloc_from(&[1u8, 2, 3])?[..], [1, 2, 3]);
@@ -52,13 +51,13 @@ pub fn alloc_zeroed<T: AnyBitPattern>(len: usize) -> Result<Buffer<T>, AllocErro
 /// ```
 ///
 /// # Errors
-/// As [`alloc`].
+/// Returns the errors of [`alloc`].
 pub fn alloc_from<T: AnyBitPattern>(values: &[T]) -> Result<Buffer<T>, AllocError> {
     draw(|pool| pool.alloc_from(values))
 }
 
-/// A buffer of host memory of `len` elements that a function makes from their places, from the [set](pools) that holds
-/// here.
+/// Allocates a buffer in host memory of the current [set](pools), whose `len` elements are the results of a function of their
+/// indices.
 ///
 /// ```
 /// assert_eq!(millpond::alloc_from_fn(4, |at| at as u32)?[..], [0, 1, 2, 3]);
@@ -66,7 +65,7 @@ pub fn alloc_from<T: AnyBitPattern>(values: &[T]) -> Result<Buffer<T>, AllocErro
 /// ```
 ///
 /// # Errors
-/// As [`alloc`].
+/// Returns the errors of [`alloc`].
 pub fn alloc_from_fn<T: AnyBitPattern>(
     len: usize,
     value: impl FnMut(usize) -> T,
@@ -74,8 +73,7 @@ pub fn alloc_from_fn<T: AnyBitPattern>(
     draw(|pool| pool.alloc_from_fn(len, value))
 }
 
-/// Host memory for elements of a type that is known when the program runs, all zero, from the [set](pools) that holds
-/// here.
+/// Allocates zeroed host memory for elements of a type that is chosen at run time, from the current [set](pools).
 ///
 /// ```
 /// use millpond::DType;
@@ -85,12 +83,12 @@ pub fn alloc_from_fn<T: AnyBitPattern>(
 /// ```
 ///
 /// # Errors
-/// As [`alloc`].
+/// Returns the errors of [`alloc`].
 pub fn storage(dtype: DType, elements: usize) -> Result<Storage, AllocError> {
     draw(|pool| pool.storage(dtype, elements))
 }
 
-/// The account of the [set](pools) that holds here.
+/// Returns the statistics of the current [set](pools).
 ///
 /// ```
 /// let buffer = millpond::alloc_zeroed::<f32>(1000)?;
@@ -104,8 +102,7 @@ pub fn memory_stats() -> PoolsStats {
     pools().stats()
 }
 
-/// Gives everything that no block uses back to the system, from every pool of the [set](pools) that holds here; as
-/// [`Pool::trim`].
+/// Returns all unused memory of every pool of the current [set](pools) to the system, like [`Pool::trim`].
 ///
 /// ```
 /// millpond::empty_cache();
@@ -114,7 +111,7 @@ pub fn empty_cache() {
     pools().trim();
 }
 
-/// Compacts every pool of the [set](pools) that holds here, and answers what it came to; as [`Pool::compact`].
+/// Compacts every pool of the current [set](pools) and returns the result, like [`Pool::compact`].
 ///
 /// ```
 /// println!("{}", millpond::compact());
@@ -123,7 +120,7 @@ pub fn compact() -> Compaction {
     pools().compact()
 }
 
-/// Finishes what is pending in every pool of the [set](pools) that holds here; as [`Pool::collect_garbage`].
+/// Completes pending work in every pool of the current [set](pools), like [`Pool::collect_garbage`].
 ///
 /// ```
 /// millpond::collect_garbage();

@@ -1,4 +1,4 @@
-//! The account of a set.
+//! The statistics of a set.
 
 use super::Pools;
 use crate::device::Device;
@@ -7,24 +7,25 @@ use crate::stats::PoolStats;
 use millpond_engine::display_size;
 use std::fmt;
 
-/// One pool of a set.
+/// The statistics of one pool of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolsEntry {
-    /// The pool's name.
+    /// The name of the pool.
     pub name: String,
-    /// Where its memory is.
+    /// The device of its memory.
     pub device: Device,
-    /// Of which kind it is.
+    /// The kind of its memory.
     pub kind: MemoryKind,
-    /// Its account.
+    /// Its statistics.
     pub stats: PoolStats,
 }
 
-/// What the pools of a set hold and have done. Shown as a table.
+/// The statistics of the pools of a set. `Display` writes a table.
 ///
-/// Each pool is looked at for itself, one after the other: while others are at work, the sum is of no one moment. A peak of
-/// several pools is the sum of theirs, which may have been at different times: what was used at once was no more.
+/// The pools are read one after the other. While other threads allocate, the total is not a snapshot of one moment. The peak of
+/// several pools is the sum of their peaks, which may have occurred at different times. It is an upper bound of the memory that was
+/// used at once.
 ///
 /// ```
 /// use millpond::{Device, Pools};
@@ -45,31 +46,31 @@ pub struct PoolsEntry {
 pub struct PoolsStats {
     /// Each pool, by device and kind.
     pub pools: Vec<PoolsEntry>,
-    /// All of them together.
+    /// The total of all pools.
     pub total: PoolStats,
 }
 
 impl PoolsStats {
-    /// The pools of one device together.
+    /// Returns the total of the pools of one device.
     #[must_use]
     pub fn on(&self, device: Device) -> PoolStats {
         let of = self.pools.iter().filter(|entry| entry.device == device);
         of.map(|entry| entry.stats).sum()
     }
 
-    /// Hits over allocations; 0 before the first.
+    /// Returns hits divided by allocations, or 0 before the first allocation.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         self.total.hit_rate()
     }
 
-    /// Allocated over reserved; 0 while nothing is reserved.
+    /// Returns allocated divided by reserved bytes, or 0 while nothing is reserved.
     #[must_use]
     pub fn utilisation(&self) -> f64 {
         self.total.utilisation()
     }
 
-    /// The share of reserved bytes in no caller's hands; 0 while nothing is reserved.
+    /// Returns the share of reserved bytes that is free, or 0 while nothing is reserved.
     #[must_use]
     pub fn fragmentation_ratio(&self) -> f64 {
         self.total.fragmentation_ratio()
@@ -77,7 +78,7 @@ impl PoolsStats {
 }
 
 impl Pools {
-    /// The account. Makes no pool.
+    /// Returns the statistics. Creates no pool.
     #[must_use]
     pub fn stats(&self) -> PoolsStats {
         let pools: Vec<PoolsEntry> = self

@@ -1,11 +1,10 @@
-//! What is done to all pools of a set.
+//! Maintenance of all pools of a set.
 
 use super::Pools;
 use millpond_engine::{Compaction, ConfError};
 
 impl Pools {
-    /// Gives everything that no block uses back to the system, and begins the account anew; as
-    /// [`Pool::clear`](crate::Pool::clear).
+    /// Returns all unused memory to the system and resets the statistics, like [`Pool::clear`](crate::Pool::clear).
     ///
     /// ```
     /// # let set = millpond::Pools::new();
@@ -19,13 +18,13 @@ impl Pools {
         self.members().iter().for_each(|pool| pool.clear());
     }
 
-    /// Gives everything that no block uses back to the system; as [`Pool::trim`](crate::Pool::trim).
+    /// Returns all unused memory to the system, like [`Pool::trim`](crate::Pool::trim).
     pub fn trim(&self) {
         self.members().iter().for_each(|pool| pool.trim());
     }
 
-    /// Compacts every pool, as [`Pool::compact`](crate::Pool::compact); answers what that came to in all. The largest hole
-    /// is the largest of any pool's.
+    /// Compacts every pool, like [`Pool::compact`](crate::Pool::compact), and returns the total. The largest hole is the largest of
+    /// any pool.
     pub fn compact(&self) -> Compaction {
         self.members()
             .iter()
@@ -43,18 +42,18 @@ impl Pools {
             })
     }
 
-    /// Finishes what is pending; as [`Pool::collect_garbage`](crate::Pool::collect_garbage).
+    /// Completes pending work, like [`Pool::collect_garbage`](crate::Pool::collect_garbage).
     pub fn collect_garbage(&self) {
         self.members().iter().for_each(|pool| pool.collect_garbage());
     }
 
-    /// Starts every peak anew at the current value.
+    /// Resets every peak to the current value.
     pub fn reset_peak(&self) {
         self.members().iter().for_each(|pool| pool.reset_peak());
     }
 
-    /// Changes settings of all pools, of those that are made later too; the keys are those of
-    /// [`Pool::configure`](crate::Pool::configure). A limit holds for each pool.
+    /// Changes settings of all pools, including those created later. The keys are those of
+    /// [`Pool::configure`](crate::Pool::configure). A limit applies to each pool.
     ///
     /// ```
     /// # let set = millpond::Pools::new();
@@ -65,8 +64,8 @@ impl Pools {
     /// ```
     ///
     /// # Errors
-    /// On a key that is not known, a value that cannot be, a setting that a pool keeps for life, or one that the policy of
-    /// a pool or template has not; then nothing is changed.
+    /// Returns an error for an unknown key, an invalid value, a setting that cannot be changed after the creation of a pool, or a
+    /// setting that the policy of a pool or template does not have. In this case nothing is changed.
     pub fn configure(&self, settings: &str) -> Result<(), ConfError> {
         self.set.configure(settings, &self.members())
     }
