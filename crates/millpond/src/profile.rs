@@ -7,28 +7,28 @@ use crate::stats::PoolStats;
 use millpond_engine::display_size;
 use std::fmt;
 
-/// One pool, before and after.
+/// The statistics of one pool before and after the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolProfile {
-    /// What the report calls it: the pool's name, until it is given another here.
+    /// The name in the report. It is the pool's name, and it can be changed here.
     pub name: String,
-    /// Where its memory is.
+    /// The device of its memory.
     pub device: Device,
-    /// After everything cached had gone back, before the work.
+    /// The statistics before the work, after all cached memory was returned.
     pub before: PoolStats,
-    /// Right after the work, before anything is given back. Its peaks are those of the work.
+    /// The statistics right after the work, before any memory is returned. Its peaks are those of the work.
     pub after: PoolStats,
 }
 
 impl PoolProfile {
-    /// Bytes that callers hold more than before, in blocks; what the work has left behind.
+    /// Returns the difference between the bytes in live blocks after the work and before it.
     #[must_use]
     pub fn kept(&self) -> i64 {
         difference(self.before.allocated.current, self.after.allocated.current)
     }
 
-    /// Bytes that callers held more than before at the worst moment.
+    /// Returns the largest difference to the bytes that callers held before the work.
     #[must_use]
     pub fn peak(&self) -> u64 {
         self.after
@@ -37,7 +37,7 @@ impl PoolProfile {
             .saturating_sub(self.before.allocated.current)
     }
 
-    /// Bytes that the pool took from its source beyond what it had, at the worst moment.
+    /// Returns the most bytes that the pool took from its source in addition to those it had.
     #[must_use]
     pub fn reserved_peak(&self) -> u64 {
         self.after
@@ -46,42 +46,42 @@ impl PoolProfile {
             .saturating_sub(self.before.reserved.current)
     }
 
-    /// Allocations served in the work.
+    /// Returns the number of allocations during the work.
     #[must_use]
     pub fn allocations(&self) -> u64 {
         self.after.allocations.saturating_sub(self.before.allocations)
     }
 
-    /// Blocks given back in the work.
+    /// Returns the number of blocks that were freed during the work.
     #[must_use]
     pub fn frees(&self) -> u64 {
         self.after.frees.saturating_sub(self.before.frees)
     }
 
-    /// Allocations of the work for which the source was called.
+    /// Returns the number of allocations of the work for which the source was called.
     #[must_use]
     pub fn misses(&self) -> u64 {
         let hits = self.after.hits.saturating_sub(self.before.hits);
         self.allocations().saturating_sub(hits)
     }
 
-    /// Requests refused in the work.
+    /// Returns the number of requests that were refused during the work.
     #[must_use]
     pub fn refusals(&self) -> u64 {
         self.after.refusals.saturating_sub(self.before.refusals)
     }
 }
 
-/// What a piece of work did to each pool. Shown as a table.
+/// The effects of a piece of work on each pool. `Display` writes a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProfileReport {
-    /// In the order in which the pools were named.
+    /// The pools, in the order in which they were given.
     pub pools: Vec<PoolProfile>,
 }
 
 impl ProfileReport {
-    /// Bytes that callers hold more than before of a device's memory.
+    /// Returns the difference between the bytes that callers hold after the work and before it, of a device's memory.
     #[must_use]
     pub fn kept_on(&self, device: Device) -> i64 {
         let of = self.pools.iter().filter(|of| of.device == device);
@@ -89,8 +89,8 @@ impl ProfileReport {
     }
 }
 
-/// Runs `work` and says what it did to these pools: gives back what they have cached, resets their peaks, takes the
-/// baseline, and looks again when the work is done. What other threads do to the pools meanwhile counts too.
+/// Runs `work` and reports its effects on these pools. First returns their cached memory, resets their peaks and takes the
+/// baseline. Then reads the statistics again after the work. Operations of other threads on the pools are counted too.
 ///
 /// ```
 /// use millpond::{Pool, profile};
@@ -120,9 +120,9 @@ pub fn profile<R>(pools: &[&Pool], work: impl FnOnce() -> R) -> (R, ProfileRepor
 }
 
 impl Pools {
-    /// Runs `work` and says what it did to the pools: [clears](Self::clear) them, takes the baseline, and looks again when
-    /// the work is done. A pool that is made meanwhile begins with nothing. What other threads do to the pools counts
-    /// too; [`ProfileReport::kept_on`] sums up by device.
+    /// Runs `work` and reports its effects on the pools of the set. First [clears](Self::clear) them and takes the baseline. Then
+    /// reads the statistics again after the work. The baseline of a pool that is created during the work is empty. Operations of
+    /// other threads on the pools are counted too. [`ProfileReport::kept_on`] returns the total of a device.
     ///
     /// ```
     /// use millpond::{Device, Pools};
@@ -145,7 +145,7 @@ impl Pools {
     }
 }
 
-/// The same for pools that may become more meanwhile; they are as the baseline wants them.
+/// Does the same for pools whose number may grow. The caller has prepared them for the baseline.
 pub(crate) fn over<M, R>(
     pools: impl Fn() -> Vec<M>,
     member: impl Fn(&M) -> &dyn Member,
@@ -154,7 +154,7 @@ pub(crate) fn over<M, R>(
     let baseline = |pool: &M| (member(pool).id(), member(pool).stats());
     let before: Vec<(u64, PoolStats)> = pools().iter().map(baseline).collect();
     let result = work();
-    // All of them before anything else is allocated for the report.
+    // All statistics are read before the report allocates anything.
     let pools = pools();
     let mut after = vec![PoolStats::default(); pools.len()];
     for (stats, pool) in after.iter_mut().zip(&pools) {
@@ -177,7 +177,7 @@ fn difference(before: u64, after: u64) -> i64 {
     after.wrapping_sub(before) as i64
 }
 
-/// A difference with its sign.
+/// A difference, which is written with its sign.
 struct Signed(i64);
 
 impl fmt::Display for Signed {

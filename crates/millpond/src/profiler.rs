@@ -19,21 +19,21 @@ use crate::tally::{self, Outcome};
 use millpond_engine::ParseSizeError;
 use std::sync::Arc;
 
-/// Places that are told apart.
+/// The number of places that are distinguished.
 const SITES: usize = 16_384;
 
-/// A time of profiling, under way or the last one.
+/// The current or the last profiling period.
 #[derive(Default)]
 struct State {
-    /// As long as it is on.
+    /// Set while the profiler is on.
     watching: Option<Watching>,
-    /// What it came to, when it was on last.
+    /// The result of the last period.
     last: Option<Arc<Outcome>>,
-    /// Each pool's number and figures when it was turned on.
+    /// The id and statistics of each pool when the profiler was turned on.
     before: Arc<[(u64, PoolStats)]>,
 }
 
-/// Locked while the profiler is turned on or off, so that the child of a fork has it either on or off.
+/// Locked while the profiler is turned on or off, so that it is either on or off in the child of a fork.
 static STATE: Ranked<Option<State>> = Ranked::new(Rank::Profiler, None);
 
 static FORKS: Participant = Participant::new(Rank::Profiler, || Box::new(STATE.lock()));
@@ -43,11 +43,11 @@ fn state() -> Locked<'static, Option<State>> {
     STATE.lock()
 }
 
-/// The process's profiler. See [`profiler`].
+/// The profiler of the process. See [`profiler`].
 #[derive(Clone, Copy, Debug)]
 pub struct Profiler(());
 
-/// The process's profiler: off until it is [turned on](Profiler::enable).
+/// Returns the profiler of the process. It is off until it is [enabled](Profiler::enable).
 ///
 /// ```
 /// use millpond::{Pool, profiler};
@@ -77,12 +77,12 @@ pub fn profiler() -> Profiler {
 }
 
 impl Profiler {
-    /// Counts from here on what every thread does in every pool of the process. Each pool keeps an account of live blocks for it,
-    /// with stacks where the feature is there; one of some blocks is taken as it is, and figures are estimates then. Does
-    /// nothing where it is on.
+    /// Starts counting the operations of every thread in every pool of the process. Each pool gets an account of live blocks, with
+    /// stacks if the feature is enabled. An existing account of only some blocks is used as it is, and the figures are then
+    /// estimates. Does nothing if the profiler is on.
     ///
-    /// While it is on an allocation takes as long as the account of live blocks does (with stacks up to 2 µs), and all threads meet
-    /// at one lock for each.
+    /// While the profiler is on, an allocation takes as long as the account of live blocks does (up to 2 µs with stacks), and all
+    /// threads contend for one lock.
     pub fn enable(&self) {
         let watching = Watching::begin();
         let pools = live_pools();
@@ -104,12 +104,12 @@ impl Profiler {
                 }))
             }
         };
-        // Outside the lock: accounts end with it, or the last measurement does.
+        // This is dropped outside the lock, because it may end accounts or drop the last result.
         drop(spare);
     }
 
-    /// Ends that. What was counted can still be [reported](Self::report). The accounts that were begun for it end, unless somebody
-    /// else relies on them.
+    /// Stops counting. The figures can still be [reported](Self::report). The accounts that were started for the profiler end,
+    /// unless somebody else uses them.
     pub fn disable(&self) {
         let gone = {
             let _inside = inside();
@@ -123,14 +123,14 @@ impl Profiler {
         drop(gone);
     }
 
-    /// Whether it is on.
+    /// Returns whether the profiler is on.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         scope::here().profile != 0
     }
 
-    /// What was counted since it was turned on, until it was turned off: of the last time, if it is off. Empty where it never
-    /// was on.
+    /// Returns the figures since the profiler was turned on. If it is off, returns those of the last period, which are empty if it
+    /// was never on.
     #[must_use]
     pub fn report(&self) -> ProfilerReport {
         let (now, last, before) = {
@@ -145,8 +145,8 @@ impl Profiler {
         ProfilerReport::new(now.or(last).as_deref(), before.as_deref().unwrap_or_default())
     }
 
-    /// The largest live blocks of all pools of the process, with the place of each, at most `n`. Pools that keep no account are
-    /// named; while the profiler is on, there are none.
+    /// Returns the largest live blocks of all pools of the process, with their call sites, at most `n`. Pools without an account
+    /// are listed. While the profiler is on, there are none.
     #[must_use]
     pub fn largest(&self, n: usize) -> PoolsBlocks {
         let mut all = PoolsBlocks::of_all_pools(|ledger| ledger.largest(n));
@@ -154,10 +154,11 @@ impl Profiler {
         all
     }
 
-    /// The live blocks of more bytes than that in all pools of the process, largest first: a number, or a text as `"100 MB"`.
+    /// Returns the live blocks of more than `bytes` bytes in all pools of the process, largest first. The size is a number, or a
+    /// text such as `"100 MB"`.
     ///
     /// # Errors
-    /// When it is a text that is no size.
+    /// Returns an error for a text that is not a size.
     pub fn larger_than(&self, bytes: impl Into<Size>) -> Result<PoolsBlocks, ParseSizeError> {
         let bytes = usize::try_from(bytes.into().bytes()?).unwrap_or(usize::MAX);
         Ok(PoolsBlocks::of_all_pools(|ledger| ledger.larger_than(bytes)))

@@ -3,15 +3,15 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most threads that one operation takes; 0 until somebody asked.
+/// The most threads for one operation, or 0 before the first query.
 static LIMIT: AtomicUsize = AtomicUsize::new(0);
 
-/// How many threads one operation takes at most.
+/// Returns the most threads that one operation uses.
 ///
-/// Without the feature `rayon` that is 1. With it, what [`set_threads`] said last, or else the environment's
-/// `MILLPOND_THREADS`, or as many as rayon has; never more than those. A `MILLPOND_THREADS` that is no number above 0 is told of
-/// on standard error, once, and passed over. Small operations take one whatever it is: to
-/// wake a thread takes longer than they do.
+/// Without the feature `rayon` this is 1. With it, this is the last value of [`set_threads`], or else that of the environment
+/// variable `MILLPOND_THREADS`, or else the number of rayon's threads, and never more than the latter. If `MILLPOND_THREADS` is not
+/// a number above 0, it is ignored, and a message is written to standard error once. Small operations always use one thread,
+/// because waking a thread takes longer than the operation.
 #[must_use]
 pub fn threads() -> usize {
     if !cfg!(feature = "rayon") {
@@ -20,22 +20,23 @@ pub fn threads() -> usize {
     let limit = match LIMIT.load(Ordering::Relaxed) {
         0 => {
             let limit = std::env::var("MILLPOND_THREADS").map_or(usize::MAX, |said| limit_of(&said));
-            // What was set meanwhile holds.
+            // A limit that another thread set in the meantime takes precedence.
             let set = LIMIT.compare_exchange(0, limit, Ordering::Relaxed, Ordering::Relaxed);
             set.err().unwrap_or(limit)
         }
         limit => limit,
     };
-    // One needs nobody else: rayon is not even asked, which would start its threads.
+    // A limit of 1 does not call rayon, which would start its threads.
     if limit == 1 { 1 } else { limit.min(available()) }
 }
 
-/// What the environment says; as many as there are where it is no number of threads.
+/// Returns the limit of the environment variable, or the number of threads if the text is not a number of threads.
 fn limit_of(said: &str) -> usize {
     match said.trim().parse() {
         Ok(limit @ 1..) => limit,
         _ => {
-            // Nobody to answer: this is asked in the middle of operations. Where standard error is closed nobody hears it.
+            // There is no caller to return an error to, because this runs in the middle of operations. If standard error is closed,
+            // the message is lost.
             let _ = writeln!(
                 std::io::stderr(),
                 "millpond: MILLPOND_THREADS={said:?} is passed over: write a number above 0"
@@ -45,9 +46,8 @@ fn limit_of(said: &str) -> usize {
     }
 }
 
-/// Limits how many threads one operation takes from now on, in the whole process; 0 is as many as there are. Results do not
-/// depend on it. Where several work, rayon takes memory for its threads and queues from the program's allocator, and nothing
-/// from a pool.
+/// Limits the number of threads of one operation from now on, in the whole process. 0 means all threads. Results do not depend on
+/// it. If several threads are used, rayon allocates its threads and queues from the program's allocator, and nothing from a pool.
 ///
 /// ```
 /// millpond::set_threads(1);
@@ -57,11 +57,11 @@ pub fn set_threads(limit: usize) {
     LIMIT.store(if limit == 0 { usize::MAX } else { limit }, Ordering::Relaxed);
 }
 
-/// Returns how many threads there are for one operation.
+/// Returns the number of threads that are available to one operation.
 #[cfg(feature = "rayon")]
 pub(crate) fn available() -> usize {
     use std::sync::atomic::AtomicU32;
-    /// The process that has the threads. The child of a fork has none of them, and would wait for them forever.
+    /// The process that has the threads. The child of a fork does not have them, and would wait for them forever.
     static PROCESS: AtomicU32 = AtomicU32::new(0);
     let here = std::process::id();
     match PROCESS.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! Limits that were not kept to, and why none can be.
+//! Errors of limits.
 
 use super::usage::Usage;
 use crate::ledger::LeakReport;
@@ -8,79 +8,79 @@ use std::cmp::Reverse;
 use std::fmt;
 use thiserror::Error;
 
-/// Places that are written out, and frames of each.
+/// The number of places that are written, and the number of frames of each.
 const PLACES: usize = 5;
 const FRAMES: usize = 8;
 
-/// Why a scope did not pass.
+/// The reason why a scope did not pass.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum LimitsError {
-    /// It did not keep to its limits.
+    /// A limit was exceeded.
     #[error(transparent)]
     Exceeded(#[from] Box<LimitsExceeded>),
-    /// A limit is a text that is no size: write it as `"24 MiB"` or as a number.
+    /// A limit is a text that is not a size. Write it as `"24 MiB"` or as a number.
     #[error("a limit is no size: {0}")]
     Size(ParseSizeError),
-    /// These pools keep an account of some blocks only: have them keep one of all, or name the pools that count.
+    /// These pools have an account of only some blocks. Give them an account of all blocks, or name the pools that are measured.
     #[error(
         "limits need an account of every block, and there is one of some blocks in: {}; have them keep one with \
          Tracking::All, or name the pools that count with Limits::pool",
         pools.join(", ")
     )]
     Sampled {
-        /// Their names.
+        /// The names of the pools.
         pools: Vec<String>,
     },
-    /// There are more scopes than can be told apart: end some.
+    /// There are more scopes than are supported. End some of them.
     #[error("there are 1,023 scopes already: end some of them")]
     TooMany,
 }
 
-/// One limit that was not kept to.
+/// A limit that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Exceeded {
-    /// Bytes that were live at once.
+    /// The bytes that were live at once.
     Peak {
-        /// The most there may be.
+        /// The limit.
         limit: u64,
-        /// What there was.
+        /// The measured value.
         measured: u64,
     },
-    /// Bytes of all blocks.
+    /// The bytes of all blocks.
     Total {
-        /// The most there may be.
+        /// The limit.
         limit: u64,
-        /// What there was.
+        /// The measured value.
         measured: u64,
     },
-    /// Bytes that are live at the end.
+    /// The bytes that are live at the end.
     Leaked {
-        /// The most there may be.
+        /// The limit.
         limit: u64,
-        /// What there was.
+        /// The measured value.
         measured: u64,
     },
-    /// Bytes that are live at the end, with one tag and from one place.
+    /// The bytes that are live at the end, with one tag and from one place.
     LeakedAtOnePlace {
-        /// The most there may be.
+        /// The limit.
         limit: u64,
-        /// What there was at the worst place.
+        /// The largest measured value of a place.
         measured: u64,
     },
-    /// Blocks that were allocated.
+    /// The number of blocks that were allocated.
     Allocations {
-        /// The most there may be.
+        /// The limit.
         limit: u64,
-        /// What there was.
+        /// The measured value.
         measured: u64,
     },
-    /// Blocks that were freed as the very next thing.
+    /// The number of blocks that were freed by the next memory operation of their thread.
     Temporary {
-        /// The most there may be.
+        /// The limit.
         limit: u64,
-        /// What there was.
+        /// The measured value.
         measured: u64,
     },
 }
@@ -111,7 +111,7 @@ impl Exceeded {
     }
 }
 
-/// What it was, how much, and how much may be.
+/// Writes the name of the measurement, its value and the limit.
 impl fmt::Display for Exceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, limit, measured, are_bytes) = match *self {
@@ -137,20 +137,20 @@ impl fmt::Display for Exceeded {
     }
 }
 
-/// The limits that were not kept to, and who holds what. Written out it names the holders: of the peak, of what is live at the
-/// end, of most blocks, as it is about the one or the other.
+/// The limits that were exceeded, and the holders of memory. The text names the holders at the peak, at the end, or of the most
+/// blocks, depending on the limits.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LimitsExceeded {
-    /// The limits; one at least.
+    /// The limits that were exceeded. There is at least one.
     pub exceeded: Vec<Exceeded>,
-    /// What was measured.
+    /// The measurements.
     pub usage: Usage,
-    /// In which of the runs that are measured, from 1.
+    /// The number of the measured run, counted from 1.
     pub run: usize,
-    /// How many there were to be.
+    /// The number of measured runs.
     pub runs: usize,
-    /// What the runs before, that were not measured, have left behind.
+    /// The blocks that the runs before the measured ones left behind.
     pub warm_up: Option<LeakReport>,
 }
 
@@ -193,7 +193,7 @@ impl fmt::Display for LimitsExceeded {
     }
 }
 
-/// The places that have most of something.
+/// Writes the places with the largest values.
 fn most(f: &mut fmt::Formatter<'_>, sites: &[Site], what: &str, of: impl Fn(&Site) -> u64) -> fmt::Result {
     let sites = by_place(sites);
     let mut sites: Vec<&Site> = sites.iter().filter(|site| of(site) > 0).collect();

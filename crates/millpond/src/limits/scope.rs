@@ -1,4 +1,4 @@
-//! The scope itself: entered by a thread, joined by others, and ended.
+//! The scope: it is entered by a thread, joined by others, and ended.
 
 use super::usage::Usage;
 use super::{Limits, LimitsError, counted};
@@ -10,24 +10,24 @@ use crate::tally::{self, Outcome};
 use std::fmt;
 use std::thread;
 
-/// Places that are told apart.
+/// The number of places that are distinguished.
 const SITES: usize = 512;
 
-/// What its thread does with memory while it lives, and what threads do that join it, is held against limits. Made by
-/// [`Limits::enter`]; stays on its thread.
+/// A scope whose memory use is compared with limits: the use of its thread while it lives, and that of the threads that join it.
+/// [`Limits::enter`] creates it. It cannot be sent to another thread.
 ///
-/// Dropped without [`end`](Self::end) or [`assert`](Self::assert) it says on standard error which limits were exceeded; but not
-/// in a panic.
+/// If it is dropped without [`end`](Self::end) or [`assert`](Self::assert), it reports exceeded limits on standard error, except
+/// during a panic.
 #[must_use = "what happens after it is dropped does not count"]
 pub struct LimitsScope {
     limits: Limits,
     number: u32,
-    /// None when it has ended.
+    /// `None` after the scope has ended.
     entered: Option<Entered>,
     _watching: Watching,
 }
 
-/// Has other threads take part in a scope. Cloned and sent freely.
+/// A handle by which other threads join a scope. It can be cloned and sent.
 ///
 /// ```
 /// use millpond::limits::Limits;
@@ -46,23 +46,25 @@ pub struct LimitsScope {
 #[derive(Clone, Copy, Debug)]
 pub struct ScopeHandle(u32);
 
-/// While it lives, its thread takes part in a scope. Stays on that thread. It may outlive the scope: then nothing counts.
+/// A guard by which its thread takes part in a scope. It cannot be sent to another thread. It may outlive the scope, and then
+/// nothing is counted.
 #[derive(Debug)]
 #[must_use = "the thread takes part until it is dropped"]
 pub struct JoinedScope(#[expect(dead_code, reason = "held")] Entered);
 
 impl ScopeHandle {
-    /// This thread takes part until the answer is dropped.
+    /// Makes this thread take part until the result is dropped.
     pub fn join(&self) -> JoinedScope {
         JoinedScope(scope::enter(self.0))
     }
 }
 
 impl Limits {
-    /// Measures what this thread does from here on, until the answer is [ended](LimitsScope::end). Scopes may be in each other:
-    /// what happens in the inner one counts for the outer one too.
+    /// Measures this thread from now on, until the result is [ended](LimitsScope::end). Scopes may be nested. The use of the inner
+    /// one also counts for the outer one.
     ///
-    /// On an executor that runs several tasks in one thread, do not hold one across an `await`: what the tasks do would count.
+    /// On an executor that runs several tasks on one thread, do not hold a scope across an `await`, because the use of the other
+    /// tasks would be counted.
     ///
     /// ```
     /// use millpond::limits::Limits;
@@ -75,8 +77,8 @@ impl Limits {
     /// ```
     ///
     /// # Errors
-    /// [`LimitsError::Size`] where a limit is a text that is no size, [`LimitsError::Sampled`] where a pool keeps an account of
-    /// some blocks only, [`LimitsError::TooMany`] where there are 1,023 scopes.
+    /// Returns [`LimitsError::Size`] if a limit is a text that is not a size, [`LimitsError::Sampled`] if a pool has an account of
+    /// only some blocks, and [`LimitsError::TooMany`] if there are 1,023 scopes.
     pub fn enter(&self) -> Result<LimitsScope, LimitsError> {
         if let Some(wrong) = &self.wrong {
             return Err(LimitsError::Size(wrong.clone()));
@@ -102,25 +104,25 @@ impl Limits {
 }
 
 impl LimitsScope {
-    /// What other threads take part by.
+    /// Returns a handle for other threads.
     #[must_use]
     pub fn handle(&self) -> ScopeHandle {
         ScopeHandle(self.number)
     }
 
-    /// Ends it, and answers what it came to.
+    /// Ends the scope and returns its measurements.
     ///
     /// # Errors
-    /// [`LimitsError::Exceeded`] where it has not kept to a limit; [`LimitsError::Sampled`] as with [`Limits::enter`].
+    /// Returns [`LimitsError::Exceeded`] if a limit was exceeded, and [`LimitsError::Sampled`] as [`Limits::enter`] does.
     pub fn end(self) -> Result<Usage, LimitsError> {
         let limits = self.limits.clone();
         limits.judge(self.measure()?).map_err(LimitsError::Exceeded)
     }
 
-    /// The same for a test.
+    /// Ends the scope in a test.
     ///
     /// # Panics
-    /// Where [`end`](Self::end) answers an error, with its text.
+    /// Panics with the error's text if [`end`](Self::end) returns an error.
     #[track_caller]
     pub fn assert(self) -> Usage {
         match self.end() {
@@ -129,14 +131,14 @@ impl LimitsScope {
         }
     }
 
-    /// Ends it, whatever it came to.
+    /// Ends the scope without a comparison with the limits.
     pub(super) fn measure(mut self) -> Result<Usage, LimitsError> {
         let outcome = self.leave().ok_or(LimitsError::TooMany)?;
         self.limits.refuse_samples()?;
         Ok(usage(&self.limits, outcome))
     }
 
-    /// Ends it and says nothing.
+    /// Ends the scope without a report.
     pub(super) fn give_up(mut self) {
         drop(self.leave());
     }
@@ -147,7 +149,7 @@ impl LimitsScope {
     }
 }
 
-/// What a scope came to.
+/// Returns the measurements of a scope.
 fn usage(limits: &Limits, outcome: Outcome) -> Usage {
     let reports = outcome.accounts.iter();
     let reports = reports.map(|account| account.leak_report_of(&outcome.family));

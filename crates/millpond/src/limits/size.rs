@@ -1,16 +1,17 @@
-//! Bytes, as a number or as people write them.
+//! Sizes in bytes, as numbers or texts.
 
 use millpond_engine::{ParseSizeError, parse_size};
 
-/// Bytes: a number, or a text that [`parse_size`](crate::engine::parse_size) reads, as `"24 MiB"`. A negative number is none.
+/// A size in bytes: a number, or a text that [`parse_size`](crate::engine::parse_size) accepts, for example `"24 MiB"`. A negative
+/// number is invalid.
 #[derive(Clone, Debug)]
 pub struct Size(Result<u64, ParseSizeError>);
 
 impl Size {
-    /// The number.
+    /// Returns the number of bytes.
     ///
     /// # Errors
-    /// When it was made of a text that is no size.
+    /// Returns an error if the value was created from a text that is not a size.
     pub fn bytes(self) -> Result<u64, ParseSizeError> {
         self.0
     }
@@ -28,7 +29,7 @@ impl From<usize> for Size {
     }
 }
 
-/// What a literal is.
+/// Integer literals have this type.
 impl From<i32> for Size {
     fn from(bytes: i32) -> Self {
         Self(Ok(u64::try_from(bytes).unwrap_or(0)))

@@ -1,41 +1,41 @@
-//! What was measured.
+//! The measurements of a scope.
 
 use crate::ledger::LeakReport;
 use crate::tally::{Site, at_peak, by_place};
 
-/// What a scope has done with memory.
+/// The memory use of a scope.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Usage {
     /// The most bytes that were live at once.
     pub peak: u64,
-    /// Bytes of all blocks together.
+    /// The bytes of all blocks together.
     pub total: u64,
-    /// Blocks that were allocated.
+    /// The number of blocks that were allocated.
     pub allocations: u64,
-    /// Those that were freed as the very next thing that their thread did with memory.
+    /// The number of blocks that were freed by the next memory operation of their thread.
     pub temporary: u64,
-    /// What is live at the end, by tag and place, without what is ignored.
+    /// The blocks that are live at the end, by tag and call site, without the ignored ones.
     pub leaked: LeakReport,
-    /// Where blocks were allocated, by tag and stack; those first that held most bytes at the peak. What is beyond the room for sites is
-    /// one of [`Tag::OTHERS`](crate::Tag::OTHERS).
+    /// The places that allocated blocks, by tag and stack. Those with the most bytes at the peak come first. Places that do not fit
+    /// in the table are one entry of [`Tag::OTHERS`](crate::Tag::OTHERS).
     pub sites: Vec<Site>,
 }
 
 impl Usage {
-    /// What was live at the peak, by tag and place.
+    /// Returns the blocks that were live at the peak, by tag and call site.
     #[must_use]
     pub fn at_peak(&self) -> LeakReport {
         at_peak(&by_place(&self.sites))
     }
 }
 
-/// What [`Limits::check`](super::Limits::check) has measured.
+/// The measurements of [`Limits::check`](super::Limits::check).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Measured {
-    /// Each run.
+    /// The measured runs.
     pub runs: Vec<Usage>,
-    /// What the runs that were not measured have left behind, if there were any.
+    /// The blocks that the runs before the measured ones left behind, if there were such runs.
     pub warm_up: Option<LeakReport>,
 }

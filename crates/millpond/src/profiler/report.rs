@@ -1,4 +1,4 @@
-//! What the profiler has counted, as values and for people.
+//! The profiler's figures, as values and as text.
 
 use super::profiler;
 use crate::device::Device;
@@ -15,47 +15,47 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Lines of each part of a summary.
+/// The number of lines of each part of a summary.
 const LINES: usize = 5;
 
-/// What one tag's blocks came to.
+/// The figures of one tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TagPeak {
     /// The tag.
     pub tag: Tag,
-    /// Bytes that were live when most were, of all tags together: these add up to the peak.
+    /// The bytes that were live at the peak of all tags together. The peaks of all tags add up to the total peak.
     pub peak: u64,
-    /// Bytes that are live.
+    /// The bytes that are live.
     pub live: u64,
-    /// Bytes of all blocks that were allocated.
+    /// The bytes of all blocks that were allocated.
     pub total: u64,
-    /// How many blocks that were.
+    /// The number of blocks that were allocated.
     pub allocations: u64,
-    /// Those that were freed as the very next thing that their thread did.
+    /// The number of blocks that were freed by the next memory operation of their thread.
     pub temporary: u64,
 }
 
-/// What one pool did meanwhile.
+/// The figures of one pool.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PoolUse {
-    /// Its name.
+    /// The name of the pool.
     pub name: String,
-    /// Where its memory is.
+    /// The device of its memory.
     pub device: Device,
     /// The kind of its memory.
     pub kind: MemoryKind,
-    /// Allocations that it served since the profiler was turned on.
+    /// The number of allocations since the profiler was turned on.
     pub allocations: u64,
-    /// Those for which the source was not called.
+    /// The number of those for which the source was not called.
     pub hits: u64,
-    /// Its account now.
+    /// The current statistics of the pool.
     pub stats: PoolStats,
 }
 
 impl PoolUse {
-    /// Hits over allocations since the profiler was turned on; 0 before the first.
+    /// Returns hits divided by allocations since the profiler was turned on, or 0 before the first allocation.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         match self.allocations {
@@ -65,24 +65,24 @@ impl PoolUse {
     }
 }
 
-/// What all threads did while the profiler was on. Bytes are those of blocks. What is live is what was allocated since it
-/// was turned on.
+/// The operations of all threads while the profiler was on. Bytes are those of blocks. Live blocks are those that were allocated
+/// since the profiler was turned on.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ProfilerReport {
     /// The most bytes that were live at once.
     pub peak: u64,
-    /// Bytes that are live.
+    /// The bytes that are live.
     pub live: u64,
-    /// Bytes of all blocks that were allocated.
+    /// The bytes of all blocks that were allocated.
     pub total: u64,
-    /// How many blocks that were.
+    /// The number of blocks that were allocated.
     pub allocations: u64,
-    /// Those that were freed as the very next thing that their thread did.
+    /// The number of blocks that were freed by the next memory operation of their thread.
     pub temporary: u64,
-    /// Where blocks were allocated, by tag and place; those first that held most bytes at the peak.
+    /// The places that allocated blocks, by tag and call site. Those with the most bytes at the peak come first.
     pub sites: Vec<Site>,
-    /// The pools there are now. Of one that was made meanwhile, since then.
+    /// The pools that exist now. The figures of a pool that was created later begin with its creation.
     pub pools: Vec<PoolUse>,
 }
 
@@ -105,7 +105,7 @@ impl ProfilerReport {
         }
     }
 
-    /// Each tag, most bytes at the peak first.
+    /// Returns the figures of each tag, those with the most bytes at the peak first.
     #[must_use]
     pub fn by_tag(&self) -> Vec<TagPeak> {
         let mut tags: BTreeMap<Tag, TagPeak> = BTreeMap::new();
@@ -129,19 +129,19 @@ impl ProfilerReport {
         tags
     }
 
-    /// What was live at the peak, by tag and place.
+    /// Returns the blocks that were live at the peak, by tag and call site.
     #[must_use]
     pub fn at_peak(&self) -> LeakReport {
         at_peak(&self.sites)
     }
 
-    /// The places that allocated most bytes, at most `n`.
+    /// Returns the places that allocated the most bytes, at most `n`.
     #[must_use]
     pub fn most_allocated(&self, n: usize) -> Vec<&Site> {
         self.most(n, |site| site.total)
     }
 
-    /// The places that allocated most temporary blocks, at most `n`.
+    /// Returns the places that allocated the most temporary blocks, at most `n`.
     #[must_use]
     pub fn most_temporary(&self, n: usize) -> Vec<&Site> {
         self.most(n, |site| site.temporary)
@@ -154,7 +154,7 @@ impl ProfilerReport {
         sites
     }
 
-    /// All of it in some lines, with the largest blocks that are live now.
+    /// Returns a summary of some lines, with the largest blocks that are live now.
     #[must_use]
     pub fn summary(&self) -> ProfilerSummary<'_> {
         ProfilerSummary {
@@ -183,14 +183,14 @@ fn pools(before: &[(u64, PoolStats)]) -> Vec<PoolUse> {
     pools
 }
 
-/// A [report](ProfilerReport) for people.
+/// A summary of a [report](ProfilerReport).
 #[derive(Clone, Debug)]
 pub struct ProfilerSummary<'a> {
     report: &'a ProfilerReport,
     largest: Vec<PoolsBlock>,
 }
 
-/// Where a place is: its innermost frame.
+/// The innermost frame of a place.
 struct Place<'a>(Tag, Option<&'a Stack>);
 
 impl fmt::Display for Place<'_> {
