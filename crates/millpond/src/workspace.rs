@@ -32,18 +32,18 @@ use bytemuck::Pod;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a workspace holds and has done.
+/// The statistics of a workspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkspaceStats {
-    /// Bytes of the named buffers and tensors.
+    /// The bytes of the named buffers and tensors.
     pub named_bytes: u64,
-    /// Bytes of room for temporaries.
+    /// The bytes of memory for temporaries.
     pub scratch_bytes: u64,
-    /// The most bytes of temporaries that there were at once, with what aligning them took.
+    /// The most bytes of temporaries that existed at once, including padding for alignment.
     pub scratch_peak: u64,
-    /// How often room for temporaries was asked for from the pool. Stays as it is once the work repeats.
+    /// The number of allocations of memory for temporaries from the pool. It stays constant once the work repeats.
     pub growths: u64,
-    /// Outermost scopes entered.
+    /// The number of outermost scopes that were entered.
     pub scopes: u64,
 }
 
@@ -59,10 +59,10 @@ impl WorkspaceStats {
     }
 }
 
-/// Named buffers and tensors, and room for temporaries that end with a scope: all taken from a pool once, and used again and again.
+/// Named buffers and tensors, and memory for temporaries that end with a scope. All are allocated from a pool once and reused.
 ///
-/// The room grows on demand in the first pass. A pass that asks for the same temporaries again calls the pool no more. The
-/// workspace keeps its pool open; it owns it where no other handle is left. All of it goes back when dropped.
+/// The memory for temporaries grows on demand in the first pass. A pass that requests the same temporaries again does not call the
+/// pool. The workspace keeps its pool open. All memory is freed when the workspace is dropped.
 ///
 /// ```
 /// use millpond::{Pool, Workspace};
@@ -88,7 +88,7 @@ impl WorkspaceStats {
 /// assert_eq!(pool.stats().allocations, 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
+/// Tensors can also be named or temporary:
 /// Tensors are there by name too, and as temporaries:
 ///
 /// ```
@@ -113,7 +113,7 @@ impl WorkspaceStats {
 /// assert_eq!(pool.stats().allocations, 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
+/// A temporary cannot leave its scope:
 /// Nothing made in a scope leaves it:
 ///
 /// ```compile_fail
@@ -122,14 +122,14 @@ impl WorkspaceStats {
 /// let escaped = workspace.scope(|scratch| scratch.alloc::<f32>(10).unwrap());
 /// ```
 pub struct Workspace {
-    // Before the pool, so that memory goes back to an open one.
+    // This is declared before the pool, so that memory is freed while the pool is open.
     named: Named,
     arena: Arena<Owner>,
     scopes: u64,
     _from: Arc<dyn Memory + Send + Sync>,
 }
 
-/// Describes a workspace. Nothing is taken before [`build`](Self::build).
+/// A builder of a workspace. Nothing is allocated before [`build`](Self::build).
 #[derive(Debug)]
 pub struct WorkspaceBuilder {
     from: Arc<dyn Memory + Send + Sync>,
@@ -138,14 +138,14 @@ pub struct WorkspaceBuilder {
 }
 
 impl WorkspaceBuilder {
-    /// A named buffer of `len` elements, all zero.
+    /// Adds a named buffer of `len` zeroed elements.
     #[must_use]
     pub fn buffer<T: Pod>(mut self, name: &str, len: usize) -> Self {
         self.named.push(named::Wanted::of::<T>(name, len));
         self
     }
 
-    /// A named tensor, all zero.
+    /// Adds a named zeroed tensor.
     #[must_use]
     pub fn tensor(mut self, name: &str, shape: impl AsRef<[usize]>, dtype: DType) -> Self {
         self.named
@@ -153,17 +153,17 @@ impl WorkspaceBuilder {
         self
     }
 
-    /// Room for so many bytes of temporaries from the beginning, so that even the first pass finds all it needs.
+    /// Allocates memory for `bytes` bytes of temporaries at the start, so that even the first pass need not call the pool.
     #[must_use]
     pub fn scratch_bytes(mut self, bytes: usize) -> Self {
         self.scratch = bytes;
         self
     }
 
-    /// Takes the memory.
+    /// Allocates the memory.
     ///
     /// # Errors
-    /// When there is no memory for it, a name was given twice, or there is no tensor of a shape.
+    /// Returns an error if memory cannot be allocated, if a name was given twice, or if a tensor's shape is invalid.
     pub fn build(self) -> Result<Workspace, WorkspaceError> {
         let named = Named::new(&*self.from, self.named)?;
         let mut arena = Arena::new(self.from.owner());
@@ -195,13 +195,13 @@ impl fmt::Debug for Workspace {
 }
 
 impl Workspace {
-    /// Begins to describe a workspace over a pool, which it keeps open.
+    /// Returns a builder of a workspace that uses a pool and keeps it open.
     #[must_use]
     pub fn builder(pool: &Pool) -> WorkspaceBuilder {
         Self::over(Arc::new(pool.clone()))
     }
 
-    /// Begins to describe a workspace over a source used without a pool.
+    /// Returns a builder of a workspace that uses a source without a pool.
     #[must_use]
     pub fn unpooled(source: &Unpooled) -> WorkspaceBuilder {
         Self::over(Arc::new(source.clone()))
@@ -215,66 +215,66 @@ impl Workspace {
         }
     }
 
-    /// A named buffer.
+    /// Returns a named buffer.
     ///
     /// # Errors
-    /// Where there is none of the name, or its elements are of another type.
+    /// Returns an error if there is no buffer of this name, or if its elements have another type.
     pub fn get<T: Pod>(&self, name: &str) -> Result<&[T], WorkspaceError> {
         self.named.get(name)
     }
 
-    /// A named buffer, to be written too.
+    /// Returns a named buffer for writing.
     ///
     /// # Errors
-    /// Where there is none of the name, or its elements are of another type.
+    /// Returns an error if there is no buffer of this name, or if its elements have another type.
     pub fn get_mut<T: Pod>(&mut self, name: &str) -> Result<&mut [T], WorkspaceError> {
         self.named.get_mut(name)
     }
 
-    /// A named tensor.
+    /// Returns a named tensor.
     ///
     /// # Errors
-    /// Where there is none of the name.
+    /// Returns an error if there is no tensor of this name.
     pub fn tensor(&self, name: &str) -> Result<&Tensor, WorkspaceError> {
         self.named.tensor(name)
     }
 
-    /// A named tensor, to be written too. While clones or views of it are held elsewhere it cannot be.
+    /// Returns a named tensor for writing. It cannot be written while clones or views of it exist.
     ///
     /// # Errors
-    /// Where there is none of the name.
+    /// Returns an error if there is no tensor of this name.
     pub fn tensor_mut(&mut self, name: &str) -> Result<&mut Tensor, WorkspaceError> {
         self.named.tensor_mut(name)
     }
 
-    /// The named buffers and tensors.
+    /// Returns the named buffers and tensors.
     pub fn named(&mut self) -> &mut Named {
         &mut self.named
     }
 
-    /// Runs `work` with room for temporaries, all of which end with it, also when it panics.
+    /// Runs `work` with memory for temporaries, all of which end with it, also on a panic.
     pub fn scope<R>(&mut self, work: impl for<'s> FnOnce(&mut Scratch<'s>) -> R) -> R {
         self.scope_with(|_, scratch| work(scratch))
     }
 
-    /// The same, with the named buffers at hand.
+    /// Like [`scope`](Self::scope), with access to the named buffers.
     pub fn scope_with<R>(&mut self, work: impl for<'s> FnOnce(&mut Named, &mut Scratch<'s>) -> R) -> R {
         self.scopes += 1;
         let named = &mut self.named;
         scratch::enter(&mut self.arena, |scratch| work(named, scratch))
     }
 
-    /// Gives the room for temporaries back to the pool; the next scope asks again.
+    /// Returns the memory for temporaries to the pool. The next scope allocates again.
     pub fn trim(&mut self) {
         self.arena.clear();
     }
 
-    /// What the workspace holds and has done.
+    /// Returns the statistics of the workspace.
     #[must_use]
     pub fn stats(&self) -> WorkspaceStats {
         WorkspaceStats::of(self.named.bytes(), &self.arena, self.scopes)
     }
 
-    /// Gives everything back now.
+    /// Frees all memory now.
     pub fn free(self) {}
 }

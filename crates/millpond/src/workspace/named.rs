@@ -1,4 +1,4 @@
-//! Buffers and tensors that a workspace holds by name.
+//! The named buffers and tensors of a workspace.
 
 use super::by_name::ByName;
 use crate::block::Memory;
@@ -13,28 +13,28 @@ use std::any::TypeId;
 use std::fmt;
 use thiserror::Error;
 
-/// Why a workspace could not be made, or has no such buffer or tensor.
+/// An error of creating a workspace or of requesting a buffer or a tensor.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WorkspaceError {
-    /// There is no buffer, or tensor, of this name.
+    /// There is no buffer or tensor of this name.
     #[error("there is no {what} {name:?}: there are {known}")]
     Unknown {
-        /// What was asked for: a buffer or a tensor.
+        /// The requested sort: a buffer or a tensor.
         what: &'static str,
         /// The name.
         name: String,
-        /// Those there are of them.
+        /// The existing names of this sort.
         known: String,
     },
-    /// The elements are of another type.
+    /// The elements have another type.
     #[error("the elements of {name:?} are {found}, not {expected}")]
     Type {
         /// The name.
         name: String,
-        /// Their type.
+        /// The type of the elements.
         found: &'static str,
-        /// What was asked for.
+        /// The requested type.
         expected: &'static str,
     },
     /// A name was given twice.
@@ -45,10 +45,10 @@ pub enum WorkspaceError {
         /// The name.
         name: String,
     },
-    /// There is no memory for it.
+    /// Memory cannot be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// There is no tensor of the shape.
+    /// The tensor's shape is invalid.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
@@ -193,32 +193,31 @@ impl Named {
         Ok(named)
     }
 
-    /// Their names: the buffers' in the order in which they were described, then the tensors'.
+    /// Returns the names: those of the buffers, in the order in which they were added, and then those of the tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.buffers.names().chain(self.tensors.names())
     }
 
-    /// A tensor.
+    /// Returns a tensor.
     ///
     /// # Errors
-    /// Where there is none of the name.
+    /// Returns an error if there is no tensor of this name.
     pub fn tensor(&self, name: &str) -> Result<&Tensor, WorkspaceError> {
         self.tensors.get(name)
     }
 
-    /// A tensor, to be written too. While clones or views of it are held elsewhere it cannot be
-    /// ([`TensorError::Shared`]).
+    /// Returns a tensor for writing. It cannot be written while clones or views of it exist ([`TensorError::Shared`]).
     ///
     /// # Errors
-    /// Where there is none of the name.
+    /// Returns an error if there is no tensor of this name.
     pub fn tensor_mut(&mut self, name: &str) -> Result<&mut Tensor, WorkspaceError> {
         self.tensors_mut([name]).map(|[one]| one)
     }
 
-    /// Several tensors at once, to be written too: outputs beside their operands.
+    /// Returns several tensors for writing, for example outputs together with operands.
     ///
     /// # Errors
-    /// Where there is none of a name, or a name is there twice.
+    /// Returns an error if there is no tensor of a name, or if a name occurs twice.
     pub fn tensors_mut<const N: usize>(
         &mut self,
         names: [&str; N],
@@ -226,28 +225,28 @@ impl Named {
         self.tensors.get_disjoint_mut(names)
     }
 
-    /// A buffer.
+    /// Returns a buffer.
     ///
     /// # Errors
-    /// Where there is none of the name, or its elements are of another type.
+    /// Returns an error if there is no buffer of this name, or if its elements have another type.
     pub fn get<T: Pod>(&self, name: &str) -> Result<&[T], WorkspaceError> {
         let entry = self.buffers.get(name)?;
         entry.kind.expect::<T>(name)?;
         Ok(bytemuck::cast_slice(&entry.bytes))
     }
 
-    /// A buffer, to be written too.
+    /// Returns a buffer for writing.
     ///
     /// # Errors
-    /// Where there is none of the name, or its elements are of another type.
+    /// Returns an error if there is no buffer of this name, or if its elements have another type.
     pub fn get_mut<T: Pod>(&mut self, name: &str) -> Result<&mut [T], WorkspaceError> {
         self.get_disjoint_mut([name]).map(|[one]| one)
     }
 
-    /// Several buffers at once, to be written too.
+    /// Returns several buffers for writing.
     ///
     /// # Errors
-    /// Where there is none of a name, its elements are of another type, or a name is there twice.
+    /// Returns an error if there is no buffer of a name, if its elements have another type, or if a name occurs twice.
     ///
     /// ```
     /// # let pool = millpond::Pool::host()?;

@@ -1,4 +1,4 @@
-//! A scope's hold on the arena.
+//! Temporaries of a scope, which are allocated from the arena.
 
 use super::arena::{Arena, Chunk, Room, Scope};
 use crate::block::{ALIGN, Owner, bytes_of};
@@ -11,11 +11,11 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ptr::NonNull;
 
-/// Gives room for temporaries, which live as long as the scope.
+/// Allocates temporaries, which live as long as the scope.
 ///
-/// Invariant: while this is there the arena is reset to no mark before the one at which the scope began. A scope inside
-/// borrows this one alone, and resets the arena to a mark after all that was taken here. So what is handed out for `'s` is
-/// handed out to nobody else while `'s` lasts, and no chunk goes back, as the arena is borrowed alone for as long.
+/// Invariant: while this exists the arena is reset to no mark before the one at which the scope began. An inner scope borrows this
+/// one exclusively, and resets the arena to a mark after everything that was taken here. Memory that is handed out for `'s` is
+/// therefore handed out to nobody else during `'s`, and no chunk is freed, because the arena is borrowed exclusively for as long.
 pub struct Scratch<'s> {
     arena: RefCell<&'s mut Arena<Owner>>,
 }
@@ -46,7 +46,7 @@ impl Chunk for Buffer<u8> {
     }
 }
 
-/// Runs `work` in a scope of its own.
+/// Runs `work` in a new scope.
 pub(super) fn enter<R>(arena: &mut Arena<Owner>, work: impl for<'s> FnOnce(&mut Scratch<'s>) -> R) -> R {
     let scope = Scope::enter(arena);
     work(&mut Scratch {
@@ -55,11 +55,11 @@ pub(super) fn enter<R>(arena: &mut Arena<Owner>, work: impl for<'s> FnOnce(&mut 
 }
 
 impl<'s> Scratch<'s> {
-    /// A temporary of `len` elements at a multiple of 64. It holds what temporaries of this workspace before it left, or
-    /// zeros.
+    /// Returns a temporary of `len` elements with an alignment of 64 bytes. It contains zeros, or the values of earlier temporaries
+    /// of this workspace.
     ///
     /// # Errors
-    /// When there is no memory for more room.
+    /// Returns an error if memory cannot be allocated.
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<&'s mut [T], AllocError> {
         let (bytes, align) = (bytes_of::<T>(len)?, ALIGN.max(align_of::<T>()));
         let first = if bytes == 0 {
@@ -70,42 +70,42 @@ impl<'s> Scratch<'s> {
             let base = chunk.pointer();
             base.map_addr(|address| address.saturating_add(start)).cast::<T>()
         };
-        // SAFETY: the bytes are aligned for `T` and initialised, which is all that plain elements need; by the invariant
-        // they are ours alone for as long as `'s`. For no elements any aligned address will do.
+        // SAFETY: the bytes are aligned for `T` and initialised, which is sufficient for plain elements. By the invariant they are
+        // exclusively ours during `'s`. For no elements any aligned address is valid.
         Ok(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), len) })
     }
 
-    /// A temporary of `len` elements, all zero.
+    /// Returns a temporary of `len` zeroed elements.
     ///
     /// # Errors
-    /// When there is no memory for more room.
+    /// Returns an error if memory cannot be allocated.
     pub fn alloc_zeroed<T: Pod>(&self, len: usize) -> Result<&'s mut [T], AllocError> {
         let elements = self.alloc(len)?;
         bytemuck::fill_zeroes(elements);
         Ok(elements)
     }
 
-    /// A temporary copy of a slice.
+    /// Returns a temporary copy of a slice.
     ///
     /// # Errors
-    /// When there is no memory for more room.
+    /// Returns an error if memory cannot be allocated.
     pub fn alloc_from<T: Pod>(&self, values: &[T]) -> Result<&'s mut [T], AllocError> {
         let elements = self.alloc(values.len())?;
         elements.copy_from_slice(values);
         Ok(elements)
     }
 
-    /// A temporary tensor. It holds what temporaries of this workspace before it left, or zeros.
+    /// Returns a temporary tensor. It contains zeros, or the values of earlier temporaries of this workspace.
     ///
     /// # Errors
-    /// When there is no memory for more room, and where the elements of the shape cannot be counted.
+    /// Returns an error if memory cannot be allocated, or if the shape is invalid.
     pub fn tensor<T: Element>(&self, shape: impl AsRef<[usize]>) -> Result<TensorMut<'s>, TensorError> {
         let shape = shape.as_ref();
         TensorMut::from_slice(self.alloc::<T>(crate::tensor::count(shape)?)?, shape)
     }
 
-    /// A temporary tensor of a type that is known when the program runs. It holds what temporaries of this workspace before
-    /// it left, or zeros; truth values are all false.
+    /// Returns a temporary tensor of a type that is chosen at run time. It contains zeros, or the values of earlier temporaries of
+    /// this workspace. Truth values are all false.
     ///
     /// ```
     /// # let pool = millpond::Pool::host()?;
@@ -123,12 +123,12 @@ impl<'s> Scratch<'s> {
     /// ```
     ///
     /// # Errors
-    /// When there is no memory for more room, and where the elements of the shape cannot be counted.
+    /// Returns an error if memory cannot be allocated, or if the shape is invalid.
     pub fn tensor_of(&self, shape: impl AsRef<[usize]>, dtype: DType) -> Result<TensorMut<'s>, TensorError> {
         let shape = shape.as_ref();
         let len = crate::tensor::count(shape)?;
         let bytes: &'s mut [u8] = match dtype.size() {
-            // Only bytes can be no elements of their type: of truth values there are two.
+            // `bool` is the only type for which some bytes are invalid elements, so its elements are zeroed.
             1 if dtype == DType::Bool => self.alloc_zeroed(len)?,
             1 => self.alloc(len)?,
             2 => bytemuck::cast_slice_mut(self.alloc::<u16>(len)?),
