@@ -60,20 +60,20 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use storage::{DeviceStorage, Place, Side};
 
-/// Numbers in any shape, in the memory of a CUDA device.
+/// A tensor in the memory of a CUDA device.
 ///
-/// What holds of a [`Tensor`](crate::Tensor) holds of it: it is a view of a storage that is counted, other views share it without a
-/// copy, and writing takes `&mut` and a storage that no other tensor shares. It is another type because its elements cannot be had
-/// as a slice: [`to`](Self::to) copies them to the host, and [`Tensor::to`](crate::Tensor::to) from there.
+/// Like a [`Tensor`](crate::Tensor), it is a view of a counted storage. Other views share the storage without a copy, and writing
+/// requires `&mut` and a storage that no other tensor shares. It is a separate type because its elements are not accessible as a
+/// slice. [`to`](Self::to) copies them to the host, and [`Tensor::to`](crate::Tensor::to) copies from the host.
 ///
-/// All work on it is put on a stream, that of the [`CudaQueue`] it was made on, and nothing waits for it but what brings numbers to
-/// the host. Where an operation has tensors of several streams it is put on the output's, or the first one's where the result is
-/// new: it comes after all that the others' streams have to do by then, and what they get later comes after it. New tensors
-/// take their memory from the first one's pool; what ends in `_into` or `_assign` takes none.
+/// All work is queued on a stream, that of the [`CudaQueue`] on which the tensor was made. Only operations that bring numbers to
+/// the host wait for it. If the tensors of an operation have several streams, it is queued on the output's, or on the first one's
+/// if the result is new. It runs after all work that is queued on the other streams by then, and their later work runs after it.
+/// New tensors allocate from the first one's pool. Operations that end in `_into` or `_assign` allocate nothing.
 ///
-/// Arithmetic is there for `f64`, `f32`, `f16`, `bf16` and integers of 8 to 64 bits, and gives the host's results to the bit but for
-/// sums and products of matrices of floating point, which are added up in another order: the same at every run. Of `bool` and complex
-/// numbers there are copies and fills.
+/// Arithmetic supports `f64`, `f32`, `f16`, `bf16` and integers of 8 to 64 bits. Its results are bit-identical to the host's,
+/// except for sums and products of matrices of floating point, which are added in another order, the same in every run. `bool` and
+/// complex numbers support copies and fills only.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
@@ -95,23 +95,23 @@ use storage::{DeviceStorage, Place, Side};
 /// # }
 /// ```
 pub struct DeviceTensor {
-    /// Shared by all views. There are no weak counts of it.
+    /// The storage that all views share. It has no weak references.
     storage: Arc<DeviceStorage>,
-    /// Its elements lie in the storage.
+    /// The layout. Its elements lie in the storage.
     layout: Layout,
 }
 
-/// A view that borrows, to write: of a [`DeviceTensor`], made by [`view_mut`](DeviceTensor::view_mut), or of a workspace's
-/// [room](crate::cuda::DeviceScratch::tensor).
+/// A borrowed view for writing: of a [`DeviceTensor`], created by [`view_mut`](DeviceTensor::view_mut), or of a workspace's
+/// [temporary](crate::cuda::DeviceScratch::tensor).
 pub struct DeviceTensorMut<'a> {
-    /// Nobody else has it for `'a`.
+    /// Nobody else has access to it during `'a`.
     place: Place<'a>,
-    /// Its elements lie in the place, each in a spot of its own.
+    /// The layout. Its elements lie in the place and do not overlap.
     layout: Layout,
     alone: PhantomData<&'a mut DeviceStorage>,
 }
 
-/// Another view of the same storage; nothing is copied.
+/// Returns another view of the same storage. Nothing is copied.
 impl Clone for DeviceTensor {
     fn clone(&self) -> Self {
         Self {
@@ -146,71 +146,72 @@ impl DeviceTensor {
         Ok(view)
     }
 
-    /// The elements' type.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.storage.dtype()
     }
 
-    /// Where the elements are.
+    /// Returns the device of the elements.
     #[must_use]
     pub fn device(&self) -> Device {
         self.storage.device()
     }
 
-    /// The pool and stream it was made on.
+    /// Returns the pool and stream on which it was made.
     #[must_use]
     pub fn queue(&self) -> &CudaQueue {
         self.storage.queue()
     }
 
-    /// The pool the storage is of; none where it came from the [device itself](crate::cuda::UnpooledDevice).
+    /// Returns the pool of the storage, or `None` if it came from the [device itself](crate::cuda::UnpooledDevice).
     #[must_use]
     pub fn pool(&self) -> Option<&DevicePool> {
         self.storage.pool()
     }
 
-    /// Bytes of the storage, which all views of it share.
+    /// Returns the bytes of the storage, which all views of it share.
     #[must_use]
     pub fn storage_bytes(&self) -> usize {
         self.storage.bytes()
     }
 
-    /// The stream that all work on it is put on.
+    /// Returns the stream on which all work is queued.
     #[must_use]
     pub fn stream(&self) -> &CudaStream {
         self.queue().stream()
     }
 
-    /// The place of the first element in the storage, in elements.
+    /// Returns the offset of the first element in the storage, in elements.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.layout.offset()
     }
 
-    /// The first element's address on the device; 0 where the storage has none. To read or write there takes what every use of a
-    /// raw pointer takes, and that the [stream](Self::stream) is kept to.
+    /// Returns the first element's address on the device, or 0 if the storage has none. An access has the requirements of any raw
+    /// pointer, and has to be ordered with the [stream](Self::stream).
     #[must_use]
     pub fn address(&self) -> u64 {
         self.side().address()
     }
 
-    /// How many tensors share the storage now, this one included.
+    /// Returns the number of tensors that share the storage now, including this one.
     #[must_use]
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.storage)
     }
 
-    /// Whether another tensor is a view of the same storage.
+    /// Returns whether another tensor is a view of the same storage.
     #[must_use]
     pub fn shares_storage_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.storage, &other.storage)
     }
 
-    /// A view that borrows, to write.
+    /// Borrows a view for writing.
     ///
     /// # Errors
-    /// [`TensorError::Shared`] where other tensors share the storage, [`TensorError::Overlapping`] where elements of this one do.
+    /// Returns [`TensorError::Shared`] if other tensors share the storage, and [`TensorError::Overlapping`] if elements of this
+    /// tensor overlap.
     pub fn view_mut(&mut self) -> Result<DeviceTensorMut<'_>, TensorError> {
         if self.layout.overlaps() {
             return Err(TensorError::Overlapping {
@@ -219,7 +220,8 @@ impl DeviceTensor {
             });
         }
         let layout = self.layout;
-        // Read first, as there may be fewer a moment later: alone it stays alone, as nobody else has a view to clone.
+        // The count is read first, because it may be smaller a moment later. A tensor that is the only holder stays so, because
+        // nobody else has a view to clone.
         let others = self.holders() - 1;
         match Arc::get_mut(&mut self.storage) {
             Some(storage) => Ok(DeviceTensorMut::alone(storage.place(), layout)),
@@ -231,7 +233,7 @@ impl DeviceTensor {
 }
 
 impl<'a> DeviceTensorMut<'a> {
-    /// The same view, borrowed again.
+    /// Lends the same view.
     pub fn reborrow(&mut self) -> DeviceTensorMut<'_> {
         DeviceTensorMut::alone(self.place, self.layout)
     }
@@ -245,10 +247,11 @@ impl<'a> DeviceTensorMut<'a> {
         }
     }
 
-    /// Elements that follow one another.
+    /// Creates a view of contiguous elements.
     ///
     /// # Safety
-    /// As many elements as the shape has are there, may be used in the order of the queue's stream and are nobody else's, for `'a`.
+    /// There are as many elements as the shape has. They may be used in the order of the queue's stream and belong to nobody else,
+    /// during `'a`.
     pub(crate) unsafe fn of_room(
         address: u64,
         shape: &[usize],
@@ -256,30 +259,30 @@ impl<'a> DeviceTensorMut<'a> {
         queue: &'a CudaQueue,
     ) -> Result<Self, TensorError> {
         let layout = Layout::contiguous(shape)?;
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let place = unsafe { Place::new(address, layout.len(), dtype, queue) };
         Ok(Self::alone(place, layout))
     }
 
-    /// The elements' type.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.place.dtype()
     }
 
-    /// Where the elements are.
+    /// Returns the device of the elements.
     #[must_use]
     pub fn device(&self) -> Device {
         Device::Cuda(self.stream().device().number())
     }
 
-    /// The stream that all work on it is put on.
+    /// Returns the stream on which all work is queued.
     #[must_use]
     pub fn stream(&self) -> &CudaStream {
         self.place.queue().stream()
     }
 
-    /// The first element's address on the device, as [`DeviceTensor::address`].
+    /// Returns the first element's address on the device, like [`DeviceTensor::address`].
     #[must_use]
     pub fn address(&self) -> u64 {
         self.side().address()
@@ -306,13 +309,13 @@ impl DeviceTensorMut<'_> {
     facts!();
 }
 
-/// Views: other tensors of the same storage. None of these copies an element or calls an allocator, nor the driver.
+/// Views: other tensors of the same storage. None of these methods copies an element or calls an allocator or the driver.
 impl DeviceTensor {
     views!(self, [&self], Self);
     repeats!(Self);
 }
 
-/// Views of the same memory, which take the place of this one.
+/// Views of the same memory, which replace this one.
 impl<'a> DeviceTensorMut<'a> {
     views!(self, [self], DeviceTensorMut<'a>);
 }

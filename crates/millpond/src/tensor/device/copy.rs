@@ -11,7 +11,7 @@ use crate::tensor::error::TensorError;
 use crate::tensor::operand::bytes_of;
 use crate::tensor::scalar::Scalar;
 
-/// A tensor of the host's goes to a device by a copy, once which it is there. The host's waits for that.
+/// Copies a tensor to a device. The host waits until the copy is complete.
 impl Destination<Tensor> for &CudaQueue {
     type Tensor = DeviceTensor;
 
@@ -23,7 +23,7 @@ impl Destination<Tensor> for &CudaQueue {
     }
 }
 
-/// Back to the host by a copy, which is waited for.
+/// Copies a tensor to the host, and waits until the copy is complete.
 impl Destination<DeviceTensor> for Device {
     type Tensor = Tensor;
 
@@ -35,7 +35,7 @@ impl Destination<DeviceTensor> for Device {
     }
 }
 
-/// To another pool or stream: shared on the same device, by way of the host to another.
+/// Brings a tensor to another pool or stream: shared on the same device, by a copy through the host on another device.
 impl Destination<DeviceTensor> for &CudaQueue {
     type Tensor = DeviceTensor;
 
@@ -49,19 +49,19 @@ impl Destination<DeviceTensor> for &CudaQueue {
 }
 
 impl DeviceTensor {
-    /// The tensor somewhere else, of the kind that is there: a [`Tensor`] for [`Device::Host`]; for a [`CudaQueue`] this one where
-    /// it is on that device, with its own pool and stream as before, else a copy.
+    /// Returns the tensor at a destination: a [`Tensor`] for [`Device::Host`]; for a [`CudaQueue`] this tensor, with its own pool
+    /// and stream, if it is on that device, otherwise a copy.
     ///
     /// # Errors
-    /// When there is no memory for a copy, and what the driver says.
+    /// Returns an error if memory for a copy cannot be allocated, and errors of the driver.
     pub fn to<D: Destination<Self>>(&self, destination: D) -> Result<SharedOrCopied<D::Tensor>, TensorError> {
         destination.bring(self)
     }
 
-    /// The elements in order, copied to the host, for which the stream is waited for.
+    /// Copies the elements, in order, to the host, and waits for the stream.
     ///
     /// # Errors
-    /// Where they are of another type, and what the driver says.
+    /// Returns an error if they have another type, and errors of the driver.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
         crate::tensor::expect(T::DTYPE, self.dtype())?;
         let whole = self.to_contiguous()?;
@@ -70,20 +70,20 @@ impl DeviceTensor {
         Ok(elements)
     }
 
-    /// A copy with a storage of its own, of the same pool and stream.
+    /// Copies the elements to a new tensor of the same pool and stream.
     ///
     /// # Errors
-    /// When there is no memory for it, and what the driver says.
+    /// Returns an error if memory cannot be allocated, and errors of the driver.
     pub fn deep_copy(&self) -> Result<Self, TensorError> {
         let mut copy = Self::unwritten(self.queue(), self.shape(), self.dtype())?;
         copy.view_mut()?.target().copy(self.side())?;
         Ok(copy)
     }
 
-    /// The tensor with elements that follow one another: this one where they do, else a copy.
+    /// Returns a tensor with contiguous elements: this tensor if they already are, otherwise a copy.
     ///
     /// # Errors
-    /// When there is no memory for a copy, and what the driver says.
+    /// Returns an error if memory for a copy cannot be allocated, and errors of the driver.
     pub fn to_contiguous(&self) -> Result<SharedOrCopied<Self>, TensorError> {
         if self.is_contiguous() {
             return Ok(SharedOrCopied::Shared(self.clone()));
@@ -91,10 +91,11 @@ impl DeviceTensor {
         self.deep_copy().map(SharedOrCopied::Copied)
     }
 
-    /// The same elements in another shape: as a view where there is one, else as a copy.
+    /// Returns the same elements in another shape: as a view if that is possible, otherwise as a copy.
     ///
     /// # Errors
-    /// Where the shape has another number of elements, when there is no memory for a copy, and what the driver says.
+    /// Returns an error if the shape has another number of elements, if memory for a copy cannot be allocated, and errors of the
+    /// driver.
     pub fn reshaped(&self, shape: impl AsRef<[usize]>) -> Result<SharedOrCopied<Self>, TensorError> {
         let shape = shape.as_ref();
         match self.reshape(shape) {
@@ -107,29 +108,30 @@ impl DeviceTensor {
         }
     }
 
-    /// Overwrites the elements with those of another tensor on the device, repeated where they are fewer, or with a number.
+    /// Overwrites the elements with a number or with the elements of another tensor on the device, broadcast to this shape.
     ///
     /// # Errors
-    /// Where types differ or shapes do not go together, where this tensor cannot be [written](Self::view_mut), and what the driver
-    /// says.
+    /// Returns an error if types differ, if the other shape cannot be broadcast, or if this tensor cannot be
+    /// [written](Self::view_mut), and errors of the driver.
     pub fn copy_from<'b>(&mut self, source: impl Into<DeviceOperand<'b>>) -> Result<(), TensorError> {
         self.view_mut()?.copy_from(source)
     }
 
-    /// Overwrites the elements with a number, or a truth value.
+    /// Overwrites the elements with a number or a truth value.
     ///
     /// # Errors
-    /// Where it is none of the elements' type, where the tensor cannot be [written](Self::view_mut), and what the driver says.
+    /// Returns an error if the elements' type cannot represent it, or if the tensor cannot be [written](Self::view_mut), and errors
+    /// of the driver.
     pub fn fill(&mut self, value: impl Into<Scalar>) -> Result<(), TensorError> {
         self.view_mut()?.fill(value)
     }
 }
 
 impl DeviceTensorMut<'_> {
-    /// The elements in order, copied to the host, for which the stream is waited for.
+    /// Copies the elements, in order, to the host, and waits for the stream.
     ///
     /// # Errors
-    /// Where they are of another type, when there is no memory to bring them in order, and what the driver says.
+    /// Returns an error if they have another type, or if memory to reorder them cannot be allocated, and errors of the driver.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
         let side = self.side();
         if !side.layout().is_contiguous() {
@@ -143,10 +145,10 @@ impl DeviceTensorMut<'_> {
         Ok(elements)
     }
 
-    /// Overwrites the elements with those of another tensor on the device, repeated where they are fewer, or with a number.
+    /// Overwrites the elements with a number or with the elements of another tensor on the device, broadcast to this shape.
     ///
     /// # Errors
-    /// Where types differ or shapes do not go together, and what the driver says.
+    /// Returns an error if types differ, or if the other shape cannot be broadcast, and errors of the driver.
     pub fn copy_from<'b>(&mut self, source: impl Into<DeviceOperand<'b>>) -> Result<(), TensorError> {
         let source = source.into();
         source.expect("copy_from", self.dtype(), self.shape())?;
@@ -156,10 +158,10 @@ impl DeviceTensorMut<'_> {
         }
     }
 
-    /// Overwrites the elements with a number, or a truth value.
+    /// Overwrites the elements with a number or a truth value.
     ///
     /// # Errors
-    /// Where it is none of the elements' type, and what the driver says.
+    /// Returns an error if the elements' type cannot represent it, and errors of the driver.
     pub fn fill(&mut self, value: impl Into<Scalar>) -> Result<(), TensorError> {
         let element = bytes_of(value.into(), self.dtype())?;
         self.target().fill(&element)

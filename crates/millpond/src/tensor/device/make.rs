@@ -1,4 +1,4 @@
-//! How tensors on a device come to be.
+//! Constructors of tensors on a device.
 
 use super::DeviceTensor;
 use super::storage::DeviceStorage;
@@ -9,14 +9,14 @@ use crate::tensor::layout::Layout;
 use crate::tensor::scalar::Scalar;
 
 impl DeviceTensor {
-    /// Elements of which nothing is known: whoever has it writes them all.
+    /// Creates a tensor of uninitialised elements. The caller writes all of them.
     pub(super) fn unwritten(queue: &CudaQueue, shape: &[usize], dtype: DType) -> Result<Self, TensorError> {
         let layout = Layout::contiguous(shape)?;
         let storage = DeviceStorage::new(queue, dtype, layout.len())?;
         Ok(Self::of(storage, layout))
     }
 
-    /// Elements from the host, which follow one another.
+    /// Creates a tensor of contiguous elements of the host.
     pub(super) fn uploaded(
         queue: &CudaQueue,
         shape: &[usize],
@@ -29,10 +29,10 @@ impl DeviceTensor {
         Ok(Self::of(storage, layout))
     }
 
-    /// A tensor of zeros, once the stream has come so far.
+    /// Creates a tensor of zeros, which are written in the order of the stream.
     ///
     /// # Errors
-    /// When there is no memory for it, and what the driver says.
+    /// Returns an error if memory cannot be allocated, and errors of the driver.
     pub fn zeros(queue: &CudaQueue, shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self, TensorError> {
         let layout = Layout::contiguous(shape.as_ref())?;
         let mut storage = DeviceStorage::new(queue, dtype, layout.len())?;
@@ -40,10 +40,10 @@ impl DeviceTensor {
         Ok(Self::of(storage, layout))
     }
 
-    /// A tensor of ones, or of true, once the stream has come so far.
+    /// Creates a tensor of ones, or of true, which are written in the order of the stream.
     ///
     /// # Errors
-    /// When there is no memory for it, and what the driver says.
+    /// Returns an error if memory cannot be allocated, and errors of the driver.
     pub fn ones(queue: &CudaQueue, shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self, TensorError> {
         let one = match dtype {
             DType::Bool => Scalar::Bool(true),
@@ -52,10 +52,10 @@ impl DeviceTensor {
         Self::full_of(queue, shape, one, dtype)
     }
 
-    /// A tensor of one number, of a type that is known when the program runs.
+    /// Creates a tensor of one number, of a type that is chosen at run time.
     ///
     /// # Errors
-    /// Where it is none of the type, when there is no memory for it, and what the driver says.
+    /// Returns an error if the type cannot represent it, or if memory cannot be allocated, and errors of the driver.
     pub fn full_of(
         queue: &CudaQueue,
         shape: impl AsRef<[usize]>,
@@ -67,10 +67,10 @@ impl DeviceTensor {
         Ok(tensor)
     }
 
-    /// A tensor of one number, once the stream has come so far.
+    /// Creates a tensor of one number, which is written in the order of the stream.
     ///
     /// # Errors
-    /// When there is no memory for it, and what the driver says.
+    /// Returns an error if memory cannot be allocated, and errors of the driver.
     pub fn full<T: Element>(
         queue: &CudaQueue,
         shape: impl AsRef<[usize]>,
@@ -83,10 +83,10 @@ impl DeviceTensor {
         Ok(tensor)
     }
 
-    /// A tensor of elements copied from the host, which are there when this returns.
+    /// Copies elements of the host to a new tensor. The copy is complete when this returns.
     ///
     /// # Errors
-    /// Where the shape has another number of elements, when there is no memory for it, and what the driver says.
+    /// Returns an error if the shape has another number of elements, or if memory cannot be allocated, and errors of the driver.
     pub fn from_slice<T: Element>(
         queue: &CudaQueue,
         values: &[T],
