@@ -44,26 +44,27 @@ fn factors<'a>(
 ) -> Result<Summand<'a>, TensorError> {
     other.expect(operation, left.dtype(), left.shape())?;
     vectors_only(operation, left.shape(), other.shape(), other.side().is_ok())?;
-    // What is no tensor has been refused.
+    // `vectors_only` has refused operands that are not tensors.
     let right = other.side().unwrap_or(left);
     Ok(Summand::products(left, right))
 }
 
 macro_rules! sums {
     () => {
-        /// The sum of all elements, for which the device is waited for.
+        /// Returns the sum of all elements. Waits for the device.
         ///
         /// # Errors
-        /// For complex numbers, and what the driver says.
+        /// Returns an error for complex numbers, and errors of the driver.
         pub fn sum(&self) -> Result<Scalar, TensorError> {
             let wide = counted("sum", self.dtype())?;
             read(Summand::elements(self.side()), wide)
         }
 
-        /// The sum of all elements, into an output without dimensions, on its stream. No memory is allocated, and nothing waits.
+        /// Writes the sum of all elements to an output without dimensions, on its stream. Allocates nothing and does not wait.
         ///
         /// # Errors
-        /// Where the output is not of the sum's type (`i64` or `u64` for integers) or has dimensions, and what the driver says.
+        /// Returns an error if the output does not have the type of the sum (`i64` or `u64` for integers) or has dimensions, and
+        /// errors of the driver.
         pub fn sum_into(&self, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
             let mut out = out.output()?;
             output("sum_into", &out, sum_dtype(self.dtype()), &[])?;
@@ -71,18 +72,18 @@ macro_rules! sums {
             out.target().sum(wide, Summand::elements(self.side()))
         }
 
-        /// Sums along a dimension, into an output, on its stream. No memory is allocated.
+        /// Writes the sums along a dimension to an output, on its stream. Allocates nothing.
         ///
         /// # Errors
-        /// Where there is no such dimension, the output is of another shape or type, and what the driver says.
+        /// Returns an error if there is no such dimension, or if the output has another shape or type, and errors of the driver.
         pub fn sum_dim_into(&self, dim: usize, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
             sum_dim(self.side(), dim, out.output()?)
         }
 
-        /// The product of two vectors, for which the device is waited for.
+        /// Returns the product of two vectors. Waits for the device.
         ///
         /// # Errors
-        /// Where types or sizes differ or there are other dimensions, and what the driver says.
+        /// Returns an error if types or lengths differ or there are other dimensions, and errors of the driver.
         pub fn dot<'b>(&self, other: impl Into<DeviceOperand<'b>>) -> Result<Scalar, TensorError> {
             let other = other.into();
             let products = factors("dot", self.side(), &other)?;
@@ -115,7 +116,7 @@ impl DeviceTensor {
     /// Sums along a dimension. Returns a new tensor without the dimension, with this tensor's pool and stream.
     ///
     /// # Errors
-    /// Where there is no such dimension, when there is no memory for it, and what the driver says.
+    /// Returns an error if there is no such dimension, or if memory cannot be allocated, and errors of the driver.
     pub fn sum_dim(&self, dim: usize) -> Result<Self, TensorError> {
         let gone = self.layout().gone(dim)?;
         counted("sum_dim", self.dtype())?;
