@@ -1,4 +1,4 @@
-//! Why something cannot be done with tensors.
+//! Errors of tensor operations.
 
 use super::scalar::Scalar;
 use crate::dtype::{DType, DTypeError};
@@ -7,20 +7,20 @@ use crate::error::AllocError;
 use crate::gpu::{CudaError, KernelError};
 use thiserror::Error;
 
-/// Why something cannot be done with tensors. Nothing was written, and nothing is lost.
+/// An error of a tensor operation. Nothing was written, and nothing is lost.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TensorError {
-    /// The shapes of two operands do not go together.
+    /// The shapes of two operands do not match.
     #[error("{operation}: shapes {left:?} and {right:?} do not go together: {rule}")]
     Shapes {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
-        /// Shape of the first operand, or of the output.
+        /// The shape of the first operand, or of the output.
         left: Box<[usize]>,
-        /// Shape of the second.
+        /// The shape of the second operand.
         right: Box<[usize]>,
-        /// What they have to be.
+        /// The rule that the shapes have to follow.
         rule: &'static str,
     },
     /// The types of two operands differ.
@@ -29,27 +29,27 @@ pub enum TensorError {
         .shapes[0], .shapes[1]
     )]
     DTypes {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
-        /// Type of the first operand, or what the output has to be.
+        /// The type of the first operand, or the required type of the output.
         left: DType,
-        /// Type of the second.
+        /// The type of the second operand.
         right: DType,
-        /// Their shapes, of which the output's is the second where its type is.
+        /// The shapes of the two.
         shapes: [Box<[usize]>; 2],
     },
-    /// The operation is not there for elements of this type.
+    /// The operation does not support elements of this type.
     #[error("{operation} is not there for {dtype}: cast the tensor first{}", needs(*.dtype))]
     Unsupported {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
         /// The type.
         dtype: DType,
     },
-    /// The elements are of another type.
+    /// The elements have another type.
     #[error(transparent)]
     DType(#[from] DTypeError),
-    /// A number cannot be an element of the type.
+    /// The type cannot represent a number.
     #[error("{value} is no {dtype}: cast the tensor first, or round the number")]
     Scalar {
         /// The number.
@@ -57,23 +57,23 @@ pub enum TensorError {
         /// The type.
         dtype: DType,
     },
-    /// An integer was to be divided by 0.
+    /// A division of integers by 0.
     #[error("{operation}: a divisor is 0, which integers cannot be divided by")]
     DivisionByZero {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
     },
-    /// There are other elements than the shape says.
+    /// The number of elements does not match the shape.
     #[error("a tensor of shape {shape:?} has {expected} elements, not {found}")]
     Elements {
         /// The shape.
         shape: Box<[usize]>,
-        /// Elements of that shape.
+        /// The number of elements of that shape.
         expected: usize,
-        /// Elements there are.
+        /// The number of elements given.
         found: usize,
     },
-    /// The elements of a shape cannot be counted.
+    /// The number of elements of a shape overflows.
     #[error("a tensor of shape {shape:?} has more elements than can be counted")]
     TooLarge {
         /// The shape.
@@ -82,9 +82,9 @@ pub enum TensorError {
     /// There are more dimensions than a tensor can have.
     #[error("a tensor has at most {most} dimensions, not {found}: join some of them")]
     Rank {
-        /// Dimensions asked for.
+        /// The requested number of dimensions.
         found: usize,
-        /// The most there can be.
+        /// The largest number of dimensions.
         most: usize,
     },
     /// There is no such dimension.
@@ -100,11 +100,11 @@ pub enum TensorError {
     Range {
         /// The dimension.
         dim: usize,
-        /// Where the range begins.
+        /// The start of the range.
         start: usize,
-        /// Where it ends; that place is not in it.
+        /// The end of the range, which is excluded.
         end: usize,
-        /// The dimension's size.
+        /// The size of the dimension.
         size: usize,
     },
     /// An order of dimensions does not name each of them once.
@@ -118,29 +118,29 @@ pub enum TensorError {
     /// A step or a number of elements in a batch is 0.
     #[error("{what} of 0 leads nowhere: it has to be at least 1")]
     Zero {
-        /// What is 0.
+        /// The value that is 0.
         what: &'static str,
     },
-    /// The elements do not lie in memory so that a view could have the shape.
+    /// The strides do not allow a view of the requested shape.
     #[error(
         "a tensor of shape {from:?} and strides {strides:?} cannot be viewed as {to:?}: `reshaped` makes a copy where it has to"
     )]
     NotAView {
         /// The tensor's shape.
         from: Box<[usize]>,
-        /// Its strides.
+        /// The tensor's strides.
         strides: Box<[usize]>,
-        /// The shape asked for.
+        /// The requested shape.
         to: Box<[usize]>,
     },
-    /// The elements do not follow one another in memory.
+    /// The elements are not contiguous in memory.
     #[error(
         "the elements of a tensor of shape {shape:?} and strides {strides:?} do not follow one another in memory: take `to_contiguous` first"
     )]
     NotContiguous {
         /// The tensor's shape.
         shape: Box<[usize]>,
-        /// Its strides.
+        /// The tensor's strides.
         strides: Box<[usize]>,
     },
     /// Other tensors share the storage, so this one cannot write to it.
@@ -150,23 +150,23 @@ pub enum TensorError {
         if *.others == 1 { "it" } else { "them" }
     )]
     Shared {
-        /// How many.
+        /// The number of the other tensors.
         others: usize,
     },
-    /// Elements of the tensor share memory, as those of a broadcast tensor do, so they cannot be written.
+    /// Elements of the tensor overlap, as those of a broadcast tensor do, so they cannot be written.
     #[error(
         "elements of a tensor of shape {shape:?} and strides {strides:?} share memory: write to a `deep_copy`"
     )]
     Overlapping {
         /// The tensor's shape.
         shape: Box<[usize]>,
-        /// Its strides.
+        /// The tensor's strides.
         strides: Box<[usize]>,
     },
-    /// The memory is lent by others to be read.
+    /// The memory is read-only.
     #[error("the memory is lent by others to be read, not written: write to a `deep_copy`")]
     ReadOnly,
-    /// Parts of a tensor lie between each other in memory, so they cannot be borrowed apart to be written.
+    /// Parts of a tensor are interleaved in memory, so they cannot be borrowed separately for writing.
     #[error(
         "the parts along dimension {dim} of a tensor of shape {shape:?} and strides {strides:?} lie between each other: \
          split along the first dimension"
@@ -176,7 +176,7 @@ pub enum TensorError {
         dim: usize,
         /// The tensor's shape.
         shape: Box<[usize]>,
-        /// Its strides.
+        /// The tensor's strides.
         strides: Box<[usize]>,
     },
     /// An index does not name an element.
@@ -187,10 +187,10 @@ pub enum TensorError {
         /// The tensor's shape.
         shape: Box<[usize]>,
     },
-    /// There is no memory for it.
+    /// Memory cannot be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// The device's driver refused, or an operand is on another device.
+    /// The device's driver returned an error, or an operand is on another device.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] CudaError),
@@ -210,7 +210,7 @@ impl From<KernelError> for TensorError {
     }
 }
 
-/// How many other tensors stand in the way.
+/// Returns a text with the number of other tensors.
 pub(super) fn shared_by(others: usize) -> String {
     match others {
         1 => "another tensor shares the storage".to_owned(),

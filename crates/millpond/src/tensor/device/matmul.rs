@@ -18,7 +18,7 @@ fn multiply(
     other.expect(operation, left.dtype(), left.shape())?;
     output(operation, &out, left.dtype(), &shape)?;
     wide_of(operation, left.dtype())?;
-    // A number has no two dimensions.
+    // `shape_of` has refused numbers.
     let Ok(right) = other.side() else {
         return Ok(());
     };
