@@ -238,7 +238,7 @@ impl<'a> DeviceTensorMut<'a> {
         DeviceTensorMut::alone(self.place, self.layout)
     }
 
-    /// Whoever calls has the elements alone, each in a spot of its own.
+    /// The caller has exclusive access to the elements, which do not overlap.
     fn alone(place: Place<'a>, layout: Layout) -> Self {
         Self {
             place,
