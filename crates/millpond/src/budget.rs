@@ -61,7 +61,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use sync::Ordering;
 
-/// A limit on bytes, the bytes charged to it, and its place in a tree of budgets. A handle: copies are one budget.
+/// A limit on bytes, the bytes charged to it, and its place in a tree of budgets. This type is a handle: clones refer
+/// to the same budget.
 ///
 /// ```
 /// use millpond::{Budget, Measure};
@@ -87,25 +88,25 @@ use sync::Ordering;
 pub struct Budget(Arc<Node>);
 
 impl Budget {
-    /// A budget above all others: of reserved bytes, without a limit.
+    /// Makes a budget without a parent and without a limit. It counts reserved bytes.
     pub fn root(name: impl Into<String>) -> Self {
         Self::builder(name).make()
     }
 
-    /// Makes a budget above all others.
+    /// Returns a builder for a budget without a parent.
     pub fn builder(name: impl Into<String>) -> BudgetBuilder {
         BudgetBuilder::new(name.into(), None)
     }
 
-    /// A budget below this one: of the same bytes, without a limit of its own.
+    /// Makes a child of this budget. It counts the same bytes and has no limit of its own.
     ///
     /// # Errors
-    /// [`BudgetError::TooDeep`] below 32 others.
+    /// Returns [`BudgetError::TooDeep`] if the child would have more than 32 budgets above it.
     pub fn child(&self, name: impl Into<String>) -> Result<Self, BudgetError> {
         self.child_builder(name).build()
     }
 
-    /// Makes a budget below this one.
+    /// Returns a builder for a child of this budget.
     pub fn child_builder(&self, name: impl Into<String>) -> BudgetBuilder {
         BudgetBuilder::new(name.into(), Some(self.clone()))
     }
@@ -122,22 +123,24 @@ impl Budget {
         self.0
     }
 
-    /// Charges bytes to this budget and all above it of its measure, or to none.
+    /// Charges bytes to this budget and to all budgets above it with the same measure, or to none of them.
     ///
-    /// Zero bytes always fit. Where others wait for room, their turn comes first: then this is refused, though it
-    /// might fit.
+    /// A charge of zero bytes always succeeds. If other requests wait for room, they are served first, and this call
+    /// fails even if the bytes would fit.
     ///
     /// # Errors
-    /// [`BudgetError::TooLarge`] or [`BudgetError::Exceeded`], which say which budget refused and who holds what:
-    /// a walk through the listers. [`try_charge`](Self::try_charge) answers without it.
+    /// Returns [`BudgetError::TooLarge`] or [`BudgetError::Exceeded`]. They contain the budget that refused and a
+    /// report of who holds its bytes, which requires a walk through the listers. [`try_charge`](Self::try_charge) fails
+    /// without that walk.
     pub fn charge(&self, bytes: u64) -> Result<Charge, BudgetError> {
         self.try_charge(bytes).map_err(|refusal| refusal.into_error(None))
     }
 
-    /// As [`charge`](Self::charge), for callers that will try something else first: refused without allocating.
+    /// Charges bytes like [`charge`](Self::charge), but does not allocate if the charge is refused. It is meant for
+    /// callers that have a fallback.
     ///
     /// # Errors
-    /// With the figures of the budget that refused.
+    /// Returns the figures of the budget that refused.
     pub fn try_charge(&self, bytes: u64) -> Result<Charge, Refusal> {
         match way::take(&self.0, bytes, Turn::New) {
             Ok(()) => Ok(Charge::of(&self.0, bytes)),
@@ -150,24 +153,26 @@ impl Budget {
         }
     }
 
-    /// As [`charge`](Self::charge), and waits with this thread where it is refused now, at most so long; first come,
-    /// first served. See [`Wait::block_for`].
+    /// Charges bytes like [`charge`](Self::charge). If the charge is refused now, blocks the thread for at most
+    /// `limit`. Requests are served in the order of their arrival. See [`Wait::block_for`].
     ///
     /// # Errors
-    /// [`BudgetError::TooLarge`] at once, or when a limit is lowered below the request; [`BudgetError::TimedOut`].
+    /// Returns [`BudgetError::TooLarge`] immediately if the request exceeds a limit, or when a limit is lowered below
+    /// the request. Returns [`BudgetError::TimedOut`] if the time limit has passed.
     pub fn charge_timeout(&self, bytes: u64, limit: Duration) -> Result<Charge, BudgetError> {
         Wait::new(&self.0, bytes).block_for(limit)
     }
 
-    /// As [`charge`](Self::charge), and waits where it is refused now, as a future of any runtime.
+    /// Charges bytes like [`charge`](Self::charge). The returned future waits if the charge is refused now. It works
+    /// with any runtime.
     pub fn charge_async(&self, bytes: u64) -> Wait {
         Wait::new(&self.0, bytes)
     }
 
-    /// Makes a charge again of bytes that were [forgotten](Charge::forget).
+    /// Makes a charge from bytes that were [forgotten](Charge::forget).
     ///
     /// # Errors
-    /// [`BudgetError::NotForgotten`] if fewer are forgotten.
+    /// Returns [`BudgetError::NotForgotten`] if fewer bytes are forgotten.
     pub fn restore(&self, bytes: u64) -> Result<Charge, BudgetError> {
         self.0
             .remember(bytes)
@@ -179,10 +184,11 @@ impl Budget {
             })
     }
 
-    /// This budget, if it counts such bytes: for callers that were given a budget and must not mix.
+    /// Returns this budget if it has the given measure. Callers that received a budget use this so that they do not mix
+    /// measures.
     ///
     /// # Errors
-    /// [`BudgetError::OtherMeasure`] if it counts others.
+    /// Returns [`BudgetError::OtherMeasure`] if the budget has another measure.
     pub fn measured(&self, measure: Measure) -> Result<&Self, BudgetError> {
         if self.measure() == measure {
             return Ok(self);
@@ -193,8 +199,8 @@ impl Budget {
         })
     }
 
-    /// This budget or the nearest above it that counts such bytes: where a pool whose blocks are charged here
-    /// charges what it reserves.
+    /// Returns this budget or the nearest budget above it with the given measure. A pool that charges its blocks to
+    /// this budget charges its reserved bytes to the returned one.
     #[must_use]
     pub fn nearest(&self, measure: Measure) -> Option<Self> {
         std::iter::successors(Some(&self.0), |node| node.parent.as_ref())
@@ -202,85 +208,87 @@ impl Budget {
             .map(Self::of)
     }
 
-    /// Changes the limit, `None` for none. Below what is charged, nothing more is let in until enough has gone
-    /// back. It holds from this call on, and a request that waits and is larger than it fails.
+    /// Changes the limit. `None` removes it. If the new limit is below the charged bytes, the budget refuses charges
+    /// until enough bytes are returned. The limit takes effect with this call, and waiting requests that are larger
+    /// than it fail.
     pub fn set_limit(&self, bytes: Option<u64>) {
         self.0
             .line
             .set_limit(&self.0, bytes.map_or(MOST, |bytes| bytes.min(MOST)));
     }
 
-    /// The limit, if there is one. From 4 EiB on there is none.
+    /// Returns the limit, or `None` if there is none. A limit of 4 EiB or more counts as none.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         Some(self.0.limit()).filter(|limit| *limit < MOST)
     }
 
-    /// Bytes charged.
+    /// Returns the charged bytes.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.0.used()
     }
 
-    /// The most bytes that were charged at one time. Exact, with any number of threads: charges that were refused
-    /// further up, or granted to someone who did not take them, are not in it.
+    /// Returns the most bytes that were charged at one time. The value is exact with any number of threads. It excludes
+    /// charges that a higher budget refused and charges that were granted to a request but not taken.
     #[must_use]
     pub fn peak(&self) -> u64 {
         self.0.peak()
     }
 
-    /// Bytes that may still be charged here; budgets above may leave fewer.
+    /// Returns the bytes that can still be charged to this budget. Budgets above it may allow fewer.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         u64::try_from(self.0.room.see().room()).unwrap_or(0)
     }
 
-    /// Requests that this budget refused: its own, and those charged below it.
+    /// Returns the number of requests that this budget refused, including requests that were made to budgets below it.
     #[must_use]
     pub fn refusals(&self) -> u64 {
         self.0.refusals()
     }
 
-    /// Bytes of charges made here that were forgotten and not restored.
+    /// Returns the bytes of charges made to this budget that were forgotten and not restored.
     #[must_use]
     pub fn forgotten(&self) -> u64 {
         self.0.forgotten()
     }
 
-    /// Whether a request waits anywhere in the tree: then frees go past the caches. One relaxed load.
+    /// Returns true if a request waits anywhere in the tree. Frees then bypass the caches. This is one relaxed load.
     ///
-    /// A thread that frees may see this late. Whoever waits joins the line first ([`Wait::join`]) and then empties
-    /// the caches of other threads: what they free after that, they free after having seen it.
+    /// A thread that frees a block may see the change late. A waiting thread therefore joins the line first
+    /// ([`Wait::join`]) and then empties the caches of other threads. Those threads see the change before their next
+    /// frees.
     #[must_use]
     pub fn has_waiters(&self) -> bool {
         self.0.pressure.load(Ordering::Relaxed) > 0
     }
 
-    /// Requests that wait at this very budget.
+    /// Returns the number of requests that wait at this budget itself.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.0.waiting()
     }
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Which bytes it counts.
+    /// Returns the bytes that this budget counts.
     #[must_use]
     pub fn measure(&self) -> Measure {
         self.0.measure
     }
 
-    /// The budget above it.
+    /// Returns the parent, if there is one.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         self.0.parent.as_ref().map(Self::of)
     }
 
-    /// The budgets below it, one level.
+    /// Returns the children of this budget, without their descendants.
     #[must_use]
     pub fn children(&self) -> Vec<Self> {
         let mut children = Vec::new();
@@ -288,7 +296,8 @@ impl Budget {
         children
     }
 
-    /// The names from the root to here, joined by `/`, made without allocating; cut where it is very long.
+    /// Returns the names from the root to this budget, joined by `/`. This does not allocate. A very long path is
+    /// truncated.
     #[must_use]
     pub fn path(&self) -> Text<96> {
         fn write(node: &Node, path: &mut Text<96>) {
@@ -303,12 +312,13 @@ impl Budget {
         path
     }
 
-    /// Registers who can say what is held under this budget, in place of whoever did; `None` for nobody.
+    /// Registers a lister, which reports who holds the bytes under this budget. It replaces the earlier one. `None`
+    /// removes it.
     pub fn set_lister(&self, lister: Option<Arc<dyn Lister>>) {
         self.0.set_lister(lister);
     }
 
-    /// Whether bytes charged to the one and to the other reach a common budget.
+    /// Returns true if charges to both budgets reach a common budget.
     #[must_use]
     pub fn shares_with(&self, other: &Self) -> bool {
         self.0
@@ -316,13 +326,13 @@ impl Budget {
             .any(|node| other.0.way().any(|their| Arc::ptr_eq(node, their)))
     }
 
-    /// Whether a charge made here reaches that budget too.
+    /// Returns true if a charge to this budget also reaches `that` budget.
     #[must_use]
     pub fn reaches(&self, other: &Self) -> bool {
         self.0.way().any(|node| Arc::ptr_eq(node, &other.0))
     }
 
-    /// Whether both are handles of one budget.
+    /// Returns true if both handles refer to the same budget.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -1,4 +1,4 @@
-//! How a budget is made.
+//! The builder of budgets.
 
 use super::error::BudgetError;
 use super::node::{MOST_LEVELS, Node, Parts};
@@ -8,7 +8,7 @@ use super::{Budget, Measure};
 use std::fmt;
 use std::sync::Arc;
 
-/// A budget in the making: [`Budget::builder`], [`Budget::child_builder`].
+/// Builds a budget. It is returned by [`Budget::builder`] and [`Budget::child_builder`].
 #[must_use = "a builder makes nothing until it is built"]
 pub struct BudgetBuilder {
     name: String,
@@ -29,30 +29,31 @@ impl BudgetBuilder {
         }
     }
 
-    /// Which bytes it counts. Without this, those that its parent counts; reserved ones if it has none.
+    /// Sets the bytes that the budget counts. The default is the parent's measure, or reserved bytes without a parent.
     pub fn measure(mut self, measure: Measure) -> Self {
         self.measure = measure;
         self
     }
 
-    /// The most that may be charged; none without this.
+    /// Sets the most bytes that can be charged. The default is no limit.
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = bytes.min(MOST);
         self
     }
 
-    /// Calls back when a charge raises the use above so many bytes; then not again until the use has been seven
-    /// eighths of that or less. See [`soft_limit_rearmed_at`](Self::soft_limit_rearmed_at).
+    /// Adds a soft limit. The callback runs when a charge raises the used bytes above `bytes`. It does not run again
+    /// until the used bytes have fallen to seven eighths of that or less. See
+    /// [`soft_limit_rearmed_at`](Self::soft_limit_rearmed_at).
     pub fn soft_limit(self, bytes: u64, callback: impl Fn(&SoftCrossing) + Send + Sync + 'static) -> Self {
         self.soft_limit_rearmed_at(bytes, bytes - bytes / 8, callback)
     }
 
-    /// Calls back when a charge raises the use above so many bytes; then not again until the use has been `rearm`
-    /// or less. Any number of soft limits may be set.
+    /// Adds a soft limit. The callback runs when a charge raises the used bytes above `bytes`. It does not run again
+    /// until the used bytes have fallen to `rearm` or less. A budget can have any number of soft limits.
     ///
-    /// The callback runs in the thread whose charge crossed the limit, after the charge was made, while neither this
-    /// module nor a pool holds a lock: it may allocate, charge, free and change limits. It may still run when the use has fallen
-    /// again. A callback that panics is caught.
+    /// The callback runs in the thread whose charge crossed the limit, after the charge was made. Neither this module
+    /// nor a pool holds a lock at that time, so the callback may allocate, charge, free and change limits. The used
+    /// bytes may have fallen again before it runs. A panic of the callback is caught.
     pub fn soft_limit_rearmed_at(
         mut self,
         bytes: u64,
@@ -63,11 +64,12 @@ impl BudgetBuilder {
         self
     }
 
-    /// Makes the budget.
+    /// Builds the budget.
     ///
     /// # Errors
-    /// [`BudgetError::OtherMeasure`] for a budget of reserved bytes below one of allocated bytes: what is reserved
-    /// holds the blocks, not the other way round. [`BudgetError::TooDeep`] below 32 others.
+    /// Returns [`BudgetError::OtherMeasure`] for a budget of reserved bytes below one of allocated bytes, because
+    /// reserved memory contains the blocks and not the reverse. Returns [`BudgetError::TooDeep`] if the budget would
+    /// have more than 32 budgets above it.
     pub fn build(self) -> Result<Budget, BudgetError> {
         if let Some(parent) = &self.parent {
             if parent.measure() == Measure::Allocated && self.measure == Measure::Reserved {

@@ -1,4 +1,4 @@
-//! Bytes that are charged as long as they are held.
+//! Charges: bytes that count against a budget while they are held.
 
 use super::node::Node;
 use super::way;
@@ -6,10 +6,10 @@ use super::{Budget, Measure};
 use std::fmt;
 use std::sync::Arc;
 
-/// Bytes charged to a budget and all above it of its measure; refunded when dropped.
+/// Bytes charged to a budget and to all budgets above it with the same measure. Dropping the charge refunds them.
 ///
-/// Two words, so that it can lie in a block's header. Where even that is too much, [`forget`](Self::forget) leaves
-/// the bytes charged, and [`Budget::restore`] makes a charge of them again.
+/// A charge has two words, so it fits in a block's header. If that is too large, [`forget`](Self::forget) leaves the
+/// bytes charged, and [`Budget::restore`] makes a charge from them again.
 #[must_use = "a charge that is dropped is refunded"]
 pub struct Charge {
     from: Arc<Node>,
@@ -17,15 +17,15 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// For room that was taken along the way; counts it. The charge exists before anyone is told, so that it is
-    /// refunded whatever they do.
+    /// Makes a charge for room that was taken in all budgets on its path, and counts it. The charge exists before any
+    /// soft limit's callback runs, so it is refunded in every case.
     pub(super) fn of(from: &Arc<Node>, bytes: u64) -> Self {
         let charge = Self::counted(from, bytes);
         way::count(from, bytes);
         charge
     }
 
-    /// For bytes that are counted already.
+    /// Makes a charge for bytes that are already counted.
     pub(super) fn counted(from: &Arc<Node>, bytes: u64) -> Self {
         Self {
             from: Arc::clone(from),
@@ -33,44 +33,44 @@ impl Charge {
         }
     }
 
-    /// Bytes charged.
+    /// Returns the charged bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The budget that was charged first.
+    /// Returns the budget to which the charge was made.
     #[must_use]
     pub fn budget(&self) -> Budget {
         Budget::of(&self.from)
     }
 
-    /// Which bytes it counts.
+    /// Returns the bytes that the budget counts.
     #[must_use]
     pub fn measure(&self) -> Measure {
         self.from.measure
     }
 
-    /// Parts so many bytes from this charge; nothing if it has fewer.
+    /// Splits `bytes` off this charge. Returns `None` if it has fewer.
     pub fn split(&mut self, bytes: u64) -> Option<Self> {
         self.bytes = self.bytes.checked_sub(bytes)?;
         Some(Self::counted(&self.from, bytes))
     }
 
-    /// Takes another charge of the same budget into this one.
+    /// Merges another charge of the same budget into this one.
     ///
     /// # Errors
-    /// With the other charge, if it is of another budget; both stay as they were.
+    /// Returns the other charge if it belongs to another budget. Both remain unchanged.
     pub fn merge(&mut self, mut other: Self) -> Result<(), Self> {
         if !Arc::ptr_eq(&self.from, &other.from) {
             return Err(other);
         }
-        // No overflow: both are within one limit.
+        // No overflow: both charges are within one limit.
         self.bytes += std::mem::take(&mut other.bytes);
         Ok(())
     }
 
-    /// Leaves the bytes charged without a charge, and answers how many they are.
+    /// Consumes the charge without a refund and returns its bytes, which stay charged.
     pub fn forget(mut self) -> u64 {
         let bytes = std::mem::take(&mut self.bytes);
         self.from.forget(bytes);

@@ -1,4 +1,4 @@
-//! Why a budget did not do what it was asked.
+//! The errors of budgets.
 
 use super::node::Node;
 use super::room::Seen;
@@ -11,19 +11,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// A budget said no: the figures, made without allocating.
+/// The figures of a refused charge. Making one does not allocate.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// The budget that said no, which may be one above the one that was charged.
+    /// The budget that refused. It may be above the budget that was charged.
     pub budget: Budget,
-    /// Bytes asked for.
+    /// The requested bytes.
     pub requested: u64,
-    /// Its limit, then.
+    /// The limit at that time.
     pub limit: u64,
-    /// Bytes charged to it then, with those of charges that were being made.
+    /// The bytes charged at that time, including charges in progress.
     pub used: u64,
-    /// Requests that wait at it, and come first.
+    /// The number of requests that wait at the budget and are served first.
     pub waiting: usize,
 }
 
@@ -40,7 +40,8 @@ impl Refusal {
         }
     }
 
-    /// Bytes by which the request is over the limit; 0 where it would fit and others come first.
+    /// Returns the bytes by which the request exceeds the limit. This is 0 if the bytes would fit but other requests
+    /// are served first.
     #[must_use]
     pub fn over_by(&self) -> u64 {
         self.used
@@ -48,13 +49,13 @@ impl Refusal {
             .saturating_sub(self.limit)
     }
 
-    /// Whether it is larger than the limit itself, so that nothing that goes back can help.
+    /// Returns true if the request is larger than the limit, so that no refund can make it fit.
     #[must_use]
     pub fn is_too_large(&self) -> bool {
         self.requested > self.limit
     }
 
-    /// The figures as values, with the budget's path.
+    /// Returns the figures as plain values, with the budget's path.
     #[must_use]
     pub fn figures(&self) -> BudgetFigures {
         BudgetFigures {
@@ -67,8 +68,8 @@ impl Refusal {
         }
     }
 
-    /// Looks at who holds what under the budget, through the listers that pools have registered. Takes as long as
-    /// they take, a walk over all live blocks for most; allocates nothing itself.
+    /// Surveys who holds the bytes under the budget, through the listers that pools have registered. The duration
+    /// depends on the listers, most of which walk over all live blocks. The call itself does not allocate.
     #[must_use]
     pub fn post_mortem(&self) -> PostMortem {
         let mut survey = Survey::new(self.requested);
@@ -76,7 +77,7 @@ impl Refusal {
         survey.finish()
     }
 
-    /// The same, into a survey that others add to.
+    /// Adds the same data to an existing survey.
     pub fn survey(&self, survey: &mut Survey) {
         survey.refused_by(self.figures());
         self.budget
@@ -96,7 +97,7 @@ impl Refusal {
     }
 }
 
-/// Asks every lister at and below a budget; at most as deep as budgets nest.
+/// Calls every lister at and below a budget. The recursion is at most as deep as budgets nest.
 fn list(node: &Arc<Node>, survey: &mut Survey) {
     if let Some(lister) = node.lister() {
         lister.list(survey);
@@ -110,13 +111,13 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// A refusal, and who held what at that moment.
+/// A refusal, with a post-mortem of that moment.
 ///
-/// The second part is one allocation of a fixed size; where even that is refused, it is missing.
+/// The post-mortem is one allocation of a fixed size. It is missing if that allocation fails.
 #[derive(Clone, Debug)]
 pub struct Report {
     refusal: Refusal,
-    /// None or one. A list, because that is what can be allocated fallibly.
+    /// Zero or one element. A vector is used because it can be allocated fallibly.
     explained: Vec<PostMortem>,
     snapshot: Option<PathBuf>,
 }
@@ -134,19 +135,20 @@ impl Report {
         }
     }
 
-    /// The figures.
+    /// Returns the figures.
     #[must_use]
     pub fn refusal(&self) -> &Refusal {
         &self.refusal
     }
 
-    /// Who held what, and what would have to go.
+    /// Returns the post-mortem: who held the bytes, and how many must be freed.
     #[must_use]
     pub fn post_mortem(&self) -> Option<&PostMortem> {
         self.explained.first()
     }
 
-    /// The file that has all blocks there were, where one was [written](crate::Snapshots::on_out_of_memory).
+    /// Returns the file that contains all blocks of that moment, if one was
+    /// [written](crate::Snapshots::on_out_of_memory).
     #[must_use]
     pub fn snapshot(&self) -> Option<&Path> {
         self.snapshot.as_deref()
@@ -163,33 +165,33 @@ impl fmt::Display for Report {
     }
 }
 
-/// Why a budget did not do what it was asked. Nothing was charged.
+/// The error of a budget operation. Nothing was charged.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum BudgetError {
-    /// The request is larger than the limit: only a higher limit helps.
+    /// The request is larger than the limit. Only a higher limit helps.
     #[error("{0}")]
     TooLarge(Report),
-    /// It does not fit now; what goes back, or a higher limit, may change that.
+    /// The request does not fit now. Refunds or a higher limit can change that.
     #[error("{0}")]
     Exceeded(Report),
-    /// It did not fit for as long as it was to wait.
+    /// The request did not fit within its time limit.
     #[error("after waiting {waited:.1?}: {report}")]
     TimedOut {
-        /// How long it waited.
+        /// The time that the request waited.
         waited: Duration,
-        /// What stood in its way at the end.
+        /// The last refusal.
         report: Report,
     },
-    /// The budget counts other bytes than these.
+    /// The budget has another measure.
     #[error("budget '{}' counts {} bytes, not {measure} ones", budget.path(), budget.measure())]
     OtherMeasure {
         /// The budget.
         budget: Budget,
-        /// What was to be counted.
+        /// The requested measure.
         measure: Measure,
     },
-    /// More bytes were to be restored than were forgotten.
+    /// The caller asked to restore more bytes than are forgotten.
     #[error(
         "{} cannot be restored to budget '{}': {} of its charges are forgotten",
         display_size(*.asked), budget.path(), display_size(*.forgotten)
@@ -197,30 +199,30 @@ pub enum BudgetError {
     NotForgotten {
         /// The budget.
         budget: Budget,
-        /// Bytes to restore.
+        /// The bytes to restore.
         asked: u64,
-        /// Bytes that were forgotten and not restored.
+        /// The bytes that were forgotten and not restored.
         forgotten: u64,
     },
-    /// Budgets do not nest deeper than this.
+    /// The nesting is too deep.
     #[error("budgets nest at most {most} deep")]
     TooDeep {
-        /// Levels.
+        /// The maximum number of levels.
         most: u32,
     },
-    /// There is no memory to note that a request waits.
+    /// The memory for the entry of a waiting request could not be allocated.
     #[error("no memory is left to note that a request waits")]
     NoMemory,
 }
 
 impl BudgetError {
-    /// The figures, where a limit was the reason.
+    /// Returns the figures if a limit caused the error.
     #[must_use]
     pub fn refusal(&self) -> Option<&Refusal> {
         self.report().map(Report::refusal)
     }
 
-    /// Where the file is noted that has all blocks there were, if a limit was the reason.
+    /// Returns the place where the file with all blocks is recorded, if a limit caused the error.
     #[cfg(all(feature = "record", target_os = "linux"))]
     pub(crate) fn snapshot_mut(&mut self) -> Option<&mut Option<PathBuf>> {
         match self {
@@ -231,7 +233,7 @@ impl BudgetError {
         }
     }
 
-    /// The figures and who held what, where a limit was the reason.
+    /// Returns the report if a limit caused the error.
     #[must_use]
     pub fn report(&self) -> Option<&Report> {
         match self {
@@ -240,7 +242,7 @@ impl BudgetError {
         }
     }
 
-    /// Whether freeing memory and asking again may succeed.
+    /// Returns true if a retry may succeed after memory is freed.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Exceeded(_) | Self::TimedOut { .. })

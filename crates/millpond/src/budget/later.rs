@@ -1,7 +1,7 @@
-//! Whoever is told of a budget is called outside every lock: also where a pool is at it, under its own.
+//! Runs callbacks of budgets outside every lock, even if a pool reaches the budget while it holds its own lock.
 //!
-//! A pool charges what it takes from its source, and gives back, under its lock. So while a thread is in a pool, those to be
-//! called wait until it has left.
+//! A pool charges and refunds its source's bytes under its lock. Callbacks are therefore queued while a thread is
+//! inside a pool, and run when it has left.
 
 use super::SoftCrossing;
 use super::node::Node;
@@ -12,15 +12,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Somebody to be called.
+/// A call to make: the callback of a soft limit, or a waker.
 pub(super) enum Call {
-    /// A soft limit of this budget, by its place.
+    /// The soft limit of this budget with this index.
     Soft(Arc<Node>, usize, SoftCrossing),
     Wake(Waker),
 }
 
 impl Call {
-    /// Both are a stranger's code, and this may run in a drop, which must not panic; the panic hook has told of it.
+    /// Makes the call. It runs foreign code, and this may run in a drop, which must not panic. A caught panic is not
+    /// reported again because the panic hook has reported it.
     fn make(self) {
         let _ = catch_unwind(AssertUnwindSafe(|| match self {
             Self::Soft(node, place, crossing) => {
@@ -34,11 +35,11 @@ impl Call {
 }
 
 thread_local! {
-    /// Without a destructor: memory is freed at the very end of threads too.
+    /// This has no destructor because memory is freed even at the very end of a thread.
     static CALLS: Cell<Option<ManuallyDrop<Vec<Call>>>> = const { Cell::new(None) };
 }
 
-/// Calls somebody, now or when this thread has left the pool that it is in.
+/// Runs a callback now, or when this thread has left the pool that it is in.
 pub(super) fn call(call: Call) {
     if !is_inside() {
         return call.make();
@@ -54,11 +55,11 @@ pub(super) fn call(call: Call) {
     if !calls.is_empty() {
         CALLS.set(Some(ManuallyDrop::new(calls)));
     }
-    // Too early is better than never.
+    // The queue has no space, so the callback runs early instead of never.
     call.make();
 }
 
-/// Calls all that wait for this thread. Under no lock.
+/// Runs all queued callbacks of this thread. The caller must hold no lock.
 pub(super) fn make_calls() {
     while let Some(calls) = CALLS.take() {
         ManuallyDrop::into_inner(calls).into_iter().for_each(Call::make);

@@ -1,13 +1,13 @@
-//! The line of requests that wait, one for all budgets that a charge of any of them reaches.
+//! The line of waiting requests. All budgets that are reached by each other's charges share one line.
 //!
-//! Whoever gives bytes back that someone waits for serves the line: under its lock it takes the room on behalf of
-//! the first in the line that it suffices for, then tells them, outside the lock. So one return wakes whom it
-//! serves and nobody else, and nobody overtakes.
+//! The thread that returns bytes serves the line if a request waits for them. Under the line's lock it takes the room
+//! for the first requests that fit, and wakes them outside the lock. One return therefore wakes only the requests that
+//! it serves, and no request overtakes another.
 //!
-//! A request waits *at* one budget: the one that refused it. Its flag is up as long as anyone waits there, and
-//! while it is up the budget lets nobody pass but in the order of the line. Requests that wait at other budgets
-//! do not hold each other up. Nor can a request be kept waiting by having its room taken in turns here and there:
-//! while it waits at a budget, nobody who came later passes that budget, so the room below is not taken either.
+//! A request waits *at* one budget: the one that refused it. The flag of a budget is set while requests wait there.
+//! While it is set, the budget admits requests only in the order of the line. Requests that wait at other budgets do
+//! not delay each other. A request cannot starve because others take the room of several budgets in turn: while it
+//! waits at a budget, no later request passes that budget, so the room below it is not taken either.
 
 use super::later::{self, Call};
 use super::node::Node;
@@ -20,26 +20,26 @@ use std::sync::Arc;
 use std::sync::PoisonError;
 use std::task::Waker;
 
-/// Wakers gathered under the lock in one round; more take another round.
+/// The maximum number of wakers that one round under the lock collects. More wakers need more rounds.
 const ROUND: usize = 16;
 
 #[derive(Default)]
 pub(super) struct Line {
     queue: Mutex<Queue>,
-    /// Whether the children of forks look after it.
+    /// True if the children of forks clean up this line.
     entered: AtomicBool,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// In the order of their tickets.
+    /// The entries in the order of their tickets.
     entries: Vec<Entry>,
     tickets: u64,
     rounds: u64,
 }
 
-/// Invariant: one that waits is counted at `at` and in the tree's pressure; one that was granted holds room along
-/// its way; one that is too large neither.
+/// Invariant: a waiting entry is counted at `at` and in the tree's pressure. A granted entry holds room in all budgets
+/// on its path. An entry that is too large has neither.
 struct Entry {
     ticket: u64,
     from: Arc<Node>,
@@ -47,7 +47,7 @@ struct Entry {
     at: Arc<Node>,
     state: State,
     waker: Option<Waker>,
-    /// Who asked last.
+    /// The thread that polled last.
     thread: u32,
 }
 
@@ -58,19 +58,19 @@ enum State {
     TooLarge,
 }
 
-/// What became of a request in the line.
+/// The state of a request in the line.
 pub(super) enum Outcome {
-    /// It waits, under this ticket.
+    /// It waits under this ticket.
     Waits(u64),
-    /// Room along its way was taken for it.
+    /// Room was taken for it in all budgets on its path.
     Granted,
     /// It is larger than the limit of this budget.
     TooLarge(Arc<Node>, Seen),
     /// It has left the line, where it waited at this budget.
     Left(Arc<Node>, Seen),
-    /// There is no memory to note that it waits.
+    /// The memory for its entry could not be allocated.
     NoMemory,
-    /// It does not stand in the line: in the child of a fork, where another thread's was forgotten.
+    /// It is not in the line. In the child of a fork, the entries of other threads are removed.
     Gone,
 }
 
@@ -80,9 +80,10 @@ enum Place {
     TooLarge(Arc<Node>),
 }
 
-/// Finds out where a request stands, under the lock of its line.
+/// Finds the state of a request, under the lock of its line.
 ///
-/// The flag of a budget that refuses is raised first, and the budget asked again where it had room by then.
+/// The flag of a budget that refuses is set first. Then the budget is checked again, because room may have been
+/// returned in between.
 fn place(from: &Arc<Node>, bytes: u64, behind: impl Fn(&Node) -> bool) -> Place {
     let mut raised: Option<Arc<Node>> = None;
     let place = loop {
@@ -106,7 +107,7 @@ fn place(from: &Arc<Node>, bytes: u64, behind: impl Fn(&Node) -> bool) -> Place 
     place
 }
 
-/// Lowers a flag that was raised for nobody.
+/// Clears a flag that was set although no request waits.
 fn lower(raised: Option<Arc<Node>>, but: Option<&Arc<Node>>) {
     if let Some(node) = raised
         && node.waiting() == 0
@@ -117,7 +118,7 @@ fn lower(raised: Option<Arc<Node>>, but: Option<&Arc<Node>>) {
 }
 
 impl Line {
-    /// Puts a request at the end of the line, or serves it if nobody is before it.
+    /// Appends a request to the line, or serves it if no earlier request blocks it.
     pub(super) fn join(&self, from: &Arc<Node>, bytes: u64, waker: Option<Waker>) -> Outcome {
         if !self.entered.load(Ordering::Relaxed) {
             if !enter(&from.line) {
@@ -130,7 +131,7 @@ impl Line {
             let mut queue = lock(&self.queue);
             let entries = queue.entries.len();
             if entries == queue.entries.capacity() {
-                // Memory is asked for outside the lock: whoever gives it may come by here.
+                // The list is allocated outside the lock, because the allocator may itself use this line.
                 if larger.capacity() <= entries {
                     drop(queue);
                     if larger.try_reserve_exact(entries * 2 + 8).is_err() {
@@ -171,7 +172,7 @@ impl Line {
         }
     }
 
-    /// Asks what became of a request, and who is to be told from now on.
+    /// Returns the state of a request and replaces its waker.
     pub(super) fn ask(&self, ticket: u64, waker: Waker) -> Outcome {
         let mut queue = lock(&self.queue);
         let Some(at) = queue.position(ticket) else {
@@ -189,7 +190,7 @@ impl Line {
         entry.outcome()
     }
 
-    /// Takes a request out of the line; those behind it move up.
+    /// Removes a request from the line. The requests behind it move up.
     pub(super) fn leave(&self, ticket: u64) -> Outcome {
         let mut queue = lock(&self.queue);
         let Some(at) = queue.position(ticket) else {
@@ -207,7 +208,7 @@ impl Line {
         entry.outcome()
     }
 
-    /// Changes the limit of a budget of this line.
+    /// Changes the limit of a budget that uses this line.
     pub(super) fn set_limit(&self, node: &Node, limit: u64) {
         let queue = lock(&self.queue);
         let before = node.limit.swap(limit, Ordering::Relaxed);
@@ -218,8 +219,8 @@ impl Line {
         }
     }
 
-    /// In a child of a fork, while nobody else is at a budget: the requests of other threads, which it does not have, leave
-    /// the line, and what was kept for them goes to the others.
+    /// In a child of a fork, while no other thread uses a budget: removes the requests of other threads, which do not
+    /// exist in the child, and gives the room that was reserved for them to the remaining requests.
     #[cfg(all(target_os = "linux", not(all(test, loom))))]
     pub(super) fn forget_others(&self) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -236,7 +237,7 @@ impl Line {
         }
     }
 
-    /// Lets in, in their order, those whom the room suffices for.
+    /// Grants the requests for which the room suffices, in their order.
     pub(super) fn serve(&self) {
         loop {
             let mut wakers = [const { None }; ROUND];
@@ -270,17 +271,17 @@ impl Queue {
             match entry.state {
                 State::Waits => entry.depart(),
                 State::Granted => entry.from.way().for_each(|node| {
-                    // Whoever waits for it is served in a moment.
+                    // The requests that wait for this room are served below.
                     let _ = node.room.give(entry.bytes);
                 }),
                 State::TooLarge => {}
             }
-            // Its waker may ask for a lock that its thread held.
+            // The waker is not dropped because it may take a lock that its thread held at the fork.
             std::mem::forget(entry);
         }
     }
 
-    /// Answers whether wakers ran out of places before the line came to its end.
+    /// Serves the line once. Returns true if `wakers` was full before the end of the line.
     fn serve(&mut self, wakers: &mut [Option<Waker>; ROUND]) -> bool {
         self.rounds += 1;
         let round = self.rounds;
@@ -294,7 +295,7 @@ impl Queue {
                     node.set_round(round);
                     let is_last = node.next().is_none();
                     entry.move_to(node);
-                    // Every way of this line ends there.
+                    // The path of every request of this line ends at that budget.
                     if is_last {
                         return false;
                     }
@@ -312,7 +313,7 @@ impl Queue {
             }
             match free.next() {
                 Some(place) => *place = entry.waker.take(),
-                // Not reached: the check below ends the round with the last place.
+                // Not reached: the check below ends the round when the last waker is stored.
                 None => return true,
             }
             if free.len() == 0 {

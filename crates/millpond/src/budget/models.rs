@@ -1,4 +1,4 @@
-//! Every order of steps that the memory model allows, for a few small programs (`loom`).
+//! Checks small programs in every order of steps that the memory model allows (with `loom`).
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test -p millpond --release --lib models
@@ -23,7 +23,7 @@ fn budget(limit: u64) -> Budget {
     Budget::builder("top").limit(limit).build().unwrap()
 }
 
-/// Polled once, with a waker that tells nobody.
+/// Polls once, with a waker that does nothing.
 fn poll(wait: &mut Wait) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     matches!(Pin::new(wait).poll(&mut context), Poll::Ready(Ok(_)))
@@ -94,7 +94,7 @@ fn a_charge_that_is_refused_above_wakes_whoever_waits_below() {
             let low = low.clone();
             thread::spawn(move || drop(low.try_charge(3)))
         };
-        // If this comes while the other has room below and none above yet, the other is refused above.
+        // If the other thread has taken room below but not yet above, its charge is refused above.
         let held = top.try_charge(2);
         let mut wait = low.charge_async(2);
         if !poll(&mut wait) {
@@ -115,7 +115,7 @@ fn a_raised_limit_wakes_whoever_waits() {
         let top = budget(1);
         let waiter = {
             let top = top.clone();
-            // Larger than the limit, it fails at once where it comes first.
+            // The request is larger than the limit, so it fails immediately if it is first.
             thread::spawn(move || drop(block_on(top.charge_async(1))))
         };
         let held = top.try_charge(1);
@@ -191,7 +191,7 @@ fn a_flag_raised_on_the_way_is_lowered() {
             let top = top.clone();
             thread::spawn(move || {
                 drop(held);
-                // Room came back below, and goes above.
+                // Room was returned below and is taken above.
                 drop(top.try_charge(4));
             })
         };
@@ -234,7 +234,7 @@ fn every_crossing_of_a_soft_limit_is_told_once() {
             })
             .build()
             .unwrap();
-        // Above the limit; then one falls below the mark and rises again while another falls.
+        // The use is above the limit. Then one charge falls below the mark and rises again while the other falls.
         let (one, two) = (top.try_charge(2).unwrap(), top.try_charge(2).unwrap());
         assert_eq!(told.load(Ordering::SeqCst), 1);
         let other = thread::spawn(move || drop(two));
@@ -272,7 +272,7 @@ fn a_crossing_while_another_falls_is_not_lost() {
     });
 }
 
-/// A soft limit of 3, armed again at 2, and how often it has told.
+/// Makes a budget with a soft limit of 3 that is armed again at 2, and a counter of its callbacks.
 fn softly() -> (Budget, impl Fn() -> usize) {
     let told = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&told);
@@ -305,7 +305,7 @@ fn a_crossing_before_a_fall_has_armed_it_is_told() {
         let other = thread::spawn(move || drop(falling));
         let mine = top.try_charge(4).unwrap();
         other.join().unwrap();
-        // Both at once never fell below the limit; one after the other crossed it twice.
+        // If both charges overlapped, the use never fell below the limit. Otherwise the limit was crossed twice.
         assert_eq!(told(), if top.peak() == 8 { 1 } else { 2 });
         drop(mine);
     });

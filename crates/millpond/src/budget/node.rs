@@ -1,4 +1,4 @@
-//! One budget's figures, and the way from it to the last budget that a charge reaches.
+//! The figures of one budget, and its path to the last budget that a charge reaches.
 
 use super::Measure;
 use super::line::Line;
@@ -8,7 +8,7 @@ use super::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 use crate::post_mortem::Lister;
 use std::sync::{Arc, Weak};
 
-/// Budgets above one another at most; a charge walks them all.
+/// The maximum depth of the tree. A charge walks all levels.
 pub(super) const MOST_LEVELS: u32 = 32;
 
 pub(super) struct Node {
@@ -17,28 +17,28 @@ pub(super) struct Node {
     pub(super) parent: Option<Arc<Node>>,
     pub(super) levels: u32,
     pub(super) room: Room,
-    /// Changed under the lock of the line, together with the room.
+    /// The limit, changed under the lock of the line together with the room.
     pub(super) limit: AtomicU64,
-    /// Bytes of charges that were made. What is taken from the room and not yet counted here is in flight.
+    /// The bytes of completed charges. Bytes that are taken from the room and not yet counted here are in flight.
     used: AtomicU64,
     peak: AtomicU64,
     refusals: AtomicU64,
-    /// Bytes of charges that began here and were forgotten.
+    /// The bytes of charges to this budget that were forgotten.
     forgotten: AtomicU64,
-    /// Requests that wait here; changed under the lock of the line.
+    /// The number of requests that wait here, changed under the lock of the line.
     waiting: AtomicUsize,
-    /// The last round of the line that found someone waiting here; used under its lock.
+    /// The last round of the line that found a request waiting here. It is used under the line's lock.
     round: AtomicU64,
     pub(super) soft: Box<[SoftLimit]>,
-    /// The line of all budgets that this one's charges reach.
+    /// The line, shared by all budgets that this one's charges reach.
     pub(super) line: Arc<Line>,
-    /// Requests that wait anywhere in the tree.
+    /// The number of requests that wait anywhere in the tree.
     pub(super) pressure: Arc<AtomicUsize>,
     children: Mutex<Vec<Weak<Node>>>,
     lister: Mutex<Option<Arc<dyn Lister>>>,
 }
 
-/// What a new node is made of.
+/// The arguments for a new node.
 pub(super) struct Parts {
     pub(super) name: Box<str>,
     pub(super) measure: Measure,
@@ -46,7 +46,8 @@ pub(super) struct Parts {
     pub(super) soft: Box<[SoftLimit]>,
 }
 
-/// What is shared is behind locks and atomic, and nobody's own code runs under them: a panic leaves nothing torn.
+/// Shared state is atomic or behind locks, and no foreign code runs under them, so a panic leaves no inconsistent
+/// state.
 impl std::panic::RefUnwindSafe for Node {}
 
 impl Node {
@@ -79,12 +80,12 @@ impl Node {
         }
     }
 
-    /// The next budget that a charge of this one reaches.
+    /// Returns the next budget that a charge of this one reaches.
     pub(super) fn next(&self) -> Option<&Arc<Node>> {
         self.parent.as_ref().filter(|node| node.measure == self.measure)
     }
 
-    /// This budget and all that a charge of it reaches, upwards.
+    /// Returns this budget and all budgets above it that its charges reach.
     pub(super) fn way(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Node>> {
         std::iter::successors(Some(self), |node| node.next())
     }
@@ -99,17 +100,17 @@ impl Node {
 
     pub(super) fn peak(&self) -> u64 {
         let used = self.used();
-        // Between a charge and its peak the peak is behind.
+        // The peak is behind between a charge and the update of the peak.
         self.peak.load(Ordering::Relaxed).max(used)
     }
 
-    /// Counts a charge whose room was taken all the way; answers the bytes used now.
+    /// Counts a charge whose room was taken in all budgets on its path. Returns the bytes used now.
     ///
-    /// Why the peak is exact and never above a limit: counts and discounts are in one order. A charge is counted
-    /// after its room was taken and discounted before its room is given back, and taking room comes after the giving
-    /// it follows ([`Room::take`]). So charges that are counted together held room together.
+    /// The peak is exact and never above a limit because counts and discounts have one order. A charge is counted after
+    /// its room was taken and discounted before its room is returned, and taking room happens after the return that
+    /// provides it ([`Room::take`]). So charges that are counted together held room together.
     ///
-    /// `AcqRel` here and below is for the soft limits ([`SoftLimit::rose`]).
+    /// `AcqRel` here and below is needed by the soft limits ([`SoftLimit::rose`]).
     pub(super) fn count(&self, bytes: u64) -> u64 {
         let used = self.used.fetch_add(bytes, Ordering::AcqRel) + bytes;
         if used > self.peak.load(Ordering::Relaxed) {
@@ -118,12 +119,12 @@ impl Node {
         used
     }
 
-    /// Discounts a charge, before its room is given back; answers the bytes used now.
+    /// Discounts a charge before its room is returned. Returns the bytes used now.
     pub(super) fn discount(&self, bytes: u64) -> u64 {
         self.used.fetch_sub(bytes, Ordering::AcqRel) - bytes
     }
 
-    /// The bytes used, read at a place of its own in the order of counts and discounts.
+    /// Reads the used bytes with an operation that has its own place in the order of counts and discounts.
     pub(super) fn recount(&self) -> u64 {
         self.used.fetch_add(0, Ordering::AcqRel)
     }
@@ -144,7 +145,7 @@ impl Node {
         self.forgotten.load(Ordering::Relaxed)
     }
 
-    /// Takes bytes from those that were forgotten; answers how many there are if they are too few.
+    /// Takes bytes from the forgotten bytes. Returns the number of forgotten bytes as an error if there are too few.
     pub(super) fn remember(&self, bytes: u64) -> Result<(), u64> {
         self.forgotten
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |forgotten| {
@@ -157,12 +158,12 @@ impl Node {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// One more waits here; the flag is up. Under the lock of the line.
+    /// Counts one more waiting request; the flag is set. Called under the lock of the line.
     pub(super) fn arrive(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One less waits here. Under the lock of the line.
+    /// Counts one waiting request less. Called under the lock of the line.
     pub(super) fn depart(&self) {
         if self.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.room.lower_flag();
@@ -177,12 +178,12 @@ impl Node {
         self.round.store(round, Ordering::Relaxed);
     }
 
-    /// Bytes charged, with those in flight, as a refusal saw them.
+    /// Returns the charged bytes, including those in flight, as a refusal saw them.
     pub(super) fn charged(&self, seen: Seen) -> u64 {
         seen.charged(self.limit())
     }
 
-    /// Puts a child into the list, whose memory is made outside the lock.
+    /// Adds a child to the list, whose memory is allocated outside the lock.
     pub(super) fn adopt(&self, child: &Arc<Node>) {
         let mut larger = Vec::new();
         loop {
@@ -210,7 +211,7 @@ impl Node {
         }
     }
 
-    /// Shows each child, outside the lock.
+    /// Calls `visit` for each child, outside the lock.
     pub(super) fn each_child(&self, mut visit: impl FnMut(&Arc<Node>)) {
         for at in 0.. {
             let child = {

@@ -1,4 +1,4 @@
-//! Soft limits: they refuse nothing, they tell.
+//! Soft limits, which call back and refuse nothing.
 
 use super::Budget;
 use super::later::{self, Call};
@@ -6,21 +6,21 @@ use super::node::Node;
 use super::sync::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-/// A soft limit was crossed upwards.
+/// An upward crossing of a soft limit.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SoftCrossing {
-    /// The budget it belongs to.
+    /// The budget with the soft limit.
     pub budget: Budget,
     /// The soft limit.
     pub limit: u64,
-    /// Bytes used after the charge that crossed it.
+    /// The bytes used after the charge that crossed the limit.
     pub used: u64,
 }
 
 type Callback = Box<dyn Fn(&SoftCrossing) + Send + Sync>;
 
-/// Invariant: once disarmed, it is armed again only after the use was at `rearm` or below.
+/// Invariant: once disarmed, it is armed again only after the used bytes were at `rearm` or below.
 pub(super) struct SoftLimit {
     limit: u64,
     rearm: u64,
@@ -38,11 +38,11 @@ impl SoftLimit {
         }
     }
 
-    /// After a charge.
+    /// Checks the limit after a charge.
     ///
-    /// Whoever changes `armed` reads the use again afterwards, in the one order that charges and refunds are counted
-    /// in: either it sees the other's bytes, or the other sees what it changed. So no crossing goes untold for a
-    /// refund that was on its way, and none is told twice.
+    /// A thread that changes `armed` reads the used bytes again afterwards, in the single order in which charges and
+    /// refunds are counted. Either it sees the other thread's bytes, or the other thread sees its change. So no
+    /// crossing is missed because of a concurrent refund, and none is reported twice.
     pub(super) fn rose(&self, node: &Arc<Node>, used: u64) {
         if used > self.limit
             && self.armed.load(Ordering::Relaxed)
@@ -53,7 +53,7 @@ impl SoftLimit {
         }
     }
 
-    /// After a refund.
+    /// Checks whether the limit can be armed again after a refund.
     pub(super) fn fell(&self, node: &Arc<Node>, used: u64) {
         if used <= self.rearm
             && !self.armed.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! The primitives that the models check: from the standard library, or from `loom`. And what a fork needs of budgets.
+//! The primitives that the models check, from the standard library or from `loom`, and the fork handling of budgets.
 
 #[cfg(not(all(test, loom)))]
 pub(super) use std::sync::{
@@ -15,7 +15,8 @@ pub(super) use loom::sync::{
 #[cfg(not(all(test, loom)))]
 pub(super) use held::lock;
 
-/// The guarded value, also after a panic elsewhere: nothing that can panic changes it half.
+/// Returns the guarded value even after a panic elsewhere, because no operation that can panic leaves it partly
+/// changed.
 #[cfg(all(test, loom))]
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -29,14 +30,14 @@ mod held {
     use std::ops::{Deref, DerefMut};
     use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard, Weak};
 
-    /// Read by whoever takes a lock of a budget, so that a fork takes this one and finds all of them at rest. In it are the
-    /// lines that anybody ever stood in.
+    /// Every lock of a budget is taken while this one is held for reading. A fork takes it for writing, so no lock of a
+    /// budget is held then. It contains the lines that any request has ever joined.
     static LINES: Shared<Vec<Weak<Line>>> = Shared::new(Rank::Budgets, Vec::new());
 
     type Read = InTurn<RwLockReadGuard<'static, Vec<Weak<Line>>>>;
     type Write = InTurn<std::sync::RwLockWriteGuard<'static, Vec<Weak<Line>>>>;
 
-    /// A budget's lock, held.
+    /// A lock of a budget, held.
     pub(in crate::budget) struct Locked<'a, T> {
         guard: MutexGuard<'a, T>,
         _at_work: Read,
@@ -56,7 +57,8 @@ mod held {
         }
     }
 
-    /// The guarded value, also after a panic elsewhere: nothing that can panic changes it half.
+    /// Returns the guarded value even after a panic elsewhere, because no operation that can panic leaves it partly
+    /// changed.
     pub(in crate::budget) fn lock<T>(mutex: &Mutex<T>) -> Locked<'_, T> {
         FORKS.register();
         Locked {
@@ -65,11 +67,11 @@ mod held {
         }
     }
 
-    /// Has a line looked after in the child of a fork; false where there is no memory to note it.
+    /// Registers a line for cleanup in the child of a fork. Returns false if the memory for it could not be allocated.
     #[cfg(target_os = "linux")]
     pub(in crate::budget) fn enter(line: &std::sync::Arc<Line>) -> bool {
         FORKS.register();
-        // The list is not the program's pool's, whose source may wait for a budget.
+        // The list must not use the program's pool, whose source may wait for a budget.
         let _inside = crate::reentrancy::inside();
         let mut lines = LINES.write();
         lines.retain(|line| line.strong_count() > 0);
@@ -82,11 +84,11 @@ mod held {
 
     static FORKS: Participant = Participant::new(Rank::Budgets, || Box::new(NoBudgets(LINES.write())));
 
-    /// No lock of a budget is held by another thread while this is held, around a fork.
+    /// While this is held, around a fork, no other thread holds a lock of a budget.
     struct NoBudgets(Write);
 
     impl Resting for NoBudgets {
-        /// The child does not have the threads whose requests wait.
+        /// Removes the requests of threads that do not exist in the child.
         fn forget_others(&mut self) {
             self.0
                 .iter()
@@ -96,7 +98,7 @@ mod held {
     }
 }
 
-/// Has a line looked after in the child of a fork; false where there is no memory to note it.
+/// Registers a line for cleanup in the child of a fork. Returns false if the memory for it could not be allocated.
 #[cfg(all(target_os = "linux", not(all(test, loom))))]
 pub(super) use held::enter;
 

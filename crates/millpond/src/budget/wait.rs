@@ -1,4 +1,4 @@
-//! Waiting for room, as a future or with a thread.
+//! Waiting for room, as a future or by blocking a thread.
 
 use super::Charge;
 use super::error::{BudgetError, Refusal};
@@ -15,10 +15,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// A request that waits until its budget and all above it have room for it: a future, for any runtime.
+/// A request that waits until its budget and all budgets above it have room. It is a future for any runtime.
 ///
-/// It joins the line when it is first polled, or before with [`join`](Self::join). Dropped, it leaves the line, and
-/// room that was kept for it goes to the next. Once it has answered, it answers nothing more.
+/// The request joins the line when it is first polled, or earlier with [`join`](Self::join). Dropping it removes it
+/// from the line and gives room that was reserved for it to the next request. After it has completed, further polls
+/// return nothing.
 #[must_use = "a request that is dropped leaves the line"]
 pub struct Wait {
     from: Arc<Node>,
@@ -41,19 +42,19 @@ impl Wait {
         }
     }
 
-    /// Bytes asked for.
+    /// Returns the requested bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Asks for the charge, and joins the line if it is refused now: from then on
-    /// [`Budget::has_waiters`](super::Budget::has_waiters) says that someone waits, and a pool can empty its caches
-    /// before it sleeps. Answers the charge if there was room at once.
+    /// Requests the charge and returns it if there is room now. Otherwise joins the line. From then on
+    /// [`Budget::has_waiters`](super::Budget::has_waiters) returns true, and a pool can empty its caches before it
+    /// sleeps.
     ///
     /// # Errors
-    /// [`BudgetError::TooLarge`] if no return of bytes could ever serve it, [`BudgetError::NoMemory`] if there is no
-    /// memory to note that it waits.
+    /// Returns [`BudgetError::TooLarge`] if no refund could ever serve the request. Returns [`BudgetError::NoMemory`]
+    /// if the memory for its entry could not be allocated.
     pub fn join(&mut self) -> Result<Option<Charge>, BudgetError> {
         match self.state {
             State::New => self.begin(None),
@@ -61,16 +62,16 @@ impl Wait {
         }
     }
 
-    /// Waits with this thread, at most so long.
+    /// Blocks the thread for at most `limit`.
     ///
-    /// Whoever holds memory while waiting for more can wait for itself; the time limit is what ends that.
+    /// A thread that holds memory while it waits for more can wait for itself. The time limit ends such a wait.
     ///
     /// # Errors
-    /// As [`join`](Self::join), also when a limit is lowered below the request while it waits;
-    /// [`BudgetError::TimedOut`] when the time has passed.
+    /// Returns the errors of [`join`](Self::join), also when a limit is lowered below the request while it waits.
+    /// Returns [`BudgetError::TimedOut`] if the time limit has passed.
     pub fn block_for(mut self, limit: Duration) -> Result<Charge, BudgetError> {
         let began = Instant::now();
-        // Without a waker first: most requests are served at once.
+        // The first attempt has no waker because most requests are served immediately.
         if let Some(charge) = self.join()? {
             return Ok(charge);
         }
@@ -84,7 +85,7 @@ impl Wait {
             if waited >= limit {
                 return self.give_up(waited);
             }
-            // Others may be waiting for what this thread gave back.
+            // Other requests may wait for bytes that this thread returned.
             later::make_calls();
             thread::park_timeout(limit - waited);
         }
@@ -125,7 +126,7 @@ impl Wait {
         }
     }
 
-    /// Leaves the line, as the time is over; or has the charge, where it was granted just then.
+    /// Leaves the line after the time limit. Returns the charge if it was granted in the meantime.
     pub(crate) fn give_up(&mut self, waited: Duration) -> Result<Charge, BudgetError> {
         let State::Waits(ticket) = self.state else {
             return Err(BudgetError::NoMemory);
@@ -142,7 +143,7 @@ impl Future for Wait {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        // Cloned here, because a waker's own code runs outside every lock.
+        // The waker is cloned here because its code is foreign and must run outside every lock.
         let waker = context.waker().clone();
         match this.state {
             State::Done => return Poll::Pending,

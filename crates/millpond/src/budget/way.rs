@@ -1,21 +1,21 @@
-//! Room along the whole way: all or nothing.
+//! Takes room in all budgets on a path, or in none.
 
 use super::node::Node;
 use super::room::{Seen, Turn};
 use std::sync::Arc;
 
-/// Who refused, and what it saw.
+/// The budget that refused, and the value that it saw.
 pub(super) struct Refused {
     pub(super) node: Arc<Node>,
     pub(super) seen: Seen,
-    /// Room was given back on the way down that someone waits for.
+    /// A request waits for room that was returned on the way down.
     pub(super) waited: bool,
 }
 
-/// Takes room from a budget and all above it, or from none.
+/// Takes room in a budget and in all budgets above it, or in none.
 ///
-/// Those above are looked at before anything is taken, so that a request which one of them refuses seldom keeps
-/// others from the room below while it finds out.
+/// The budgets above are checked before anything is taken. A request that one of them refuses therefore seldom blocks
+/// others from the room below.
 pub(super) fn take(from: &Arc<Node>, bytes: u64, turn: Turn) -> Result<(), Refused> {
     let refused = |node: &Arc<Node>, seen, waited| Refused {
         node: Arc::clone(node),
@@ -42,7 +42,7 @@ pub(super) fn take(from: &Arc<Node>, bytes: u64, turn: Turn) -> Result<(), Refus
     Ok(())
 }
 
-/// Counts what was taken; soft limits that are crossed are told.
+/// Counts the taken bytes and reports soft limits that are crossed.
 pub(super) fn count(from: &Arc<Node>, bytes: u64) {
     for node in from.way() {
         let used = node.count(bytes);
@@ -52,7 +52,7 @@ pub(super) fn count(from: &Arc<Node>, bytes: u64) {
     }
 }
 
-/// Discounts what was counted, gives its room back, and lets in who waits for it.
+/// Discounts counted bytes, returns their room, and serves requests that wait for it.
 pub(super) fn refund(from: &Arc<Node>, bytes: u64) {
     for node in from.way() {
         let used = node.discount(bytes);
@@ -63,7 +63,7 @@ pub(super) fn refund(from: &Arc<Node>, bytes: u64) {
     give(from, bytes);
 }
 
-/// Gives room back that was taken and not counted, and lets in who waits for it.
+/// Returns room that was taken and not counted, and serves requests that wait for it.
 pub(super) fn give(from: &Arc<Node>, bytes: u64) {
     if bytes == 0 {
         return;
