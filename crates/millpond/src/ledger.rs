@@ -59,10 +59,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use table::Line;
 use wrong::wrong_free;
 
-/// Parts with a lock each.
+/// The number of shards, each with its own lock.
 const SHARDS: usize = 64;
 
-/// Describes a ledger.
+/// Builds a ledger.
 ///
 /// ```
 /// use millpond::{Ledger, Tracking};
@@ -80,51 +80,51 @@ pub struct LedgerBuilder {
 }
 
 impl LedgerBuilder {
-    /// Whether to note the stack of each allocation and free that is entered, 32 frames of it. It takes the feature
-    /// `stacks`, without which nothing is noted, and each time about 2 µs; on x86-64 a twentieth of that as long as a thread's
-    /// stacks are much alike.
+    /// Sets whether the stack of each recorded allocation and free is stored, with up to 32 frames. This needs the
+    /// feature `stacks`; without it, nothing is stored. A stack takes about 2 µs. On x86-64 it takes a twentieth of
+    /// that while the stacks of a thread are similar.
     #[must_use]
     pub fn stacks(mut self, on: bool) -> Self {
         self.stacks = on;
         self
     }
 
-    /// Whether to note when blocks were allocated and freed, for their age.
+    /// Sets whether the times of allocations and frees are stored, from which ages are computed.
     #[must_use]
     pub fn times(mut self, on: bool) -> Self {
         self.times = on;
         self
     }
 
-    /// Says that every block there is was entered, so that an address that is not in the ledger is in nobody's hands: to
-    /// be said where the ledger watches its pools from their beginning, with [`Tracking::All`]. Else a free of an
-    /// address that is unknown may be of a block that is older than the ledger, and is let pass.
+    /// Declares that every existing block is in the ledger, so that an address that is not in the ledger belongs to no
+    /// caller. Use it with [`Tracking::All`] if the ledger observes its pools from their beginning. Otherwise a free of
+    /// an unknown address is accepted, because the block may be older than the ledger.
     #[must_use]
     pub fn complete(mut self, yes: bool) -> Self {
         self.complete = yes;
         self
     }
 
-    /// How many of the blocks freed last are remembered, to name who freed a block first that is freed twice; 1,024
-    /// unless said otherwise, a million at most, and none where allocations are sampled.
+    /// Sets how many of the last freed blocks are remembered, so that the first free of a block that is freed twice can
+    /// be reported. The default is 1,024, the maximum about a million. With sampling none are remembered.
     #[must_use]
     pub fn remember_freed(mut self, blocks: usize) -> Self {
         self.freed = blocks.min(1 << 20);
         self
     }
 
-    /// Whether it enters some blocks only.
+    /// Returns true if only some blocks are recorded.
     pub(crate) fn samples(&self) -> bool {
         self.tracking != Tracking::All
     }
 
-    /// The ledger.
+    /// Builds the ledger.
     #[must_use]
     pub fn build(self) -> Ledger {
         self.build_with(None)
     }
 
-    /// The same with a filter that is asked elsewhere too.
+    /// Builds the ledger with a filter that other ledgers may share.
     pub(crate) fn build_with(self, filter: Option<Filter>) -> Ledger {
         let _inside = thread::enter(COUNTING);
         let all = self.tracking == Tracking::All;
@@ -170,18 +170,18 @@ pub struct Ledger {
     settings: LedgerBuilder,
     shards: Box<[Line<Ranked<Shard>>]>,
     stacks: Stacks,
-    /// With sampling: which addresses are surely not in the account.
+    /// With sampling: the addresses that are certainly not in the account.
     filter: Filter,
-    /// Blocks ever entered.
+    /// The number of blocks ever recorded.
     serial: AtomicU64,
-    /// Blocks that were not entered for want of memory.
+    /// The number of blocks that were not recorded because memory was short.
     lost: AtomicU64,
     complete: AtomicBool,
-    /// Begun by a profiler, and nobody else relies on it: it ends with that one.
+    /// True if a profiler created the ledger and nothing else relies on it. It then ends with the profiler.
     passing: AtomicBool,
 }
 
-/// A lock under which nothing of ours panics.
+/// Locks a mutex. The library's code does not panic under it.
 fn lock<T>(mutex: &Ranked<T>) -> Locked<'_, T> {
     mutex.lock()
 }
@@ -193,13 +193,13 @@ pub(crate) struct Rest<'a> {
 }
 
 impl Ledger {
-    /// An account with neither stacks nor times.
+    /// Makes a ledger without stacks and times.
     #[must_use]
     pub fn new(tracking: Tracking) -> Self {
         Self::builder(tracking).build()
     }
 
-    /// Begins to describe a ledger.
+    /// Returns a builder.
     #[must_use]
     pub fn builder(tracking: Tracking) -> LedgerBuilder {
         LedgerBuilder {
@@ -211,19 +211,20 @@ impl Ledger {
         }
     }
 
-    /// Which allocations are entered.
+    /// Returns which allocations are recorded.
     #[must_use]
     pub fn tracking(&self) -> Tracking {
         self.settings.tracking
     }
 
-    /// Whether it notes times.
+    /// Returns true if times are stored.
     #[must_use]
     pub fn keeps_times(&self) -> bool {
         self.settings.times
     }
 
-    /// Allocations for which one entry stands: 1 unless it samples. Sums are estimates where it is more.
+    /// Returns the number of allocations that one entry represents. It is 1 without sampling. If it is more, sums are
+    /// estimates.
     #[must_use]
     pub fn weight(&self) -> u64 {
         match self.settings.tracking {
@@ -232,26 +233,26 @@ impl Ledger {
         }
     }
 
-    /// Blocks that could not be entered for want of memory. From the first one on the account is no longer taken to be
-    /// complete.
+    /// Returns the number of blocks that could not be recorded because memory was short. If it is not zero, the account
+    /// is no longer treated as complete.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// How many allocations to let pass before the next one is entered; none with [`Tracking::All`]. Random, so that no
-    /// loop of the program keeps step with it; the state is each thread's own.
+    /// Returns how many allocations to skip before the next one is recorded, which is zero with [`Tracking::All`]. The
+    /// number is random, so that a loop of the program cannot be in step with it. The state belongs to one thread.
     #[must_use]
     pub fn next_gap(&self, state: &mut Sampler) -> u32 {
         state.gap(self.settings.tracking)
     }
 
-    /// How many allocations this thread is to let pass before the next one is entered.
+    /// Returns how many allocations this thread skips before the next one is recorded.
     pub(crate) fn gap(&self) -> u32 {
         sampling::gap(self.settings.tracking)
     }
 
-    /// Throws the dice for one allocation.
+    /// Decides at random whether one allocation is recorded.
     #[inline]
     pub(crate) fn picks(&self) -> bool {
         match self.settings.tracking {
@@ -260,7 +261,7 @@ impl Ledger {
         }
     }
 
-    /// What there is to know about a block that this thread allocates now.
+    /// Returns the record of a block that this thread allocates now.
     #[must_use]
     pub fn record(&self, facts: &Facts, kind: MemoryKind, time: Option<Time>) -> Record {
         Record {
@@ -278,7 +279,7 @@ impl Ledger {
         }
     }
 
-    /// Says whether it was begun for a while only; whoever comes to rely on it says that it was not.
+    /// Sets whether the ledger is temporary. A user that relies on it clears the flag.
     pub(crate) fn set_passing(&self, passing: bool) {
         self.passing.store(passing, Ordering::Relaxed);
     }
@@ -287,7 +288,7 @@ impl Ledger {
         self.passing.load(Ordering::Relaxed)
     }
 
-    /// Begins anew, with no blocks. Nobody else has it.
+    /// Removes all blocks. The caller is the only user.
     pub(crate) fn renew(&self) {
         for shard in &self.shards {
             lock(&shard.0).clear();
@@ -296,12 +297,13 @@ impl Ledger {
         self.lost.store(0, Ordering::Relaxed);
     }
 
-    /// Gives its tables back, with whatever is in them. Nobody asks for a stack that it had, and it may be of use again.
+    /// Frees the tables with their contents. No stack of the old tables is requested afterwards, and the ledger may be
+    /// used again.
     #[cfg(target_os = "linux")]
     pub(crate) fn give_back(&self) {
         for shard in &self.shards {
             let gone = mem::replace(&mut *lock(&shard.0), Shard::new(0));
-            // Outside the lock.
+            // The old shard is dropped outside the lock.
             drop(gone);
         }
         self.stacks.give_back();
@@ -316,12 +318,12 @@ impl Ledger {
     }
 
     fn shard(&self, hash: u64) -> &Ranked<Shard> {
-        // From the top: the tables inside take the lower bits, and seven from the very top.
+        // The index uses upper bits, because the tables inside use the lower bits and the top seven.
         &self.shards[(hash >> 48) as usize % SHARDS].0
     }
 
-    /// Enters a block and answers its entry, numbered; nothing where there is no memory for it. An entry that was there
-    /// is replaced: its block must have been freed unseen.
+    /// Records a block and returns its entry with its serial number, or `None` if memory is short. It replaces an
+    /// existing entry, because that block must have been freed unobserved.
     pub fn insert(&self, address: usize, record: Record) -> Option<Record> {
         let _inside = thread::enter(COUNTING);
         let serial = self.serial.fetch_add(1, Ordering::Relaxed) + 1;
@@ -336,11 +338,12 @@ impl Ledger {
         Some(record)
     }
 
-    /// Takes a block out that is freed now, and answers its entry if it had one. `given` is what the caller says it asked
-    /// for, bytes and alignment, if it says so.
+    /// Removes a block that is freed now and returns its entry if it had one. `given` is the size in bytes and the
+    /// alignment that the caller claims to have requested, if it names them.
     ///
     /// # Errors
-    /// The block is not what the caller says, and stays in the account; or it is in nobody's hands.
+    /// Returns an error if the block differs from what the caller says, in which case it stays in the account, or if it
+    /// belongs to no caller.
     pub fn remove(
         &self,
         address: usize,
@@ -376,10 +379,10 @@ impl Ledger {
         }
     }
 
-    /// Has the entry of a block, if there is one, stand for another request from now on: sizes and alignments as asked for.
+    /// Changes the requested sizes and alignments of a block's entry, if there is one.
     ///
     /// # Errors
-    /// The block is not what the caller says, and nothing has changed.
+    /// Returns an error if the block differs from what the caller says. Nothing has changed then.
     pub(crate) fn resize(
         &self,
         address: usize,
@@ -400,7 +403,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What there is to know of a free by this thread now.
+    /// Returns the data of a free by this thread now.
     pub(crate) fn freed_here(&self, time: Option<Time>) -> FreedBlock {
         FreedBlock {
             tag: Tag::current(),
@@ -410,25 +413,26 @@ impl Ledger {
         }
     }
 
-    /// Where a free was, if stacks are kept.
+    /// Returns the stack of a free, if stacks are stored.
     #[cfg(target_os = "linux")]
     pub(crate) fn freed_at(&self, freed: &FreedBlock) -> Option<Stack> {
         self.stacks.get(freed.stack?)
     }
 
-    /// Whether a block of this address may be in the account: surely not, where allocations are sampled and it says no.
+    /// Returns false if no block of this address is in the account. With sampling, this is a fast check that can return
+    /// true for absent blocks.
     #[inline]
     pub(crate) fn may_hold(&self, address: usize) -> bool {
         self.filter.may_hold(address)
     }
 
-    /// Notes that a block is never given back, on purpose: reports of leaks tell of it apart.
+    /// Marks a block as leaked on purpose. Leak reports list it separately.
     pub fn note_leaked(&self, address: usize) {
         let hash = table::hash(address);
         lock(self.shard(hash)).note_leaked(hash, address);
     }
 
-    /// Blocks in the account: live ones, or those of them that were picked.
+    /// Returns the number of blocks in the account: all live blocks, or the sampled ones.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.shards
@@ -437,7 +441,8 @@ impl Ledger {
             .sum()
     }
 
-    /// Tells all blocks in the account: addresses and entries. Under its locks: nothing may be allocated, freed or locked there.
+    /// Visits all blocks in the account with their addresses and entries. This runs under the ledger's locks, so the
+    /// callback must not allocate, free or lock.
     #[cfg(all(feature = "record", target_os = "linux"))]
     pub(crate) fn each(&self, mut each: impl FnMut(usize, &Record)) {
         for shard in &self.shards {
@@ -447,13 +452,13 @@ impl Ledger {
         }
     }
 
-    /// The addresses of a stack by its [number](Record::stack_number).
+    /// Returns the addresses of a stack with the given [number](Record::stack_number).
     #[cfg(all(feature = "record", target_os = "linux"))]
     pub(crate) fn stack_of_number(&self, number: u32) -> Option<Stack> {
         self.stacks.get(StackId::of_number(number)?)
     }
 
-    /// Says who holds what, by tag, without allocating. May be called under a pool's locks.
+    /// Adds the bytes of each tag to a survey without allocating. It may be called under a pool's locks.
     pub fn survey(&self, survey: &mut Survey) {
         let weight = self.weight();
         for shard in &self.shards {
@@ -467,8 +472,8 @@ impl Ledger {
         }
     }
 
-    /// Takes every lock, for a fork: in the child nobody could let go of one that another thread held. To be taken after
-    /// all locks of the pools.
+    /// Takes every lock for a fork, because a child could never release a lock that another thread held. They are taken
+    /// after all locks of the pools.
     pub(crate) fn rest(&self) -> Rest<'_> {
         Rest {
             _shards: std::array::from_fn(|at| lock(&self.shards[at].0)),
@@ -479,7 +484,7 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        // Not entered when it was allocated, and so not taken out now.
+        // The memory was not recorded when it was allocated, so its free is not recorded either.
         let _inside = thread::enter(COUNTING);
         drop(mem::take(&mut self.shards));
         self.stacks.clear();

@@ -1,4 +1,4 @@
-//! What is live, as values.
+//! Live blocks as values.
 
 use super::record::Record;
 use super::shard::{Shard, Sums};
@@ -16,21 +16,21 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A block that is live: a leak, if nobody means to free it. Reads like its [`Record`].
+/// A live block. It is a leak if the program does not intend to free it. It dereferences to its [`Record`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Leak {
-    /// Where it is.
+    /// The address.
     pub address: usize,
-    /// What is known of it.
+    /// The entry of the block.
     pub record: Record,
-    /// How long it has lived, if times are kept.
+    /// The age of the block, if times are stored.
     pub age: Option<Duration>,
     stack: Option<Stack>,
 }
 
 impl Leak {
-    /// Where it was allocated, if stacks are kept. Frames are named when the stack is asked for them.
+    /// Returns the stack of the allocation, if stacks are stored. The frames are resolved on request.
     #[must_use]
     pub fn stack(&self) -> Option<&Stack> {
         self.stack.as_ref()
@@ -44,7 +44,7 @@ impl Deref for Leak {
     }
 }
 
-/// A moment in the account's history: what was allocated after it can be told from what was there before.
+/// A moment in the account's history. It separates later allocations from earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     serial: u64,
@@ -52,7 +52,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Only what this thread allocates after it, as a test needs it that runs beside others.
+    /// Limits the mark to allocations of this thread. A test that runs beside other tests needs this.
     #[must_use]
     pub fn on_this_thread(self) -> Self {
         Self {
@@ -66,31 +66,31 @@ impl Mark {
     }
 }
 
-/// What blocks of one tag come to.
+/// The sums of the blocks with one tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TagTotal {
     /// The tag.
     pub tag: Tag,
-    /// Bytes asked for.
+    /// The requested bytes.
     pub requested: u64,
-    /// Bytes of the blocks.
+    /// The bytes of the blocks.
     pub bytes: u64,
-    /// Blocks.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
-/// Each block is told as it was at some moment of the call; with blocks that come and go meanwhile the answer is of no one
-/// moment, at rest it is exact. Where allocations are sampled, the lists hold the blocks that were picked, and sums are
-/// estimates, multiplied by [`weight`](Ledger::weight).
+/// Each block is reported in its state at some moment of the call. If blocks are allocated and freed concurrently, the
+/// result is not a snapshot of one moment; otherwise it is exact. With sampling, lists contain the sampled blocks, and
+/// sums are estimates, multiplied by [`weight`](Ledger::weight).
 impl Ledger {
-    /// All live blocks, in the order in which they were allocated.
+    /// Returns all live blocks in the order of their allocation.
     #[must_use]
     pub fn leaks(&self) -> Vec<Leak> {
         self.list(|_| true, |entry| entry.1.serial)
     }
 
-    /// A mark: [`leaks_since`](Self::leaks_since) answers what was allocated after it.
+    /// Returns a mark. [`leaks_since`](Self::leaks_since) returns the blocks that were allocated after it.
     #[must_use]
     pub fn mark(&self) -> Mark {
         Mark {
@@ -99,18 +99,18 @@ impl Ledger {
         }
     }
 
-    /// Live blocks that were allocated after the mark, in that order.
+    /// Returns the live blocks that were allocated after the mark, in the order of their allocation.
     #[must_use]
     pub fn leaks_since(&self, mark: &Mark) -> Vec<Leak> {
         self.list(|record| mark.covers(record), |entry| entry.1.serial)
     }
 
-    /// The largest live blocks, largest first, at most `n`.
+    /// Returns the `n` largest live blocks, the largest first.
     #[must_use]
     pub fn largest(&self, n: usize) -> Vec<Leak> {
         let mut kept: Vec<(usize, Record)> = Vec::new();
         for shard in &self.shards {
-            // Once there are so many, only what is larger than the least of them.
+            // If `n` blocks are already kept, only larger ones than the smallest of them are copied.
             let least = kept.get(n.wrapping_sub(1)).map(|entry| size_of(&entry.1));
             copy(
                 &shard.0,
@@ -123,14 +123,14 @@ impl Ledger {
         self.told(kept)
     }
 
-    /// Live blocks of more bytes than that, largest first.
+    /// Returns the live blocks that are larger than the given bytes, the largest first.
     #[must_use]
     pub fn larger_than(&self, bytes: usize) -> Vec<Leak> {
         let large = |record: &Record| record.bytes > bytes;
         self.list(large, |entry| Reverse(size_of(&entry.1)))
     }
 
-    /// What each tag's live blocks come to, most bytes first.
+    /// Returns the sums of the live blocks of each tag, the largest bytes first.
     #[must_use]
     pub fn by_tag(&self) -> Vec<TagTotal> {
         let weight = self.weight();
@@ -158,8 +158,8 @@ impl Ledger {
         totals
     }
 
-    /// Live blocks that count for one of these scopes, or for the profiler's of this number, in the order in which they were
-    /// allocated.
+    /// Returns the live blocks that are charged to one of these scopes, in the order of their allocation. A profiler's
+    /// number also counts as a scope.
     pub(crate) fn leaks_of(&self, scopes: &[u32]) -> Vec<Leak> {
         let counts = |record: &Record| {
             let Charged { scope, profile } = record.charged;
@@ -168,12 +168,12 @@ impl Ledger {
         self.list(counts, |entry| entry.1.serial)
     }
 
-    /// A stack by its number here.
+    /// Returns a stack by its number in this ledger.
     pub(crate) fn stack(&self, id: StackId) -> Option<Stack> {
         self.stacks.get(id)
     }
 
-    /// The stack of a block or of a free, if it is kept.
+    /// Returns the stack of a block or of a free, if it is stored.
     #[must_use]
     pub fn stack_of(&self, record: &Record) -> Option<Stack> {
         self.stacks.get(record.stack?)
@@ -192,7 +192,7 @@ impl Ledger {
         self.told(entries)
     }
 
-    /// Each distinct stack is copied once, and shared.
+    /// Converts entries to leaks. Each distinct stack is copied once and shared.
     fn told(&self, entries: Vec<(usize, Record)>) -> Vec<Leak> {
         let now = self.settings.times.then(Time::now);
         let mut stacks: HashMap<StackId, Option<Stack>> = HashMap::new();
@@ -209,17 +209,17 @@ impl Ledger {
     }
 }
 
-/// Among blocks of one size the oldest counts as the largest.
+/// Returns the sort key. Of blocks of one size, the oldest counts as the largest.
 fn size_of(record: &Record) -> (usize, Reverse<u64>) {
     (record.bytes, Reverse(record.serial))
 }
 
-/// Copies entries out; room for them is made while the lock is not held.
+/// Copies entries. The memory for them is allocated while the lock is not held.
 fn copy(shard: &Ranked<Shard>, keep: &impl Fn(&Record) -> bool, into: &mut Vec<(usize, Record)>) {
     let kept = |entry: &&(usize, Record)| keep(&entry.1);
     loop {
         let count = lock(shard).live().filter(kept).count();
-        // Some more may come meanwhile.
+        // The reserve covers blocks that are recorded in the meantime.
         into.reserve(count + count / 8 + 8);
         let shard = lock(shard);
         if shard.live().filter(kept).count() <= into.capacity() - into.len() {

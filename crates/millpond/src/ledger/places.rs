@@ -1,21 +1,22 @@
-//! Which stacks are of one place in the program.
+//! Groups stacks by the place in the program.
 //!
-//! The library has several ways to a block, a fast one and slower ones, and the compiler puts as much of them into the caller as it
-//! likes. So what one line of the program allocates can have stacks with different addresses. The program's own frames, by function and
-//! line, are the same: they tell places apart. They are looked up here, when somebody wants to read of them, and never where a block is
-//! allocated. What has no name and line counts by its address.
+//! The library has several paths to a block, a fast one and slower ones, and the compiler inlines varying parts of them
+//! into the caller. Allocations by one line of the program can therefore have stacks with different addresses. The
+//! program's own frames, by function and line, are equal, so they identify the place. They are resolved here when a
+//! report is requested, and never during an allocation. A frame without a name and line is identified by its address.
 //!
-//! A stack is kept up to a number of frames, and a longer way of ours leaves room for fewer of the program's. One that was cut off is
-//! of the place of the one that goes on as it does, if there is no other place that does.
+//! A stack is limited to a number of frames, so a longer path in the library leaves fewer frames for the program. A
+//! truncated stack belongs to the place of the stack that continues it, if all stacks that continue it have the same
+//! place.
 
 use super::stack::{Frame, Stack, may_resolve, resolve, user_part};
 use super::stacks::FRAMES;
 use std::collections::{HashMap, HashSet};
 
-/// See the module.
+/// The map from stacks to places.
 pub(crate) struct Places(HashMap<Stack, Stack>);
 
-/// What a frame is told by.
+/// The identity of a frame.
 #[derive(PartialEq, Eq, Hash)]
 enum Step {
     Line(String, String, u32),
@@ -31,7 +32,7 @@ impl Step {
     }
 }
 
-/// A stack by its steps in the program, the innermost first, each as a number.
+/// The steps of a stack in the program, the innermost first, each as a number.
 struct Way<'a> {
     steps: Vec<u32>,
     stack: &'a Stack,
@@ -43,7 +44,7 @@ impl Way<'_> {
     }
 }
 
-/// Names and numbers of what was looked up, each address once.
+/// The names and numbers of resolved addresses. Each address is resolved once.
 struct Lookup<'a> {
     resolve: &'a dyn Fn(usize) -> Vec<Frame>,
     frames: HashMap<usize, Vec<(Frame, u32)>>,
@@ -73,7 +74,7 @@ impl Lookup<'_> {
 }
 
 impl Places {
-    /// The places of these stacks.
+    /// Finds the places of the given stacks.
     pub(crate) fn of<'a>(stacks: impl IntoIterator<Item = &'a Stack>) -> Self {
         if !may_resolve() {
             return Self(HashMap::new());
@@ -98,7 +99,7 @@ impl Places {
                 stack,
             })
             .collect();
-        // What goes on as another does comes right after it; of one and the same way, whole stacks come last.
+        // Stacks that continue another one follow directly after it. Of equal steps, truncated stacks come first.
         ways.sort_by(|a, b| a.steps.cmp(&b.steps).then(b.is_cut().cmp(&a.is_cut())));
         let places = places(&ways).into_iter();
         let to_place =
@@ -106,13 +107,13 @@ impl Places {
         Self(ways.iter().zip(places).filter_map(to_place).collect())
     }
 
-    /// The stack that stands for the place of this one.
+    /// Returns the stack that represents the place of the given one.
     pub(crate) fn place_of(&self, stack: &Stack) -> Stack {
         self.0.get(stack).unwrap_or(stack).clone()
     }
 }
 
-/// For each of these ways, which are in order, the one that stands for its place.
+/// Returns for each of these sorted ways the index of the one that represents its place.
 fn places(ways: &[Way<'_>]) -> Vec<usize> {
     let mut places: Vec<usize> = (0..ways.len()).collect();
     for (at, way) in ways.iter().enumerate().rev() {
@@ -141,7 +142,8 @@ mod tests {
     const WITHOUT_LINE: usize = 2000;
     const UNKNOWN: usize = 3000;
 
-    /// Of the library from 1000 on; else of the program, where two addresses each are of one line.
+    /// Addresses from 1000 on belong to the library. The others belong to the program, with two addresses for each
+    /// line.
     fn frame(address: usize) -> Vec<Frame> {
         let (function, line) = match address {
             UNKNOWN.. => (None, None),
@@ -157,7 +159,7 @@ mod tests {
         }]
     }
 
-    /// Numbers of places, in the order in which they are first met.
+    /// Numbers the places in the order of their first occurrence.
     fn told(stacks: &[&[usize]]) -> Vec<usize> {
         let stacks: Vec<Stack> = stacks.iter().map(|addresses| Stack::new(addresses)).collect();
         let places = Places::by(&stacks, &frame);
@@ -173,7 +175,7 @@ mod tests {
         stacks.iter().map(number).collect()
     }
 
-    /// A stack that was cut: so many frames of the library, and of the program as many as there was room for.
+    /// Makes a truncated stack: the given number of library frames, and as many program frames as fit.
     fn cut(library: usize, program: &[usize]) -> Vec<usize> {
         let ours = LIBRARY..LIBRARY + library;
         let mut all: Vec<usize> = ours.chain(program.iter().copied()).collect();
@@ -186,7 +188,7 @@ mod tests {
     fn ways_of_the_library_are_one_place() {
         assert_eq!(told(&[&[1001, 1002, 2, 8], &[1003, 2, 8], &[2, 8]]), [0, 0, 0]);
         assert_eq!(told(&[&[1001, 2, 8], &[1001, 4, 8], &[1001, 2, 6]]), [0, 1, 2]);
-        // A callback of the program's that the library calls, and ours further out: not at the inner end.
+        // A callback of the program that the library calls. The library's outer frames are not at the inner end.
         assert_eq!(told(&[&[1001, 2, 1005, 8], &[1001, 2, 1006, 8]]), [0, 1]);
     }
 
@@ -211,7 +213,7 @@ mod tests {
         let program: Vec<usize> = (1..=FRAMES).map(|n| 2 * n).collect();
         let (short, long) = (cut(3, &program), cut(9, &program));
         assert_eq!(told(&[&short, &long, &cut(20, &program)]), [0, 0, 0]);
-        // One that ends there is another place, and one that was cut may be of either.
+        // A stack that ends there is another place, and a truncated one may belong to either.
         let ends = &program[..12];
         assert_eq!(told(&[ends, &short]), [0, 1]);
         assert_eq!(told(&[ends, &cut(20, &program)]), [0, 0]);

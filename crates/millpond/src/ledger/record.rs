@@ -1,4 +1,4 @@
-//! What is known of one block.
+//! The record of one block.
 
 use super::stacks::StackId;
 use crate::memory::MemoryKind;
@@ -6,36 +6,36 @@ use crate::scope::Charged;
 use crate::tag::Tag;
 use crate::time::Time;
 
-/// An entry of the account: what was asked for, by whom and when.
+/// An entry of the account: the request, its thread and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
-    /// Bytes asked for.
+    /// The requested bytes.
     pub requested: usize,
-    /// Bytes of the block.
+    /// The bytes of the block.
     pub bytes: usize,
-    /// The alignment asked for.
+    /// The requested alignment.
     pub align: usize,
-    /// In order of entry, from 1.
+    /// The serial number in the order of entry, from 1.
     pub serial: u64,
-    /// The tag of the thread that allocated it.
+    /// The tag of the allocating thread.
     pub tag: Tag,
-    /// That thread's [number](crate::thread_number).
+    /// The [number](crate::thread_number) of that thread.
     pub thread: u32,
-    /// Which stack, if stacks are kept.
+    /// The stack, if stacks are stored.
     pub(crate) stack: Option<StackId>,
-    /// The scopes that count it.
+    /// The scopes to which the block is charged.
     pub(crate) charged: Charged,
-    /// When, if times are kept.
+    /// The time of the allocation, if times are stored.
     pub time: Option<Time>,
-    /// Whether it is never to be given back, on purpose.
+    /// True if the block is leaked on purpose.
     pub leaked: bool,
     /// The kind of memory.
     pub kind: MemoryKind,
 }
 
 impl Record {
-    /// The number of its stack in its account; 0 where it has none.
+    /// Returns the number of the stack in the account, or 0 without a stack.
     #[cfg(all(feature = "record", target_os = "linux"))]
     pub(crate) fn stack_number(&self) -> u32 {
         self.stack.map_or(0, StackId::number)

@@ -1,4 +1,4 @@
-//! What is live, as a person wants to read it.
+//! Live blocks as a readable report.
 
 use super::Ledger;
 use super::leak::{Leak, Mark};
@@ -11,66 +11,66 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Groups and frames that are written out; the rest is added up.
+/// The maximum number of groups and frames that are written. The others are added up.
 const GROUPS: usize = 10;
 const FRAMES: usize = 8;
 
-/// Live blocks with one tag, from one place: the same frames of the program, by function and line, whichever way the library took
-/// from there. Where names are not known, the same addresses.
+/// Live blocks with one tag from one place. A place is a list of the program's frames by function and line, independent
+/// of the path within the library. Without names, it is a list of addresses.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LeakGroup {
     /// The tag.
     pub tag: Tag,
-    /// Where they were allocated, if stacks are kept: the stack of one of them.
+    /// The stack of one of the blocks, if stacks are stored.
     pub stack: Option<Stack>,
-    /// Bytes of the blocks.
+    /// The bytes of the blocks.
     pub bytes: u64,
-    /// Blocks.
+    /// The number of blocks.
     pub blocks: u64,
-    /// Bytes of the largest.
+    /// The bytes of the largest block.
     pub largest: u64,
-    /// How long the oldest has lived, if times are kept.
+    /// The age of the oldest block, if times are stored.
     pub oldest: Option<Duration>,
-    /// The threads that allocated them: the lowest number and the highest.
+    /// The lowest and the highest number of the threads that allocated the blocks.
     pub threads: (u32, u32),
 }
 
-/// The live blocks by tag and place, largest first. Making it looks up the names on their stacks, if these are kept; writing it
-/// looks up those that it shows.
+/// Live blocks by tag and place, the largest groups first. Making a report resolves the names of stored stacks.
+/// Formatting it resolves the names that it prints.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LeakReport {
-    /// Bytes of all blocks.
+    /// The bytes of all blocks.
     pub bytes: u64,
-    /// How many there are.
+    /// The number of all blocks.
     pub blocks: u64,
-    /// By tag and place, most bytes first.
+    /// The groups by tag and place, the largest bytes first.
     pub groups: Vec<LeakGroup>,
-    /// Allocations for which one entry stands; figures are estimates where it is more than 1.
+    /// The number of allocations that one entry represents. If it is more than 1, the figures are estimates.
     pub weight: u64,
-    /// Blocks that could not be entered.
+    /// The number of blocks that could not be recorded.
     pub lost: u64,
-    /// Bytes of blocks that were leaked on purpose, which are in none of the figures above.
+    /// The bytes of blocks that were leaked on purpose. No other figure includes them.
     pub meant_bytes: u64,
-    /// How many of them there are.
+    /// The number of blocks that were leaked on purpose.
     pub meant: u64,
 }
 
 impl Ledger {
-    /// All live blocks, by tag and place.
+    /// Returns all live blocks by tag and place.
     #[must_use]
     pub fn leak_report(&self) -> LeakReport {
         self.report(&self.leaks())
     }
 
-    /// Live blocks that were allocated after the mark, by tag and place.
+    /// Returns the live blocks that were allocated after the mark, by tag and place.
     #[must_use]
     pub fn leak_report_since(&self, mark: &Mark) -> LeakReport {
         self.report(&self.leaks_since(mark))
     }
 
-    /// Live blocks that count for one of these scopes.
+    /// Returns the live blocks that are charged to one of these scopes.
     pub(crate) fn leak_report_of(&self, scopes: &[u32]) -> LeakReport {
         self.report(&self.leaks_of(scopes))
     }
@@ -81,7 +81,7 @@ impl Ledger {
 }
 
 impl LeakGroup {
-    /// With the blocks of another one of the same tag and place.
+    /// Adds the blocks of another group with the same tag and place.
     fn join(&mut self, other: &Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.blocks = self.blocks.saturating_add(other.blocks);
@@ -118,7 +118,7 @@ impl LeakReport {
         }
     }
 
-    /// Of these groups.
+    /// Makes a report of groups.
     pub(crate) fn of(groups: impl IntoIterator<Item = LeakGroup>) -> Self {
         let mut groups: Vec<LeakGroup> = groups.into_iter().collect();
         groups.sort_by_key(|group| Reverse(group.bytes));
@@ -133,7 +133,7 @@ impl LeakReport {
         }
     }
 
-    /// Of several pools' in one: what has one tag and one place is one group.
+    /// Merges the reports of several pools. Groups with the same tag and place become one.
     pub(crate) fn all(reports: impl IntoIterator<Item = Self>) -> Self {
         let mut groups: Vec<LeakGroup> = Vec::new();
         let mut sums = Self::of([]);
@@ -149,7 +149,7 @@ impl LeakReport {
         sums.with_groups(groups)
     }
 
-    /// Without the groups that `leave_out` names.
+    /// Removes the groups that `leave_out` selects.
     pub(crate) fn without(self, leave_out: impl Fn(&LeakGroup) -> bool) -> Self {
         let kept: Vec<LeakGroup> = self
             .groups
@@ -170,7 +170,7 @@ impl LeakReport {
         }
     }
 
-    /// Whether nothing is live but what was leaked on purpose.
+    /// Returns true if all live blocks were leaked on purpose.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.blocks == 0
@@ -226,7 +226,7 @@ impl LeakReport {
     }
 }
 
-/// What has one tag and one place is one group, where the first of them is.
+/// Merges groups with the same tag and place, at the position of the first of them.
 fn by_place(places: &Places, groups: impl IntoIterator<Item = LeakGroup>) -> Vec<LeakGroup> {
     let mut found = HashMap::new();
     let mut joined: Vec<LeakGroup> = Vec::new();
@@ -253,7 +253,7 @@ impl fmt::Display for LeakReport {
     }
 }
 
-/// One line.
+/// Writes one line.
 impl fmt::Display for LeakGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = display_size(self.bytes).to_string();
@@ -272,7 +272,7 @@ impl fmt::Display for LeakGroup {
     }
 }
 
-/// So many of something, in words.
+/// Formats a count with its noun.
 struct Count(u64, &'static str);
 
 impl fmt::Display for Count {

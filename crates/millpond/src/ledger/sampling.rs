@@ -1,8 +1,9 @@
-//! Which allocations are entered in the account.
+//! Selects the allocations that are recorded in the account.
 //!
-//! Each one is entered with the same chance, whatever came before: so a loop that allocates the same way again and again
-//! is seen in all its places, and an entry stands for as many allocations as the chance says. The number of allocations
-//! between two that are entered is then distributed geometrically, and can be drawn in advance.
+//! Each allocation is selected with the same probability, independent of earlier ones. A loop that repeats the same
+//! allocations is therefore sampled at all its places, and an entry represents as many allocations as the probability
+//! implies. The number of allocations between two selected ones has a geometric distribution and can be drawn in
+//! advance.
 
 use crate::thread::thread_number;
 use crate::time::Time;
@@ -10,36 +11,36 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 
-/// Which allocations are entered in the account.
+/// The allocations that are recorded in the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracking {
-    /// All: sums are exact, and wrong frees are found.
+    /// All allocations. Sums are exact, and wrong frees are found.
     All,
-    /// About one in so many, at random: sums are estimates. Sizes have no say in it.
+    /// A random sample of one in `one_in` allocations. Sums are estimates. The size has no influence.
     Sampled {
-        /// How many allocations one entry stands for; 0 counts as 1.
+        /// The number of allocations that one entry represents. 0 counts as 1.
         one_in: u32,
     },
 }
 
-/// The state of one thread's dice.
+/// The random state of one thread.
 #[derive(Clone, Debug)]
 pub struct Sampler(u64);
 
 impl Sampler {
-    /// Dice that fall the same way each time.
+    /// Makes a state that always produces the same sequence.
     #[must_use]
     pub const fn seeded(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Dice for this thread.
+    /// Makes a state for this thread.
     #[must_use]
     pub fn new() -> Self {
         Self(seed())
     }
 
-    /// SplitMix64, of Steele, Lea and Flood.
+    /// Returns the next number of SplitMix64, by Steele, Lea and Flood.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -51,10 +52,10 @@ impl Sampler {
         let Tracking::Sampled { one_in: one_in @ 2.. } = tracking else {
             return 0;
         };
-        // In (0, 1], so that the logarithm is finite.
+        // The value is in (0, 1], so that the logarithm is finite.
         let chance = ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         let gap = chance.ln() / (-1.0 / f64::from(one_in)).ln_1p();
-        // Saturates.
+        // The conversion saturates.
         gap as u32
     }
 
@@ -73,12 +74,12 @@ fn seed() -> u64 {
     Sampler(u64::from(thread_number()) << 40 ^ Time::now().nanos()).next()
 }
 
-/// Throws this thread's dice.
+/// Decides at random with this thread's state.
 pub(super) fn dice(one_in: u32) -> bool {
     with_dice(|dice| dice.one_in(one_in))
 }
 
-/// How many allocations this thread is to let pass.
+/// Returns how many allocations this thread skips.
 pub(super) fn gap(tracking: Tracking) -> u32 {
     with_dice(|dice| dice.gap(tracking))
 }
@@ -94,10 +95,10 @@ fn with_dice<R>(throw: impl FnOnce(&mut Sampler) -> R) -> R {
     answer
 }
 
-/// Says of most addresses that they are not in the account, with one load. Counts entries by hash; a count that has
-/// reached its end stays there. Accounts that follow each other may share one.
+/// Shows for most addresses with one load that they are not in the account. It counts entries by hash. A count that has
+/// reached its maximum stays there. Successive accounts may share one filter.
 ///
-/// A free comes after its allocation and has been told of it, so it sees the count that the allocation raised.
+/// A free happens after its allocation, so it sees the count that the allocation raised.
 #[derive(Clone)]
 pub(crate) struct Filter(Option<Arc<Counts>>);
 
@@ -109,14 +110,14 @@ impl Filter {
         Self(counts.try_into().ok())
     }
 
-    /// How many have this one.
+    /// Returns the number of owners of this filter.
     pub(crate) fn holders(&self) -> usize {
         self.0.as_ref().map_or(0, Arc::strong_count)
     }
 
-    /// Begins anew, without entries. Nobody else has it.
+    /// Removes all entries. The caller is the only owner.
     pub(crate) fn renew(&self) {
-        // The caller found out by a relaxed load that nobody else has the filter. The fence orders the last changes by other
+        // The caller found by a relaxed load that it is the only owner. The fence orders the last changes by other
         // threads before the stores below.
         fence(Ordering::Acquire);
         for count in self.0.iter().flat_map(|counts| counts.iter()) {
@@ -124,14 +125,14 @@ impl Filter {
         }
     }
 
-    /// It holds everything possible.
+    /// Makes a filter that reports every address as possible.
     pub(super) fn everything() -> Self {
         Self(None)
     }
 
     #[inline]
     fn count(&self, address: usize) -> Option<&AtomicU8> {
-        // All bits count in the uppermost ones of a product with 2^64 over the golden ratio.
+        // All bits of the address influence the uppermost bits of the product with 2^64 divided by the golden ratio.
         let place = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
         self.0.as_ref()?.get(place as usize)
     }
@@ -158,7 +159,7 @@ impl Filter {
 
     fn change(&self, address: usize, to: impl FnMut(u8) -> Option<u8>) {
         if let Some(count) = self.count(address) {
-            // What stays as it is, stays.
+            // An error means that the count stays at its maximum.
             let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, to);
         }
     }

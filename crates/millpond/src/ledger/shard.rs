@@ -1,4 +1,4 @@
-//! One part of the account, behind one lock: the blocks whose addresses fall to it.
+//! One shard of the account, behind one lock: the blocks whose addresses hash to it.
 
 use super::lock;
 use super::record::Record;
@@ -9,7 +9,7 @@ use crate::tag::Tag;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
 
-/// What blocks of one tag come to.
+/// The sums of the blocks with one tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub(super) requested: u64,
@@ -17,7 +17,7 @@ pub(super) struct Sums {
     pub(super) blocks: u64,
 }
 
-/// A block that was freed, and by whom.
+/// A freed block and the circumstances of its free.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Past {
     address: usize,
@@ -25,22 +25,22 @@ pub(super) struct Past {
     pub(super) by: FreedBlock,
 }
 
-/// What became of a free.
+/// The outcome of a removal.
 #[derive(Debug)]
 pub(super) enum Removal {
     Done(Record),
-    /// The block is in the account, and other than the caller says.
+    /// The block is in the account and differs from what the caller says.
     Differs(Record),
-    /// It was freed lately.
+    /// The block was freed recently.
     Past(Past),
     Unknown,
 }
 
-/// See the module. Invariant: `tags` has the sums of `live`, and no others.
+/// The blocks of one shard. Invariant: `tags` has the sums of `live`, and no others.
 pub(super) struct Shard {
     live: HashTable<(usize, Record)>,
     tags: HashTable<(Tag, Sums)>,
-    /// The blocks freed last, the oldest at `next` once it is full. Never grows.
+    /// The last freed blocks. Once it is full, `next` is the index of the oldest. It never grows.
     past: Vec<Past>,
     next: usize,
 }
@@ -67,9 +67,9 @@ impl Shard {
         }
     }
 
-    /// Enters a block; answers whether there was memory for it.
+    /// Records a block. Returns false if memory is short.
     pub(super) fn insert(shard: &Ranked<Self>, hash: u64, address: usize, record: Record) -> bool {
-        // Others may take the room that was made, but not for ever.
+        // Other threads may use the space that was made, but not indefinitely.
         loop {
             let mut this = lock(shard);
             let (live, tags) = (has_room(&this.live), has_room(&this.tags));
@@ -101,7 +101,7 @@ impl Shard {
             .entry(hash_tag(record.tag), |entry| entry.0 == record.tag, hash_sums);
         let mut slot = slot.or_insert((record.tag, Sums::default()));
         let sums = &mut slot.get_mut().1;
-        // Wraps where callers tell nonsense, and comes back when they take it back.
+        // The sum wraps if callers report wrong sizes, and is correct again when these are subtracted.
         sums.requested = sums.requested.wrapping_add(record.requested as u64);
         sums.bytes = sums.bytes.wrapping_add(record.bytes as u64);
         sums.blocks += 1;
@@ -122,7 +122,7 @@ impl Shard {
         }
     }
 
-    /// Takes a block out, if it is what the caller says.
+    /// Removes a block if it matches what the caller says.
     pub(super) fn remove(
         &mut self,
         hash: u64,
@@ -148,7 +148,7 @@ impl Shard {
         Removal::Done(record)
     }
 
-    /// Forgets all blocks, and gives nothing back.
+    /// Removes all blocks without freeing the tables.
     pub(super) fn clear(&mut self) {
         self.live.clear();
         self.tags.clear();

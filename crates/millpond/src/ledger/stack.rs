@@ -1,27 +1,27 @@
-//! A stack that a person can read.
+//! Stacks with resolved names.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where a block was allocated or freed: return addresses, the innermost first. Names and lines are looked up when it is
-/// asked for them, and need the program's debug information; that takes milliseconds the first time, and memory that the
-/// looking up keeps.
+/// The place of an allocation or a free: return addresses, the innermost first. Names and lines are resolved on request
+/// and need the program's debug information. The first resolution takes milliseconds, and the resolver keeps memory for
+/// its tables.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stack(Arc<[usize]>);
 
-/// One function on a stack. Functions that were inlined have the address of the one they are in.
+/// One function on a stack. An inlined function has the address of the function that contains it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Frame {
     /// The return address.
     pub address: usize,
-    /// The function, with its path.
+    /// The function with its path.
     pub function: Option<String>,
     /// The file.
     pub file: Option<String>,
-    /// The line in it, from 1.
+    /// The line in the file, from 1.
     pub line: Option<u32>,
 }
 
@@ -30,20 +30,20 @@ impl Stack {
         Self(addresses.into())
     }
 
-    /// The return addresses.
+    /// Returns the return addresses.
     #[must_use]
     pub fn addresses(&self) -> &[usize] {
         &self.0
     }
 
-    /// All frames, named as far as it is known what they are.
+    /// Returns all frames, resolved as far as possible.
     #[must_use]
     pub fn frames(&self) -> Vec<Frame> {
         self.frames_by(&resolve)
     }
 
-    /// The frames of the program itself: without ours and the standard library's at the inner end, and what runs `main`
-    /// or a thread at the outer.
+    /// Returns the frames of the program itself. Frames of this library and the standard library at the inner end are
+    /// excluded, and so are the callers of `main` or of the thread at the outer end.
     #[must_use]
     pub fn user_frames(&self) -> Vec<Frame> {
         self.user_frames_by(&resolve)
@@ -58,7 +58,7 @@ impl Stack {
     }
 }
 
-/// The program's frames, one a line.
+/// Writes the program's frames, one per line.
 impl fmt::Display for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, frame) in self.user_frames().iter().enumerate() {
@@ -86,7 +86,7 @@ impl fmt::Display for Frame {
     }
 }
 
-/// What stands between the program and its blocks.
+/// Paths of functions between the program and its blocks.
 const INNER: [&str; 9] = [
     "millpond::",
     "millpond_engine::",
@@ -98,13 +98,13 @@ const INNER: [&str; 9] = [
     "__r",
     "_R",
 ];
-/// The packages of those, by which they are told where a program has line tables only: then functions that were inlined have
-/// no path.
+/// The packages of these functions. They identify inlined functions, which have no path if the program was built with
+/// line tables only.
 const PACKAGES: [&str; 4] = ["millpond", "millpond-engine", "backtrace", "hashbrown"];
-/// An allocator around ours.
+/// The path of an allocator that wraps this library.
 const ALLOCATOR: &str = " as core::alloc::global::GlobalAlloc>::";
 const ALLOCATES: [&str; 3] = ["alloc", "alloc_zeroed", "realloc"];
-/// What calls the program.
+/// Paths of functions that call the program.
 const OUTER: [&str; 3] = ["alloc::", "core::", "std::"];
 const START: &str = "__rust_begin_short_backtrace";
 
@@ -118,20 +118,20 @@ fn has(frame: &Frame, part: &str) -> bool {
     frame.function.as_deref().is_some_and(|name| name.contains(part))
 }
 
-/// A function's name where it has no path.
+/// Returns a function's name if it has no path.
 fn bare(frame: &Frame) -> Option<&str> {
     let name = frame.function.as_deref()?;
     let name = name.split('<').next()?;
     (!name.is_empty() && !name.contains("::")).then_some(name)
 }
 
-/// Whether a function without a path is the standard library's, by its file.
+/// Returns true if the file of a function without a path belongs to the standard library.
 fn is_of_std(frame: &Frame) -> bool {
     let file = frame.file.as_deref().unwrap_or_default();
     bare(frame).is_some() && file.starts_with("/rustc/") && file.contains("/library/")
 }
 
-/// Whether a function without a path is one of [`PACKAGES`]: `NAME/src/…`, or `NAME-1.2.3/src/…`.
+/// Returns true if a function without a path belongs to [`PACKAGES`]: its file is `NAME/src/…` or `NAME-1.2.3/src/…`.
 fn is_of_package(frame: &Frame) -> bool {
     if bare(frame).is_none() {
         return false;
@@ -148,7 +148,7 @@ fn is_of_package(frame: &Frame) -> bool {
     })
 }
 
-/// Which of these frames are the program's.
+/// Returns the range of the frames that belong to the program.
 pub(super) fn user_part(frames: &[&Frame]) -> Range<usize> {
     let allocates =
         |frame: &Frame| has(frame, ALLOCATOR) || bare(frame).is_some_and(|name| ALLOCATES.contains(&name));
@@ -166,7 +166,7 @@ pub(super) fn user_part(frames: &[&Frame]) -> Range<usize> {
         outer -= 1;
     }
     if inner >= outer {
-        // Nothing but ours: better than nothing.
+        // All frames belong to the library. They are returned because they are more useful than none.
         return 0..frames.len();
     }
     inner..outer
@@ -178,7 +178,7 @@ fn trim(mut frames: Vec<Frame>) -> Vec<Frame> {
     frames.split_off(part.start)
 }
 
-/// Whether names can be looked up here, which asks the loader.
+/// Returns true if names can be resolved here, which calls the loader.
 pub(super) fn may_resolve() -> bool {
     #[cfg(all(feature = "stacks", target_os = "linux"))]
     return crate::os::may_ask_loader();
@@ -251,7 +251,7 @@ mod tests {
             trimmed(&all),
             ["app::load", "core::iter::Iterator::map", "app::main"]
         );
-        // A program whose name begins like ours is not ours.
+        // A program whose name begins like a name of this library does not belong to the library.
         assert_eq!(trimmed(&["millpond_cli::main"]), ["millpond_cli::main"]);
         assert_eq!(trimmed(&["millpond::a", "std::b"]), ["millpond::a", "std::b"]);
         assert_eq!(trimmed(&[]), [""; 0]);

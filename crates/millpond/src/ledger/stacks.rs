@@ -1,7 +1,7 @@
-//! Where blocks come from: stacks as addresses, each kept once.
+//! The stacks of allocations and frees as addresses. Each distinct stack is stored once.
 //!
-//! A stack is looked up by its addresses and gets a number. At most 2^18 are kept, which takes 70 MB; what is new then has
-//! none. They come from the walker (`os/stack.rs`), with the feature `stacks`.
+//! A stack is found by its addresses and has a number. At most 2^18 are stored, which take 70 MB; further new stacks
+//! are not stored. The stacks come from the walker (`os/stack.rs`), with the feature `stacks`.
 
 use super::lock;
 use super::stack::Stack;
@@ -13,12 +13,12 @@ use std::hash::BuildHasher;
 use std::mem;
 use std::num::NonZeroU32;
 
-/// Frames of a stack that are kept, from the innermost.
+/// The maximum number of frames of a stack, from the innermost.
 pub(super) const FRAMES: usize = 32;
 const SHARDS: usize = 16;
 const MOST_IN_SHARD: usize = (1 << 18) / SHARDS;
 
-/// Which stack: where it is in the table.
+/// The number of a stack: its position in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct StackId(NonZeroU32);
 
@@ -61,12 +61,12 @@ impl Addresses {
 
 #[derive(Default)]
 struct Shard {
-    /// Hash, and place in `kept`.
+    /// The hash, and the index in `kept`.
     by_hash: HashTable<(u64, u32)>,
     kept: Vec<Addresses>,
 }
 
-/// See the module.
+/// The table of stacks.
 pub(super) struct Stacks(Box<[Line<Ranked<Shard>>]>);
 
 /// All locks of the table, held.
@@ -83,7 +83,7 @@ impl Stacks {
         )
     }
 
-    /// The stack of the caller.
+    /// Returns the number of the caller's stack.
     #[inline(never)]
     pub(super) fn here(&self) -> Option<StackId> {
         let mut here = Addresses {
@@ -133,7 +133,7 @@ impl Stacks {
         }
     }
 
-    /// A stack as a value of its own.
+    /// Returns a copy of a stack.
     pub(super) fn get(&self, id: StackId) -> Option<Stack> {
         let (shard, at) = id.place();
         let found = lock(&self.0.get(shard)?.0).kept.get(at).copied();
@@ -146,12 +146,12 @@ impl Stacks {
         }
     }
 
-    /// Gives its tables back, with all stacks.
+    /// Frees the tables with all stacks.
     #[cfg(target_os = "linux")]
     pub(super) fn give_back(&self) {
         for shard in &self.0 {
             let gone = mem::take(&mut *lock(&shard.0));
-            // Outside the lock.
+            // The old table is dropped outside the lock.
             drop(gone);
         }
     }
@@ -161,9 +161,9 @@ impl Stacks {
     }
 }
 
-/// Makes room for more stacks, allocating nothing under the lock; answers whether it could.
+/// Makes space for more stacks without allocating under the lock. Returns true on success.
 fn more_room(shard: &Ranked<Shard>, len: usize) -> bool {
-    // The program's pool must not serve the table.
+    // The table must not use the program's pool.
     let _inside = crate::reentrancy::inside();
     let mut larger = Vec::new();
     if larger.try_reserve_exact((len * 2).max(16)).is_err() {
@@ -174,14 +174,14 @@ fn more_room(shard: &Ranked<Shard>, len: usize) -> bool {
         larger.extend_from_slice(&this.kept);
         mem::swap(&mut this.kept, &mut larger);
     }
-    // Before what it leaves is dropped.
+    // The lock is released before the old table is dropped.
     drop(this);
     true
 }
 
 #[cfg(all(feature = "stacks", target_os = "linux"))]
 fn walk(into: &mut Addresses) {
-    // What finding the way allocates is nobody's.
+    // The walk may allocate. Such allocations are not recorded.
     let _quiet = crate::reentrancy::quiet();
     crate::os::walk(FRAMES, |address| {
         if let Some(place) = into.all.get_mut(into.len) {

@@ -33,7 +33,7 @@ fn sums_by_tag_are_exact_with_many_threads() {
     let rounds = if cfg!(miri) { 100 } else { 20_000 };
     let ledger = Ledger::new(Tracking::All);
     let tags: Vec<Tag> = (0..7).map(|n| Tag::new(&format!("oracle {n}"))).collect();
-    // What each thread has live: the oracle.
+    // The expected result: the live blocks of each thread.
     type Live = BTreeMap<usize, (Tag, u64)>;
     let lives: Vec<Live> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
@@ -125,24 +125,25 @@ fn a_sample_estimates_the_whole() {
             gap -= 1;
         }
     }
-    // Binomial: 4000 expected, with a standard deviation of 63; four of them.
+    // The distribution is binomial: 4000 are expected, with a standard deviation of 63. The test allows four
+    // deviations.
     let picked = ledger.blocks() as f64;
     assert!((picked - 4000.0).abs() < 4.0 * 62.6, "{picked}");
     let total = ledger.by_tag()[0];
     assert_eq!(total.blocks, ledger.blocks() * u64::from(one_in));
     let off = (total.bytes as f64 - bytes as f64) / bytes as f64;
     assert!(off.abs() < 4.0 * 0.018, "{off}");
-    // A loop with a period is seen in all its places alike, also one that the chance could keep step with.
+    // A loop with a period is sampled equally at all its places, even if a regular sample would be in step with it.
     let mut places = [0u32; 50];
     for leak in ledger.leaks() {
         places[(leak.address / 64 - 1) % 50] += 1;
     }
-    // 80 expected in each, with a deviation of 9.
+    // 80 are expected in each, with a standard deviation of 9.
     assert!(
         places.iter().all(|count| (40..=125).contains(count)),
         "{places:?}"
     );
-    // Blocks that were not picked are freed unseen, and those that were leave nothing behind.
+    // Blocks that were not sampled are freed unobserved, and the sampled ones leave nothing behind.
     for n in 0..all {
         ledger.remove(64 * (n + 1), Some((64 * (1 + n % 7), 64))).unwrap();
     }
@@ -159,7 +160,7 @@ fn a_sample_estimates_the_whole() {
 fn dice_fall_as_often_as_gaps_end() {
     let rolls = 100_000u32;
     let picked = (0..rolls).filter(|_| sampling::dice(20)).count() as f64;
-    // 5000 expected, with a deviation of 69; the seed is not fixed, so seven of them.
+    // 5000 are expected, with a standard deviation of 69. The seed is not fixed, so the test allows seven deviations.
     assert!((picked - 5000.0).abs() < 7.0 * 69.0, "{picked}");
     let mut dice = Sampler::seeded(2);
     for one_in in [0, 1] {
@@ -199,7 +200,7 @@ fn a_double_free_names_who_freed_first() {
              freed first by thread {freer} under tag freer"
         )
     );
-    // Allocated again, it is another block.
+    // After another allocation it is a different block.
     enter(&ledger, 0x1000, 64);
     ledger.remove(0x1000, Some((64, 64))).unwrap().unwrap();
     let error = ledger.remove(0x1000, None).unwrap_err();
@@ -215,7 +216,7 @@ fn what_was_freed_is_remembered_in_turn() {
         .complete(true)
         .remember_freed(64 * 4)
         .build();
-    // Addresses of one shard.
+    // The addresses belong to one shard.
     let home = table::hash(64);
     let same = |n: &usize| std::ptr::eq(ledger.shard(table::hash(*n)), ledger.shard(home));
     let addresses: Vec<usize> = (1..).map(|n| n * 64).filter(same).take(6).collect();
@@ -342,7 +343,7 @@ fn an_account_that_began_late_lets_what_is_older_pass() {
         .complete(true)
         .build();
     assert_eq!(ledger.remove(0x1000, Some((1, 1))).unwrap(), None);
-    // A block whose free nobody saw is replaced.
+    // A block whose free was not observed is replaced.
     let ledger = Ledger::new(Tracking::All);
     enter(&ledger, 0x1000, 64);
     enter(&ledger, 0x1000, 128);
@@ -441,7 +442,7 @@ fn a_report_reads_well() {
     assert_eq!(shown, exact.join("\n"));
 }
 
-/// With line tables only, functions that were inlined have names without a path.
+/// With line tables only, the names of inlined functions have no path.
 #[test]
 fn frames_without_a_path_are_told_by_their_files() {
     let names = [

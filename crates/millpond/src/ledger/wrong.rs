@@ -1,4 +1,4 @@
-//! A free that is wrong, and who was there first.
+//! Wrong frees, with the earlier allocation and free of the block.
 
 use super::Ledger;
 use super::record::Record;
@@ -10,33 +10,33 @@ use crate::time::Time;
 use std::fmt;
 use thiserror::Error;
 
-/// Who freed a block.
+/// The circumstances of a free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FreedBlock {
-    /// The tag of the thread that freed it.
+    /// The tag of the freeing thread.
     pub tag: Tag,
-    /// That thread's [number](crate::thread_number).
+    /// The [number](crate::thread_number) of that thread.
     pub thread: u32,
-    /// When, if times are kept.
+    /// The time, if times are stored.
     pub time: Option<Time>,
     pub(super) stack: Option<StackId>,
 }
 
-/// A block that was given back wrongly, or whose bounds or end were not kept. But for [`Overrun`](Self::Overrun) and
-/// [`UsedAfterFree`](Self::UsedAfterFree), which are told beside a free that is right, it must not be taken back and
-/// nothing has changed. Shown with the places where it was allocated and freed, as far as they are known.
+/// A wrong free, or a write outside of a block. [`Overrun`](Self::Overrun) and [`UsedAfterFree`](Self::UsedAfterFree)
+/// are reported although the free itself is correct. In the other cases the block must not be returned, and nothing has
+/// changed. The message contains the places of the allocation and the free, as far as they are known.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WrongFree {
-    /// No block in callers' hands begins there, and none was freed there lately: the address is another pool's or
-    /// allocator's, or points into a block, or its block was freed long ago.
+    /// No block that a caller holds begins at the address, and none was freed there recently. The address belongs to
+    /// another pool or allocator, or points into a block, or its block was freed long ago.
     #[error("wrong free: no block of this pool begins at {address:#x}")]
     Foreign {
         /// The address.
         address: usize,
     },
-    /// The block has been freed before.
+    /// The block was freed before.
     #[error(
         "double free of {address:#x}: {}, freed first by thread {}{}",
         Block(.block, .allocated.as_ref()), .freed.thread, By(.freed.tag, .freed_at.as_ref())
@@ -44,16 +44,16 @@ pub enum WrongFree {
     AlreadyFree {
         /// The address.
         address: usize,
-        /// The block, as it was while it lived.
+        /// The entry of the block while it was live.
         block: Record,
-        /// Where it was allocated.
+        /// The place of the allocation.
         allocated: Option<Stack>,
-        /// Who freed it first.
+        /// The first free.
         freed: FreedBlock,
-        /// Where that was.
+        /// The place of the first free.
         freed_at: Option<Stack>,
     },
-    /// The caller names another size than was asked for.
+    /// The caller names a size that differs from the requested one.
     #[error(
         "wrong size in the free of {address:#x}: {given} B given for {}",
         Block(.block, .at.as_ref())
@@ -61,16 +61,16 @@ pub enum WrongFree {
     WrongSize {
         /// The address.
         address: usize,
-        /// Bytes asked for when it was allocated.
+        /// The bytes that were requested at the allocation.
         allocated: usize,
-        /// Bytes that the free names.
+        /// The bytes that the free names.
         given: usize,
-        /// The block, which is still in its owner's hands.
+        /// The block, which its owner still holds.
         block: Record,
-        /// Where it was allocated.
+        /// The place of the allocation.
         at: Option<Stack>,
     },
-    /// The caller names another alignment than was asked for.
+    /// The caller names an alignment that differs from the requested one.
     #[error(
         "wrong alignment in the free of {address:#x}: {given} given, {allocated} asked for, {}",
         Block(.block, .at.as_ref())
@@ -78,30 +78,31 @@ pub enum WrongFree {
     WrongAlign {
         /// The address.
         address: usize,
-        /// The alignment asked for when it was allocated.
+        /// The alignment that was requested at the allocation.
         allocated: usize,
         /// The alignment that the free names.
         given: usize,
-        /// The block, which is still in its owner's hands.
+        /// The block, which its owner still holds.
         block: Record,
-        /// Where it was allocated.
+        /// The place of the allocation.
         at: Option<Stack>,
     },
-    /// Bytes around the block were written that are not its caller's. Told when it is freed, by a pool that
-    /// [guards](crate::PoolBuilder::guard) its blocks; it was taken back all the same.
+    /// Bytes next to the block were overwritten. A pool that [guards](crate::PoolBuilder::guard) its blocks reports
+    /// this at the free. The block is freed nevertheless.
     #[error("{} of the block at {address:#x}: {}", Offset(*.offset, .block.requested), Block(.block, .at.as_ref()))]
     Overrun {
         /// The address.
         address: usize,
-        /// The first byte that was written, from the block's first: below nothing, or the bytes asked for and more.
+        /// The offset of the first overwritten byte from the start of the block. It is negative, or at least the
+        /// requested bytes.
         offset: isize,
-        /// The block, as it was while it lived.
+        /// The entry of the block while it was live.
         block: Record,
-        /// Where it was allocated.
+        /// The place of the allocation.
         at: Option<Stack>,
     },
-    /// The block was written to after it had been freed. Told when its pages leave quarantine, by a pool that
-    /// [guards](crate::PoolBuilder::guard) its blocks, where they could not be closed.
+    /// The block was written after its free. A pool that [guards](crate::PoolBuilder::guard) its blocks reports this
+    /// when the pages leave quarantine, if they could not be protected.
     #[error(
         "use after free: byte {offset} of the block at {address:#x} was written: {}, freed by thread {}{}",
         Block(.block, .allocated.as_ref()), .freed.thread, By(.freed.tag, .freed_at.as_ref())
@@ -109,20 +110,20 @@ pub enum WrongFree {
     UsedAfterFree {
         /// The address.
         address: usize,
-        /// The first byte that was written, from the block's first.
+        /// The offset of the first overwritten byte from the start of the block.
         offset: isize,
-        /// The block, as it was while it lived.
+        /// The entry of the block while it was live.
         block: Record,
-        /// Where it was allocated.
+        /// The place of the allocation.
         allocated: Option<Stack>,
-        /// Who freed it.
+        /// The free.
         freed: FreedBlock,
-        /// Where that was.
+        /// The place of the free.
         freed_at: Option<Stack>,
     },
 }
 
-/// Where something was written that is no part of a block of so many bytes.
+/// Formats the position of a write outside of a block of the given size.
 struct Offset(isize, usize);
 
 impl fmt::Display for Offset {
@@ -138,7 +139,7 @@ impl fmt::Display for Offset {
     }
 }
 
-/// A block and its allocation, in words.
+/// Formats a block and its allocation.
 struct Block<'a>(&'a Record, Option<&'a Stack>);
 
 impl fmt::Display for Block<'_> {
@@ -153,7 +154,7 @@ impl fmt::Display for Block<'_> {
     }
 }
 
-/// A tag, and the innermost frame of the program.
+/// Formats a tag and the innermost frame of the program.
 pub(crate) struct By<'a>(pub(crate) Tag, pub(crate) Option<&'a Stack>);
 
 impl fmt::Display for By<'_> {
@@ -168,7 +169,7 @@ impl fmt::Display for By<'_> {
     }
 }
 
-/// Says what is wrong, after the locks are let go.
+/// Makes the error, after the locks are released.
 #[cold]
 pub(super) fn wrong_free(
     ledger: &Ledger,
