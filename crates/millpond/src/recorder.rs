@@ -51,42 +51,42 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Why there is no recording, or no more of it.
+/// The error of a recording that could not begin or continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// A process has one at a time.
+    /// The process already has a recording.
     #[error("this process is recorded already, to {path}: stop that recording first")]
     Recording {
-        /// Where to.
+        /// The path of that recording.
         path: PathBuf,
     },
-    /// The file could not be made.
+    /// The file could not be created.
     #[error("{path} cannot be written: {source}")]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// The system's reason.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file could not be written further. What was written before can be read.
+    /// The file could not be written further. The part that was written before can be read.
     #[error(transparent)]
     Write(#[from] RecordingError),
-    /// There is no thread to write it.
+    /// The thread that writes the file could not be started.
     #[error("no thread could be made to write the recording: {0}")]
     Thread(std::io::Error),
-    /// There is no memory left to write it in.
+    /// The memory for writing the file could not be allocated.
     #[error("there is no memory left to write {path} in")]
     NoMemory {
-        /// Which file.
+        /// The path.
         path: PathBuf,
     },
-    /// The thread that writes has ended without a word.
+    /// The writing thread panicked.
     #[error("the thread that writes the recording has panicked; the file can be read up to there")]
     Panicked,
 }
 
-/// How a recording is made.
+/// The settings of a recording.
 #[derive(Clone, Debug)]
 pub struct RecorderBuilder {
     ring_bytes: usize,
@@ -96,41 +96,41 @@ pub struct RecorderBuilder {
 }
 
 impl RecorderBuilder {
-    /// Room for what one thread has told and is not written yet; 4 MiB unless something else is said, of which a thread takes as
-    /// much as it needs. More loses less of a sudden burst on a machine that is busy.
+    /// Sets the size of a thread's buffer for events that are not written yet. The default is 4 MiB, of which a thread
+    /// allocates only what it needs. A larger buffer loses fewer events of a burst on a busy machine.
     #[must_use]
     pub fn ring_bytes(mut self, bytes: usize) -> Self {
         self.ring_bytes = bytes;
         self
     }
 
-    /// Which allocations have their stacks written down: none unless something else is said.
+    /// Sets which allocations are recorded with their stacks. The default is none.
     #[must_use]
     pub fn stacks(mut self, stacks: RecordStacks) -> Self {
         self.stacks = stacks;
         self
     }
 
-    /// How often the sums of pools, devices and the process are written down: each tenth of a second unless something else is
-    /// said, or never.
+    /// Sets the interval at which the sums of pools, devices and the process are recorded. The default is a tenth of a
+    /// second. The sums can also be disabled.
     #[must_use]
     pub fn sums_every(mut self, every: Option<Duration>) -> Self {
         self.sums_every = every.map(|every| every.max(Duration::from_millis(1)));
         self
     }
 
-    /// A fact about the run that goes into the file, as its `rank` or its `commit`.
+    /// Adds a fact about the run to the file, such as its `rank` or its `commit`.
     #[must_use]
     pub fn fact(mut self, name: &str, value: &str) -> Self {
         self.facts.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Records all pools of this process from here on, those included that are made later. `%p` in the path is the number of the
-    /// process.
+    /// Starts recording all pools of this process, including those that are made later. `%p` in the path stands for the
+    /// process id.
     ///
     /// # Errors
-    /// There is a recording already, or no file or thread.
+    /// Returns an error if the process already has a recording, or if the file or the thread cannot be created.
     pub fn start(self, path: impl AsRef<Path>) -> Result<Recorder, RecordError> {
         let _quiet = quiet();
         let path = with_process(path.as_ref());
@@ -168,7 +168,7 @@ impl RecorderBuilder {
             bytes: 0,
         };
         let mut writer = Writer::new(file, &facts)?;
-        // Killed from here on it leaves a file that opens.
+        // If the process is killed after this point, the file can still be opened.
         writer.flush()?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let session = Arc::new(Session::new(number, self.ring_bytes, self.stacks));
@@ -188,7 +188,7 @@ impl RecorderBuilder {
     }
 }
 
-/// A recording, until it is stopped or dropped.
+/// A running recording. It ends when it is stopped or dropped.
 ///
 /// ```
 /// use millpond::{Pool, Recorder};
@@ -207,22 +207,22 @@ impl RecorderBuilder {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Any program that uses the library with this feature is recorded where the environment variable `MILLPOND_RECORD` says so:
-/// `MILLPOND_RECORD=run.mpr`, or with settings after the path, `run.%p.mpr,stacks=512K,sums=100ms,ring=4M`.
+/// A program that uses the library with this feature is also recorded if the environment variable `MILLPOND_RECORD` is
+/// set: `MILLPOND_RECORD=run.mpr`, or with settings after the path, `run.%p.mpr,stacks=512K,sums=100ms,ring=4M`.
 #[derive(Debug)]
 #[must_use = "the recording ends when this is dropped"]
 pub struct Recorder(());
 
 impl Recorder {
-    /// Records all pools of this process, without stacks; see [`RecorderBuilder::start`].
+    /// Starts recording all pools of this process, without stacks. See [`RecorderBuilder::start`].
     ///
     /// # Errors
-    /// There is a recording already, or no file or thread.
+    /// Returns an error if the process already has a recording, or if the file or the thread cannot be created.
     pub fn start(path: impl AsRef<Path>) -> Result<Self, RecordError> {
         Self::builder().start(path)
     }
 
-    /// A recording with settings.
+    /// Returns a builder with the default settings.
     #[must_use]
     pub fn builder() -> RecorderBuilder {
         RecorderBuilder {
@@ -233,15 +233,15 @@ impl Recorder {
         }
     }
 
-    /// Names this moment in the recording.
+    /// Marks this moment in the recording with a text.
     pub fn mark(&self, text: &str) {
         mark(text);
     }
 
-    /// Ends the recording. Answers what it came to, when all of it is in the file.
+    /// Stops the recording. Returns its report when the file is complete.
     ///
     /// # Errors
-    /// The file could not be written.
+    /// Returns an error if the file could not be written.
     pub fn stop(self) -> Result<RecordReport, RecordError> {
         std::mem::forget(self);
         stop()
@@ -256,33 +256,34 @@ impl Drop for Recorder {
     }
 }
 
-/// Names this moment in the recording of this process, if there is one.
+/// Marks this moment in the recording of this process, if there is one.
 pub fn mark(text: &str) {
     if let Some(session) = session() {
         session.mark(text);
     }
 }
 
-/// A step of a repeating program begins, as one of training: recordings are compared and searched for growth step by step.
+/// Marks the beginning of a step of a repeating program, such as training. Recordings are compared step by step and
+/// searched for growth from step to step.
 pub fn step(number: u64) {
     if let Some(session) = session() {
         session.step(number);
     }
 }
 
-/// What there is of a recording while it runs.
+/// The parts of a running recording.
 struct Running {
     session: Arc<Session>,
     thread: JoinHandle<Result<RecordReport, RecordError>>,
     path: PathBuf,
-    /// A child of a fork is not recorded: the thread that writes is its parent's.
+    /// The process that is recorded. A child of a fork is not, because the writing thread belongs to its parent.
     process: u32,
 }
 
 /// The recordings of this process.
 struct Recordings {
     running: Option<Running>,
-    /// Those that are about to end: pools may still tell them.
+    /// Sessions that are about to end. Pools may still send events to them.
     ending: Vec<Arc<Session>>,
 }
 
@@ -293,7 +294,7 @@ static CURRENT: Ranked<Recordings> = Ranked::new(
         ending: Vec::new(),
     },
 );
-/// Whether there is one, to be looked at without a lock.
+/// True if there is a recording. It is read without a lock.
 static RECORDS: AtomicBool = AtomicBool::new(false);
 
 static FORKS: Participant = Participant::new(Rank::Recording, || Box::new(NoRecording(CURRENT.lock())));
@@ -303,12 +304,13 @@ fn current() -> Locked<'static, Recordings> {
     CURRENT.lock()
 }
 
-/// No recording begins or ends while this is held, around a fork.
+/// While this is held, around a fork, no recording begins or ends.
 struct NoRecording(Locked<'static, Recordings>);
 
 impl Resting for NoRecording {
-    /// Ends all recordings in the child of a fork, where no thread writes them. No part of a recording is dropped: threads that
-    /// exist only in the parent may have been changing it and may have held its locks. Nothing asks for these locks any more.
+    /// Ends all recordings in the child of a fork, where no thread writes them. No part of a recording is dropped,
+    /// because threads that exist only in the parent may have been changing it or may have held its locks. These locks
+    /// are not used any more.
     fn forget_others(&mut self) {
         RECORDS.store(false, Ordering::Release);
         if let Some(running) = self.0.running.take() {
@@ -337,8 +339,8 @@ fn session() -> Option<Arc<Session>> {
         .map(|running| Arc::clone(&running.session))
 }
 
-/// Has a new pool recorded, if there is a recording. Also where the environment asks for one and nobody has begun it. Under no
-/// lock of a pool.
+/// Adds a new pool to the recording, if there is one. Starts the recording that the environment requests, if that has
+/// not happened yet. The caller holds no lock of a pool.
 pub(crate) fn attach(pool: &dyn LivePool) {
     snapshot::look_at_environment();
     setting::begin_by_environment();
@@ -347,7 +349,7 @@ pub(crate) fn attach(pool: &dyn LivePool) {
     }
 }
 
-/// The same of a device's pool.
+/// Does the same for a device's pool.
 #[cfg(feature = "cuda")]
 pub(crate) fn sink_for(pool: &PoolLabel) -> Option<Sink> {
     snapshot::look_at_environment();
@@ -400,7 +402,7 @@ fn stop() -> Result<RecordReport, RecordError> {
     report
 }
 
-/// Has a recording closed when the process ends.
+/// Registers an exit handler that completes the recording.
 fn watch_exit() {
     extern "C" fn close() {
         let closed = std::panic::catch_unwind(|| {
@@ -410,17 +412,17 @@ fn watch_exit() {
                 os::say(&format!("millpond: {error}\n"));
             }
         });
-        // What a panic carries may panic when it is dropped.
+        // The payload of a panic may panic when it is dropped.
         std::mem::forget(closed);
     }
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if !REGISTERED.swap(true, Ordering::Relaxed) {
-        // Where there is no room for it the end of the file is missing, as of a process that is killed.
+        // If the handler cannot be registered, the end of the file is missing, as after a kill.
         os::at_exit(close);
     }
 }
 
-/// Where this process is recorded to, if it is. Waits for nobody.
+/// Returns the path of this process's recording, if there is one. Does not block.
 fn recorded_to() -> Option<PathBuf> {
     let current = CURRENT.try_lock()?;
     let running = current.running.as_ref()?;
@@ -434,7 +436,7 @@ fn with_process(path: &Path) -> PathBuf {
     }
 }
 
-/// What is known of this run.
+/// Returns the known facts about this run.
 fn facts() -> Vec<(String, String)> {
     let mut facts = vec![("pid".to_owned(), process::id().to_string())];
     let mut add =

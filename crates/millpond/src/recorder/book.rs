@@ -1,5 +1,5 @@
-//! What is told, in order, becomes rows: allocations get serial numbers, frees the facts of their allocations, and every number is
-//! defined before it is used.
+//! Converts ordered events to rows. Allocations get serial numbers, frees repeat the facts of their allocations, and
+//! every number is defined before its use.
 
 use crate::event::PoolLabel;
 use crate::memory::MemoryKind;
@@ -10,16 +10,18 @@ use hashbrown::HashMap;
 use millpond_trace::recording::{Gauge, Kind, RecordingError, Row, Writer};
 use std::io::Write;
 
-/// Rows between two keyframes at the least: what has to be walked to know what was live at any time.
+/// The minimum number of rows between two keyframes. This bounds how many rows must be read to find the live blocks at
+/// any time.
 const APART: u64 = 1 << 20;
-/// Rows between two keyframes for each live block, so that keyframes are a small part of the file.
+/// The minimum number of rows between two keyframes for each live block, so that keyframes are a small part of the
+/// file.
 const APART_EACH: u64 = 8;
-/// Stacks that are told apart.
+/// The maximum number of distinct stacks.
 const STACKS: usize = 1 << 20;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 
-/// How much there is of something, of a pool, or of a device where no pool is named.
+/// Sums of a pool, or of a device if no pool is named.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
     pub(super) gauge: Gauge,
@@ -28,21 +30,21 @@ pub(super) struct Measured {
     pub(super) bytes: u64,
 }
 
-/// See the module.
+/// The state of the conversion.
 pub(super) struct Book<W: Write> {
     writer: Writer<W>,
-    /// When the recording began, on the process's clock.
+    /// The beginning of the recording on the process's clock.
     start: u64,
-    /// The rows of live blocks' allocations, by pool and address.
+    /// The rows of the live blocks' allocations, by pool and address.
     live: Map<(u32, u64), Row>,
     newest: u64,
-    /// The time of the last row, which is that of whatever is said between two events.
+    /// The time of the last row, which other rows between two events also use.
     last: u64,
-    /// Which tags are defined, by number.
+    /// The defined tags, by number.
     tags: Vec<bool>,
     stacks: Map<Box<[u64]>, u32>,
     next_keyframe: u64,
-    /// Events so far, and those that are missing.
+    /// The number of events so far. The lost events are counted beside it.
     pub(super) events: u64,
     pub(super) lost: u64,
 }
@@ -67,7 +69,7 @@ impl<W: Write> Book<W> {
         time.saturating_sub(self.start)
     }
 
-    /// Enters what a thread told, with the addresses of its stack.
+    /// Enters an event of a thread with the addresses of its stack.
     #[inline]
     pub(super) fn enter(
         &mut self,
@@ -137,7 +139,7 @@ impl<W: Write> Book<W> {
             ..row
         };
         if let Some(before) = self.live.insert((row.pool, row.address), row) {
-            // Two blocks are never in one place: the free of the first was lost.
+            // Two blocks never have one address at a time, so the free of the first block was lost.
             self.writer.push(&end_of(&before, row.time, 0, 0))?;
         }
         self.writer.push(&row)
@@ -149,7 +151,7 @@ impl<W: Write> Book<W> {
             Some(block) => self
                 .writer
                 .push(&end_of(&block, row.time, row.thread, row.stream)),
-            // Allocated before the recording began, or lost.
+            // The block was allocated before the recording began, or its allocation was lost.
             None => self.writer.push(&Row {
                 kind: Kind::Free,
                 id: 0,
@@ -159,7 +161,7 @@ impl<W: Write> Book<W> {
         }
     }
 
-    /// The number of a stack, which is defined where it is new; 0 where there is none, or there are too many.
+    /// Returns the number of a stack and defines a new stack. Returns 0 for no stack or if there are too many.
     pub(super) fn stack(&mut self, stack: &[u64]) -> Result<u32, RecordingError> {
         if stack.is_empty() {
             return Ok(0);
@@ -203,7 +205,7 @@ impl<W: Write> Book<W> {
         self.writer.say(&row, Some(Tag::of_number(tag).name()), None)
     }
 
-    /// Says what a number is called that no tag of the process has.
+    /// Defines the name of a tag number that is not a tag of the process.
     pub(super) fn say_tag(&mut self, tag: u32, name: &str) -> Result<(), RecordingError> {
         let row = Row {
             tag,
@@ -212,17 +214,17 @@ impl<W: Write> Book<W> {
         self.writer.say(&row, Some(name), None)
     }
 
-    /// Enters a row as it is.
+    /// Enters a row unchanged.
     pub(super) fn push(&mut self, row: &Row) -> Result<(), RecordingError> {
         self.writer.push(row)
     }
 
-    /// The same with words.
+    /// Enters a row with a text.
     pub(super) fn say(&mut self, row: &Row, text: &str) -> Result<(), RecordingError> {
         self.writer.say(row, Some(text), None)
     }
 
-    /// Says what a pool's number means.
+    /// Defines a pool's number.
     pub(super) fn define_pool(&mut self, pool: &PoolLabel) -> Result<(), RecordingError> {
         let (memory, device) = match pool.kind {
             MemoryKind::Host => ("host", -1),
@@ -234,13 +236,13 @@ impl<W: Write> Book<W> {
             pool: pool.id as u32,
             ..Row::new(Kind::DefinePool, self.last)
         };
-        // One a line.
+        // A name is one line.
         let name = pool.name.replace('\n', " ");
         let text = format!("{memory}\n{name}\n{}", pool.policy);
         self.writer.say(&row, Some(&text), Some(&[device as u64]))
     }
 
-    /// Says what a thread is called.
+    /// Defines the name of a thread.
     pub(super) fn define_thread(&mut self, thread: u32, name: &str) -> Result<(), RecordingError> {
         let row = Row {
             thread,
@@ -249,7 +251,7 @@ impl<W: Write> Book<W> {
         self.writer.say(&row, Some(name), None)
     }
 
-    /// Says where code is.
+    /// Defines a code module.
     pub(super) fn define_module(&mut self, module: &super::modules::Module) -> Result<(), RecordingError> {
         let row = Row {
             address: module.address,
@@ -260,7 +262,7 @@ impl<W: Write> Book<W> {
         self.writer.say(&row, Some(&text), Some(&[module.base]))
     }
 
-    /// Says that events are missing.
+    /// Enters the number of lost events.
     pub(super) fn lose(&mut self, lost: Lost, thread: u32) -> Result<(), RecordingError> {
         self.lost += lost.events;
         self.writer.push(&Row {
@@ -272,7 +274,7 @@ impl<W: Write> Book<W> {
         })
     }
 
-    /// Says how much there was of something at a time.
+    /// Enters sums with their time.
     pub(super) fn measured(&mut self, measured: &Measured, time: u64) -> Result<(), RecordingError> {
         self.last = self.since_start(time);
         self.writer.push(&Row {
@@ -284,7 +286,7 @@ impl<W: Write> Book<W> {
         })
     }
 
-    /// All live blocks.
+    /// Enters a keyframe with all live blocks.
     fn keyframe(&mut self) -> Result<(), RecordingError> {
         let blocks = self.live.len() as u64;
         self.writer.push(&Row {
@@ -301,7 +303,7 @@ impl<W: Write> Book<W> {
         Ok(())
     }
 
-    /// What is entered can be read from here on.
+    /// Flushes the file, so that all entered rows can be read.
     pub(super) fn flush(&mut self) -> Result<(), RecordingError> {
         self.writer.flush()
     }
@@ -312,7 +314,7 @@ impl<W: Write> Book<W> {
     }
 }
 
-/// A free repeats what its allocation says.
+/// Makes the row of a free from the row of its allocation.
 fn end_of(block: &Row, time: u64, thread: u32, stream: u32) -> Row {
     Row {
         kind: Kind::Free,

@@ -57,7 +57,7 @@ fn check_replaceable(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Whether a file that starts like this is a recording: a stream of Arrow whose schema names our version.
+/// Returns true if a file with this start is a recording: an Arrow stream whose schema names this library's version.
 fn is_recording(start: &[u8]) -> bool {
     let version = b"millpond.version";
     start.starts_with(&[0xff; 4]) && start.windows(version.len()).any(|bytes| bytes == version)

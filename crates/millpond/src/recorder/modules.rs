@@ -1,22 +1,23 @@
-//! Which code is where in this process: what addresses on stacks are of, for whoever looks them up later.
+//! Lists the code modules of this process, so that addresses on stacks can be resolved later.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
-/// A file of code, as the process has it.
+/// A code file that is mapped in the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Module {
-    /// Its first address.
+    /// The first address of its code.
     pub(super) address: u64,
     pub(super) bytes: u64,
-    /// Where its first byte would be.
+    /// The address at which its first byte would be.
     pub(super) base: u64,
     pub(super) path: String,
-    /// In hexadecimal digits; empty where it has none.
+    /// The build id in hexadecimal digits, or empty if there is none.
     pub(super) build_id: String,
 }
 
-/// All code that comes from files, in order of addresses; none where the system does not say.
+/// Returns all code modules that come from files, sorted by address. The list is empty if the system does not provide
+/// it.
 pub(super) fn all() -> Vec<Module> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut modules: Vec<Module> = Vec::new();
@@ -31,14 +32,14 @@ pub(super) fn all() -> Vec<Module> {
     modules
 }
 
-/// A line of the list of mappings, if code of a file is there.
+/// Parses a line of the list of mappings, if it describes code of a file.
 fn line(line: &str) -> Option<Module> {
     let mut fields = line.split_ascii_whitespace();
     let (from, to) = fields.next()?.split_once('-')?;
     let rights = fields.next()?;
     let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
     let path = line.split_ascii_whitespace().nth(5)?;
-    // A path may have spaces in it.
+    // A path may contain spaces.
     let path = line.get(line.find(path)?..)?;
     if !rights.contains('x') || !path.starts_with('/') {
         return None;
@@ -56,14 +57,14 @@ fn line(line: &str) -> Option<Module> {
     })
 }
 
-/// The build id in a file's notes.
+/// Reads the build id from a file's notes.
 fn build_id(path: &str) -> Option<String> {
     const MOST: usize = 64 << 10;
     const NOTE: u32 = 4;
     let mut file = File::open(path).ok()?;
     let mut header = [0; 64];
     file.read_exact(&mut header).ok()?;
-    // Of this kind of machine: 64 bits, the low byte first.
+    // The format of this machine: 64 bits, little-endian.
     if !header.starts_with(&[0x7f, b'E', b'L', b'F', 2, 1]) {
         return None;
     }
@@ -86,7 +87,7 @@ fn build_id(path: &str) -> Option<String> {
     None
 }
 
-/// Of notes one after another, the one that is a build id.
+/// Finds the build id in a sequence of notes.
 fn id_in(mut notes: &[u8]) -> Option<String> {
     const BUILD_ID: u32 = 3;
     loop {

@@ -1,8 +1,8 @@
-//! The thread that writes: takes what all threads told, in the order of its times, and enters it in the book.
+//! The writing thread. It takes the events of all threads, sorts them by time, and enters them in the book.
 //!
-//! Threads tell on rings of their own, so the order between them has to be found again. An event may be taken once no other can
-//! come before it: each thread reads the time of an event after it has marked its ring as busy, so an event that is not there
-//! yet is later than the last look at which its ring was not busy.
+//! Each thread writes events to its own ring, so the order between threads has to be reconstructed. An event can be
+//! taken once no earlier event can still arrive. A thread marks its ring as busy before it reads the time of an event.
+//! An event that is not in the ring yet is therefore later than the last check at which the ring was not busy.
 
 use super::RecordError;
 use super::book::{Book, Measured};
@@ -19,54 +19,54 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a mark on a ring may take to be seen by this thread, and more.
+/// An upper bound for the delay until this thread sees that a ring is busy, in nanoseconds.
 const HOLD: u64 = 200_000;
-/// The time between two looks while there is something to do, and while there is not.
+/// The interval between two checks while there are events, and while there are none.
 const AT_WORK: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(25);
-/// What was told so long ago can be read from the file.
+/// Events older than this are flushed to the file, in nanoseconds.
 const FLUSH: u64 = 200_000_000;
-/// The longest that a thread is waited for which is in the middle of telling something, at the end.
+/// The longest wait at the end for a thread that is writing an event, in nanoseconds.
 const PATIENCE: u64 = 500_000_000;
 
-/// What a recording came to.
+/// The report of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordReport {
-    /// Events in the file.
+    /// The number of events in the file.
     pub events: u64,
-    /// Events that had no room on their way, which the file says as well.
+    /// The number of events that did not fit in a ring. The file contains this number too.
     pub lost: u64,
-    /// Bytes of the file.
+    /// The bytes of the file.
     pub bytes: u64,
 }
 
-/// A ring, and how far it was seen.
+/// A ring and the progress of reading it.
 struct Known {
     taker: Taker,
-    /// When it was last seen not to be busy.
+    /// The time of the last check at which it was not busy.
     quiet: u64,
     lost: Lost,
 }
 
-/// See the module.
+/// The state of the writing thread.
 pub(super) struct Scribe<W: Write> {
     session: Arc<Session>,
     book: Book<Counted<W>>,
     rings: Vec<Known>,
     late: Lost,
-    /// The time between two looks at the pools' sums; none where nobody wants to know.
+    /// The interval of the pools' sums, or `None` if they are not recorded.
     every: Option<u64>,
     next_look: u64,
-    /// What they were at a time up to which not all events are entered yet.
+    /// The last sums, with a time up to which not all events are entered yet.
     measured: Option<(u64, Vec<Measured>)>,
     next_flush: u64,
-    /// Code that is defined, by address.
+    /// The base addresses of the code modules that are defined.
     modules: HashSet<u64>,
     stack: Vec<u64>,
 }
 
-/// Counts what is written.
+/// A writer that counts its bytes.
 #[derive(Debug)]
 pub(super) struct Counted<W> {
     pub(super) inner: W,
@@ -106,7 +106,7 @@ impl<W: Write> Scribe<W> {
         }
     }
 
-    /// Writes until the recording is stopped, or cannot be written.
+    /// Writes until the recording is stopped or a write fails.
     pub(super) fn run(mut self) -> Result<RecordReport, RecordError> {
         let _quiet = quiet();
         let written = self.write();
@@ -134,7 +134,7 @@ impl<W: Write> Scribe<W> {
         }
     }
 
-    /// Writes what there is by now.
+    /// Writes the events that are available now.
     fn look(&mut self) -> Result<bool, RecordingError> {
         let now = now();
         self.meet()?;
@@ -155,7 +155,7 @@ impl<W: Write> Scribe<W> {
         Ok(any)
     }
 
-    /// Nobody begins to tell anything any more.
+    /// Writes the remaining events. No thread begins a new event any more.
     fn end(&mut self) -> Result<(), RecordingError> {
         let until = now().saturating_add(PATIENCE);
         while self.rings.iter().any(|known| known.taker.ring.is_busy()) && now() < until {
@@ -171,7 +171,7 @@ impl<W: Write> Scribe<W> {
         self.define_code()
     }
 
-    /// Enters all events up to a time, and what was measured among them.
+    /// Enters all events up to a time, and the sums between them.
     fn merge_and_say(&mut self, limit: u64) -> Result<bool, RecordingError> {
         let mut any = false;
         if let Some((time, measured)) = self.measured.take_if(|(time, _)| *time <= limit) {
@@ -183,7 +183,7 @@ impl<W: Write> Scribe<W> {
         Ok(self.merge(limit)? || any)
     }
 
-    /// Pools and threads that have come since.
+    /// Adds new pools and threads.
     fn meet(&mut self) -> Result<(), RecordingError> {
         for pool in self.session.new_pools() {
             self.book.define_pool(&pool)?;
@@ -200,7 +200,7 @@ impl<W: Write> Scribe<W> {
         Ok(())
     }
 
-    /// Up to when nothing can be told any more that is not there.
+    /// Returns the time up to which all events have arrived.
     fn limit(&mut self, now: u64) -> u64 {
         for known in &mut self.rings {
             if !known.taker.ring.is_busy() {
@@ -218,7 +218,7 @@ impl<W: Write> Scribe<W> {
             known.taker.look();
         }
         loop {
-            // The ring with the earliest event, and when another one has to be looked at.
+            // The ring with the earliest event, and the time at which another ring is next.
             let (mut first, mut first_time, mut other) = (None, u64::MAX, u64::MAX);
             for (at, known) in self.rings.iter().enumerate() {
                 let Some(time) = known.taker.time() else { continue };
@@ -266,7 +266,7 @@ impl<W: Write> Scribe<W> {
         Ok(())
     }
 
-    /// Says where code is that came since, if stacks are written down.
+    /// Defines new code modules, if stacks are recorded.
     fn define_code(&mut self) -> Result<(), RecordingError> {
         if !self.session.has_stacks() {
             return Ok(());
@@ -280,7 +280,8 @@ impl<W: Write> Scribe<W> {
     }
 }
 
-/// What pools have by their own accounts, which are exact whatever was lost; and the process and the devices; and when that was.
+/// Returns the sums of the pools, the process and the devices, and their time. Pools count exactly, independent of lost
+/// events.
 pub(super) fn measure() -> (u64, Vec<Measured>) {
     let mut measured = Vec::new();
     let mut with_pools = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! The environment variable that has a process recorded.
+//! The environment variable that starts a recording.
 
 use super::{RecordStacks, Recorder, RecorderBuilder};
 use crate::os;
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 const VARIABLE: &str = "MILLPOND_RECORD";
 
-/// A setting that cannot be understood.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "MILLPOND_RECORD: {part:?} is no setting; give a path and after it, if you like, stacks=512K (or all, or none), sums=100ms (or none), ring=4M, as in run.%p.mpr,stacks=512K"
 )]
 pub struct RecordSettingError {
-    /// What it is.
+    /// The invalid part.
     pub part: String,
 }
 
-/// Begins a recording if the environment asks for one, once in the life of a process.
+/// Starts the recording that the environment requests, at most once in a process.
 pub(super) fn begin_by_environment() {
     static LOOKED: AtomicBool = AtomicBool::new(false);
     if LOOKED.load(Ordering::Relaxed) || LOOKED.swap(true, Ordering::AcqRel) {
@@ -34,13 +34,13 @@ pub(super) fn begin_by_environment() {
         Err(error) => Err(error.to_string()),
     };
     match begun {
-        // Until the process ends.
+        // The recording runs until the process ends.
         Ok(recorder) => std::mem::forget(recorder),
         Err(error) => os::say(&format!("millpond: nothing is recorded: {error}\n")),
     }
 }
 
-/// A path, and how it is recorded to.
+/// Parses a path and the settings of the recording.
 fn parse(value: &str) -> Result<(&str, RecorderBuilder), RecordSettingError> {
     let mut parts = value.split(',');
     let path = parts.next().unwrap_or_default();
@@ -74,7 +74,7 @@ fn parse(value: &str) -> Result<(&str, RecorderBuilder), RecordSettingError> {
     Ok((path, builder))
 }
 
-/// A number of bytes, as in `512K`.
+/// Parses a number of bytes, such as `512K`.
 fn bytes(text: &str) -> Option<u64> {
     millpond_engine::parse_size(text).ok()
 }

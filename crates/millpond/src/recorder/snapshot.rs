@@ -1,4 +1,4 @@
-//! Snapshots: what all pools hold at one moment, as a recording of that moment.
+//! Snapshots: recordings of one moment with the blocks of all pools.
 //!
 //! ```text
 //!   state     what each pool holds, by its account, its placement or its sums
@@ -7,9 +7,9 @@
 //!   refused   snapshots by themselves, when memory has run out
 //! ```
 //!
-//! Nothing is asked of a pool: what a snapshot needs comes from mappings of its own, and where a pool is the program's allocator,
-//! from the arena that pools have their tables in. Locks are taken one pool after the other and in their order, and nothing is
-//! written while one is held.
+//! A snapshot does not allocate from a pool. It uses its own mappings, and if a pool is the program's allocator, the
+//! arena that contains the tables of pools. The locks of pools are taken one after the other in their order, and
+//! nothing is written while one is held.
 
 mod refused;
 mod room;
@@ -33,33 +33,35 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a file may take, unless something else is said.
+/// The default for the bytes of a file.
 const MOST_BYTES: u64 = 64 << 20;
-/// What the writer of a file needs at once.
+/// The memory that the writer of a file needs at one time.
 const TO_WRITE: usize = 32 << 20;
 
-/// What a snapshot came to.
+/// The report of a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnapshotReport {
-    /// Blocks that are listed one by one.
+    /// The number of blocks that are listed individually.
     pub blocks: u64,
-    /// Their bytes.
+    /// The bytes of these blocks.
     pub bytes: u64,
-    /// Blocks that are in sums: the smaller ones of too many, and those that pools keep no account of.
+    /// The number of blocks that are only part of sums: the smaller ones if there are too many, and those of pools
+    /// without an account.
     pub summed_blocks: u64,
-    /// Their bytes.
+    /// The bytes of these blocks.
     pub summed_bytes: u64,
-    /// Bytes of the file.
+    /// The bytes of the file.
     pub file_bytes: u64,
 }
 
-/// Writes down what all pools of this process hold now, as a recording of one moment: `millpond report`, `convert`, `diff` and
-/// `view` open it as any other. `%p` in the path is the number of the process.
+/// Writes the current contents of all pools of this process as a recording of one moment. `millpond report`, `convert`,
+/// `diff` and `view` open it like any recording. `%p` in the path stands for the process id.
 ///
-/// Blocks come from the pools' [accounts](crate::Pool::track): where, how large, whose tag, which thread, and as far as the account
-/// has them their stacks and times. Of a pool without one the larger blocks are known by their places, and the others in one sum.
-/// Every pool's sums are exact either way; what is not listed block by block has a tag that says how many blocks it stands for.
+/// Blocks come from the pools' [accounts](crate::Pool::track), with address, size, tag, thread, and with stack and time
+/// if the account stores them. Without an account, large blocks are listed by address and the others as one total. The
+/// sums of each pool are exact in both cases. A row that stands for several blocks has a tag that contains their
+/// number.
 ///
 /// ```
 /// use millpond::{Pool, Tracking};
@@ -77,12 +79,12 @@ pub struct SnapshotReport {
 /// ```
 ///
 /// # Errors
-/// The file could not be written, or there is no memory to do it in.
+/// Returns an error if the file could not be written or memory is short.
 pub fn snapshot(path: impl AsRef<Path>) -> Result<SnapshotReport, RecordError> {
     Snapshots::new().write(path)
 }
 
-/// How snapshots are made, when they are asked for and when memory has run out.
+/// The settings of snapshots, both of requested ones and of those after out-of-memory errors.
 ///
 /// ```
 /// use millpond::Snapshots;
@@ -111,7 +113,7 @@ impl Default for Snapshots {
 }
 
 impl Snapshots {
-    /// As [`snapshot`] makes them.
+    /// Returns the settings that [`snapshot`] uses.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -122,39 +124,39 @@ impl Snapshots {
         }
     }
 
-    /// What a file may take, about; 64 MiB unless something else is said, which is room for a million blocks. The largest blocks
-    /// come first; the others are added up by pool and tag, and the file says so.
+    /// Sets the approximate maximum size of a file. The default is 64 MiB, which is enough for a million blocks. The
+    /// largest blocks are listed. The others are added up by pool and tag, and the file states that.
     #[must_use]
     pub fn most_bytes(mut self, bytes: u64) -> Self {
         self.most_bytes = bytes;
         self
     }
 
-    /// How many files are written by themselves in the life of a process; 8 unless something else is said.
+    /// Sets how many files are written automatically in the lifetime of a process. The default is 8.
     #[must_use]
     pub fn most_files(mut self, files: u32) -> Self {
         self.most_files = files;
         self
     }
 
-    /// The time between two of them at the least; a minute unless something else is said.
+    /// Sets the minimum time between two automatic files. The default is a minute.
     #[must_use]
     pub fn every(mut self, every: Duration) -> Self {
         self.every = every;
         self
     }
 
-    /// A fact about the run that goes into the file.
+    /// Adds a fact about the run to the file.
     #[must_use]
     pub fn fact(mut self, name: &str, value: &str) -> Self {
         self.facts.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Writes one now, as [`snapshot`] does.
+    /// Writes a snapshot now, like [`snapshot`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`snapshot`].
     pub fn write(&self, path: impl AsRef<Path>) -> Result<SnapshotReport, RecordError> {
         let _quiet = quiet();
         let path = with_process(path.as_ref());
@@ -163,12 +165,12 @@ impl Snapshots {
         self.write_with(&path, all, None)
     }
 
-    /// The number of blocks that are listed.
+    /// Returns the maximum number of listed blocks.
     fn most_blocks(&self) -> usize {
         usize::try_from(self.most_bytes / rows::ROW).map_or(usize::MAX / 2, |most| most.max(1))
     }
 
-    /// All that is allocated here is nobody's.
+    /// Writes a snapshot. The allocations of this call are not recorded.
     fn write_with(
         &self,
         path: &Path,
@@ -178,7 +180,8 @@ impl Snapshots {
         let no_memory = || RecordError::NoMemory {
             path: path.to_owned(),
         };
-        // What the writer takes cannot be refused to it without an end of the process: it is kept free until then.
+        // A failed allocation in the writer would abort the process. This memory is reserved here and released just
+        // before the writer needs it.
         let to_write = MmapMut::map_anon(TO_WRITE).map_err(|_| no_memory())?;
         let state = State::look(self.most_blocks()).ok_or_else(no_memory)?;
         drop(to_write);
@@ -200,7 +203,7 @@ impl Snapshots {
     }
 }
 
-/// Times in a snapshot count from the beginning of the process's clock.
+/// Makes the times of a snapshot count from the start of the process's clock.
 fn begin_with_the_process(facts: &mut Vec<(String, String)>, now: u64) {
     facts.retain(|(name, _)| name != "start");
     let since = std::time::SystemTime::now()
@@ -213,7 +216,7 @@ fn begin_with_the_process(facts: &mut Vec<(String, String)>, now: u64) {
     }
 }
 
-/// Writes a snapshot whenever memory has run out, to this path: see [`Snapshots::on_out_of_memory`].
+/// Writes a snapshot to this path after an out-of-memory error. See [`Snapshots::on_out_of_memory`].
 pub fn snapshot_on_oom(path: impl Into<PathBuf>) {
     Snapshots::new().on_out_of_memory(path);
 }

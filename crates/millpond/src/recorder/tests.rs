@@ -1,4 +1,4 @@
-//! Programs recorded, and their files read again.
+//! Records programs and reads their files.
 
 use super::{RecordError, RecordReport, RecordStacks, Recorder, Snapshots, mark, step};
 use crate::{Pool, tag};
@@ -7,10 +7,11 @@ use millpond_trace::recording::{End, Gauge, Kind, Row};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A process has one recording at a time, so these tests take turns; other tests' pools are in the files as well.
+/// Makes these tests run one after the other, because a process has one recording at a time. The files also contain
+/// other tests' pools.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
-    // Other tests' pools are refused things.
+    // Other tests cause failed requests.
     Snapshots::never_on_out_of_memory();
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -33,14 +34,14 @@ impl Drop for Scratch {
     }
 }
 
-/// The number of the pool with a name.
+/// Returns the number of the pool with a name.
 pub(super) fn number(history: &History, name: &str) -> u32 {
     let pools = history.definitions.pools();
     let found = pools.iter().find(|(_, pool)| pool.name == name);
     found.expect("it is defined").0
 }
 
-/// All rows of one pool.
+/// Returns all rows of one pool.
 pub(super) fn rows(history: &History, pool: u32) -> Vec<Row> {
     let mut rows = Vec::new();
     let walked = history.walk(|row, _| {
@@ -63,7 +64,7 @@ fn what_a_program_does_is_in_the_file() {
     let file = Scratch::new("does");
     let before = named("made before");
     let recorder = Recorder::start(&file.0).expect("a file");
-    // A name of two lines is one of one in the file, where the policy comes after it.
+    // A name with two lines becomes one line in the file, because the policy follows it.
     let later = Pool::builder().name("made\nlater").policy("bfc").track(None);
     let later = later.host().expect("addresses");
     let (mut kept, mut sum) = (Vec::new(), 0);
@@ -128,7 +129,7 @@ fn what_a_program_does_is_in_the_file() {
     assert_eq!(third, 34);
 }
 
-/// Blocks go from thread to thread, in one place again and again: every free finds its own allocation.
+/// Blocks move between threads and reuse one address again and again. Every free matches its own allocation.
 #[test]
 fn the_order_of_threads_is_found_again() {
     let _alone = alone();
@@ -176,7 +177,7 @@ fn the_order_of_threads_is_found_again() {
     assert_eq!((live, at.len()), (0, 0));
 }
 
-/// What has no room on its way is counted, and the pools' own sums are right all the same.
+/// Events that do not fit are counted, and the pools' own sums are still correct.
 #[test]
 fn what_is_lost_is_said_and_sums_stay_exact() {
     let _alone = alone();
@@ -229,7 +230,7 @@ fn stacks_are_there_and_code_is_defined() {
         .filter(|row| row.kind == Kind::Alloc)
         .map(|row| row.stack)
         .collect();
-    // The first one takes another way through the pool than those that find its block again.
+    // The first allocation takes another path through the pool than those that find its block again.
     assert!(
         stacks.len() == 3 && stacks[0] != 0 && stacks[1] == stacks[2],
         "{stacks:?}"
@@ -249,7 +250,7 @@ fn stacks_are_there_and_code_is_defined() {
     );
 }
 
-/// Blocks that need no stack take a shorter way than those that do, and count all the same.
+/// Blocks without a stack take a shorter path than those with one, and are counted equally.
 #[test]
 fn one_stack_is_there_for_so_many_bytes() {
     let _alone = alone();

@@ -1,8 +1,8 @@
-//! Snapshots by themselves: when a request has been refused for good, on the thread that asked.
+//! Automatic snapshots after a request has finally failed, written on the requesting thread.
 //!
-//! Whose turn it is is decided under one lock, under which nothing else is done: the first refusal of each cause, some time after
-//! the last file, and so many files in all. A file is whole when the refusal is answered, so it is there even where the answer ends
-//! the process.
+//! One lock protects the decision whether a file is written, and nothing else runs under it. A file is written for the
+//! first failure of each cause, if enough time has passed since the last file, up to a maximum number of files. The
+//! file is complete when the error is returned, so it exists even if the error ends the process.
 
 use super::{SnapshotReport, Snapshots};
 use crate::error::AllocError;
@@ -21,12 +21,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const VARIABLE: &str = "MILLPOND_OOM_SNAPSHOT";
-/// What the variable says where there are to be none.
+/// The value of the variable that disables the files.
 const NONE: &str = "none";
-/// Addresses that are kept for the time when there are no more.
+/// The address space that is reserved for use when memory is exhausted.
 const RESERVE: usize = 48 << 20;
 
-/// A request that was refused.
+/// A failed request.
 pub(super) struct Refusal<'a> {
     pub(super) pool: PoolLabel,
     pub(super) requested: u64,
@@ -34,31 +34,31 @@ pub(super) struct Refusal<'a> {
     pub(super) error: &'a AllocError,
 }
 
-/// Where files go.
+/// The path of the files.
 #[derive(Clone, Debug)]
 enum Place {
-    /// Beside the recording while there is one.
+    /// Next to the recording, if there is one.
     Beside,
     To(PathBuf),
     Nowhere,
 }
 
 struct Turns {
-    /// As the program has said, or else the environment.
+    /// The settings of the program, or of the environment if the program made none.
     settings: Option<(Snapshots, Place)>,
-    /// What is known of this run: the environment is not read while memory is short.
+    /// The known facts about this run. The environment is not read while memory is short.
     facts: Vec<(String, String)>,
-    /// Those that have a file.
+    /// The causes that already have a file.
     causes: Vec<u64>,
     files: u32,
-    /// When the last one was written.
+    /// The time of the last file.
     last: Option<Time>,
     /// The process in which a file is being written.
     writing: Option<u32>,
     reserve: Option<MmapMut>,
 }
 
-/// Before all locks of pools.
+/// This lock is taken before all locks of pools.
 static TURNS: Ranked<Turns> = Ranked::new(
     Rank::Snapshots,
     Turns {
@@ -71,7 +71,7 @@ static TURNS: Ranked<Turns> = Ranked::new(
         reserve: None,
     },
 );
-/// Whether there may be anything to do.
+/// True if a file may have to be written.
 static ARMED: AtomicBool = AtomicBool::new(false);
 
 static FORKS: Participant = Participant::new(Rank::Snapshots, || Box::new(TURNS.lock()));
@@ -82,29 +82,30 @@ fn turns() -> Locked<'static, Turns> {
 }
 
 impl Snapshots {
-    /// Writes a snapshot whenever memory has run out: when a request to any pool was refused in the end, after all that could be
-    /// given back was. In the path `%p` is the number of the process and `%n` that of the file; without `%n` there is one file. The file
-    /// has the request and the words of the error, and the error names the file.
+    /// Writes a snapshot after each out-of-memory error: when a request to any pool has failed after all cached memory
+    /// was freed. `%p` in the path stands for the process id and `%n` for the number of the file. Without `%n` only one
+    /// file is written. The file contains the request and the error's text, and the error names the file.
     ///
-    /// One file for each cause, which is a pool or the budget that refused, [so many](Self::most_files) in all and not
-    /// [too often](Self::every). It is written by the thread that asked, before it is answered.
+    /// One file is written for each cause, which is a pool or the budget that refused. The total is limited by
+    /// [`most_files`](Self::most_files) and the rate by [`every`](Self::every). The requesting thread writes the file
+    /// before the error is returned.
     ///
-    /// The environment variable `MILLPOND_OOM_SNAPSHOT=oom.%p-%n.mpr` does the same, unless the program says something itself. Where
-    /// neither does, and the process is [recorded](crate::Recorder), files are written beside the recording: `run.oom-1.mpr` beside
-    /// `run.mpr`; the variable's value `none` has none of them written.
+    /// The environment variable `MILLPOND_OOM_SNAPSHOT=oom.%p-%n.mpr` has the same effect, unless the program calls
+    /// this method. If neither is used and the process is [recorded](crate::Recorder), files are written next to the
+    /// recording: `run.oom-1.mpr` next to `run.mpr`. The value `none` of the variable disables them.
     pub fn on_out_of_memory(self, path: impl Into<PathBuf>) {
         let _quiet = quiet();
         set(self, Place::To(path.into()), true);
     }
 
-    /// Writes none by themselves from now on, not beside a recording either.
+    /// Disables automatic snapshots from now on, including those next to a recording.
     pub fn never_on_out_of_memory() {
         let _quiet = quiet();
         set(Self::new(), Place::Nowhere, true);
     }
 }
 
-/// `over` says that it takes the place of what was said before.
+/// Stores settings. `over` selects whether they replace earlier ones.
 fn set(snapshots: Snapshots, place: Place, over: bool) {
     let facts = facts();
     let reserve = MmapMut::map_anon(RESERVE).ok();
@@ -120,7 +121,7 @@ fn set(snapshots: Snapshots, place: Place, over: bool) {
     ARMED.store(true, Ordering::Release);
 }
 
-/// Does what the environment says, once in the life of a process.
+/// Applies the environment's setting, at most once in a process.
 pub(in crate::recorder) fn look_at_environment() {
     static LOOKED: AtomicBool = AtomicBool::new(false);
     if LOOKED.load(Ordering::Relaxed) || LOOKED.swap(true, Ordering::AcqRel) {
@@ -137,13 +138,13 @@ pub(in crate::recorder) fn look_at_environment() {
     }
 }
 
-/// A recording has begun, beside which there is a place.
+/// Notes that a recording has begun, next to which files can be written.
 pub(in crate::recorder) fn recording_begins() {
     look_at_environment();
     set(Snapshots::new(), Place::Beside, false);
 }
 
-/// A file that is to be written.
+/// A file to write.
 struct Turn {
     snapshots: Snapshots,
     path: PathBuf,
@@ -152,7 +153,7 @@ struct Turn {
 }
 
 impl Turns {
-    /// The turn of a refusal, if it has one.
+    /// Returns the file to write for a failed request, if one is due.
     fn take(&mut self, cause: u64, now: Time) -> Option<Turn> {
         let (snapshots, place) = self.settings.as_ref()?;
         let here = std::process::id();
@@ -187,18 +188,18 @@ impl Turns {
             self.files += 1;
             self.causes.push(turn.cause);
         }
-        // Also where it could not be written: it would not be the next moment either.
+        // The time also counts if the write fails, because an immediate retry would fail too.
         self.last = Some(now);
     }
 }
 
-/// The file beside a recording.
+/// Returns the path of a file next to a recording.
 fn beside(recording: &Path, number: u32) -> PathBuf {
     let stem = recording.file_stem().unwrap_or_default().to_string_lossy();
     recording.with_file_name(format!("{stem}.oom-{number}.mpr"))
 }
 
-/// The file of a number; none where the path names only one, and there is one.
+/// Returns the path of the file with a number. Returns `None` if the path allows only one file and it exists.
 fn named(path: &Path, number: u32) -> Option<PathBuf> {
     let path = crate::recorder::with_process(path);
     match path.to_str() {
@@ -208,7 +209,7 @@ fn named(path: &Path, number: u32) -> Option<PathBuf> {
     }
 }
 
-/// What refused: a pool, or a budget, whose pools are refused for one reason.
+/// Returns the cause of a failure: a pool, or a budget, which counts as one cause for all its pools.
 fn cause(pool: u64, error: &AllocError) -> u64 {
     let budget = error.post_mortem().and_then(|why| why.budget.as_ref());
     match budget {
@@ -217,8 +218,8 @@ fn cause(pool: u64, error: &AllocError) -> u64 {
     }
 }
 
-/// Writes a snapshot of a request that was refused for good, if it is its turn. Returns the error, which then names the file. The caller
-/// holds no lock of a pool.
+/// Writes a snapshot of a finally failed request, if one is due. Returns the error, which then names the file. The
+/// caller holds no lock of a pool.
 #[cold]
 #[inline(never)]
 pub(crate) fn told(
@@ -230,13 +231,13 @@ pub(crate) fn told(
     if !ARMED.load(Ordering::Acquire) || !error.is_out_of_memory() || error.snapshot().is_some() {
         return error;
     }
-    // A request of the library itself is nobody's request.
+    // Requests by the library itself are ignored.
     if thread::inside() & COUNTING != 0 {
         return error;
     }
     let _quiet = quiet();
     let pool = label();
-    // The clock comes before the lock.
+    // The clock is read before the lock is taken.
     let now = Time::now();
     let turn = turns().take(cause(pool.id, &error), now);
     let Some(turn) = turn else { return error };

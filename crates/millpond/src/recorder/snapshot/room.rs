@@ -1,15 +1,16 @@
-//! The largest blocks, in room that is taken beforehand, and the sums of all others.
+//! A buffer for the largest blocks, allocated in advance, and the sums of all others.
 //!
-//! The room is a mapping of its own: no pool and no heap is asked while blocks are put in, so that this may happen under the locks
-//! of a pool or of its account, and while memory is short. Where it is full, the smaller half is added up and goes.
+//! The buffer is a separate mapping. Adding blocks does not allocate, so it is possible under the locks of a pool or
+//! its account, and while memory is short. If the buffer is full, the smaller half of its blocks is added to the sums
+//! and removed.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use memmap2::MmapMut;
 
-/// Blocks that are kept apart, at the least that is worth a file.
+/// The minimum number of listed blocks that makes a file useful.
 const LEAST: usize = 1 << 10;
-/// Pools and tags whose other blocks are added up apart.
+/// The maximum number of pairs of pool and tag with separate sums.
 const GROUPS: usize = 1 << 12;
 
 /// One block.
@@ -18,18 +19,18 @@ pub(super) struct Held {
     pub(super) address: u64,
     pub(super) requested: u64,
     pub(super) bytes: u64,
-    /// When it was handed out, on the process's clock, where that is known.
+    /// The time of the allocation on the process's clock, if it is known.
     pub(super) time: Option<u64>,
-    /// The place of its pool among those that are looked at.
+    /// The index of its pool.
     pub(super) pool: u32,
     pub(super) stream: u32,
     pub(super) thread: u32,
     pub(super) tag: u32,
-    /// Which stack of its account; 0 for none.
+    /// The number of its stack in its account, or 0 without a stack.
     pub(super) stack: u32,
 }
 
-/// A block as it is kept.
+/// The stored form of a block.
 type Words = [u64; 7];
 
 impl Held {
@@ -69,7 +70,7 @@ fn bytes_of(words: &Words) -> u64 {
     *bytes
 }
 
-/// What several blocks come to.
+/// The sums of several blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub(super) requested: u64,
@@ -85,23 +86,23 @@ impl Sums {
     }
 }
 
-/// See the module.
+/// The buffer and the sums.
 pub(super) struct Room {
     map: MmapMut,
     len: usize,
-    /// Blocks that are kept apart at the end.
+    /// The maximum number of blocks that are listed at the end.
     most: usize,
-    /// The others, by pool and tag. Never grows.
+    /// The sums of the other blocks, by pool and tag. The map never grows.
     rest: HashMap<(u32, u32), Sums, FixedState>,
 }
 
 impl Room {
-    /// Room for the `most` largest among about so many blocks: for fewer of them where there is no memory, and none where there is
-    /// hardly any.
+    /// Makes a buffer for the `most` largest of about `blocks` blocks. It is smaller if memory is short. Returns `None`
+    /// if almost no memory is left.
     pub(super) fn new(blocks: u64, most: usize) -> Option<Self> {
         let mut most = most.max(1);
         let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
-        // Some more may come meanwhile.
+        // The reserve covers blocks that are allocated in the meantime.
         let wanted = blocks.saturating_add(blocks / 8).saturating_add(LEAST);
         let mut rest = HashMap::with_hasher(FixedState::default());
         rest.try_reserve(GROUPS).ok()?;
@@ -130,7 +131,7 @@ impl Room {
             .map_or(&mut [], bytemuck::cast_slice_mut)
     }
 
-    /// Puts a block in. Nothing is allocated.
+    /// Adds a block without allocating.
     pub(super) fn add(&mut self, held: &Held) {
         let places = self.places().len();
         if self.len >= places {
@@ -143,7 +144,7 @@ impl Room {
         }
     }
 
-    /// Adds all but the largest up.
+    /// Moves all blocks except the largest to the sums.
     fn keep_largest(&mut self, most: usize) {
         let len = self.len;
         if len <= most {
@@ -176,7 +177,7 @@ impl Room {
         sums.add(held.requested, held.bytes, 1);
     }
 
-    /// No more come: the largest, the oldest first and those of unknown age last.
+    /// Sorts the largest blocks, the oldest first and those of unknown age last. No more blocks are added afterwards.
     pub(super) fn finish(&mut self) {
         self.keep_largest(self.most);
         let len = self.len;
@@ -188,19 +189,19 @@ impl Room {
         }
     }
 
-    /// Blocks that are kept apart.
+    /// Returns the number of listed blocks.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// One of them.
+    /// Returns one block.
     pub(super) fn get(&self, at: usize) -> Option<Held> {
         let start = at.checked_mul(size_of::<Words>()).filter(|_| at < self.len)?;
         let bytes = self.map.get(start..start + size_of::<Words>())?;
         bytemuck::try_pod_read_unaligned(bytes).ok().map(Held::of)
     }
 
-    /// What the others come to, by pool and tag.
+    /// Returns the sums of the others, by pool and tag.
     pub(super) fn rest(&self) -> impl Iterator<Item = ((u32, u32), Sums)> {
         self.rest.iter().map(|(group, sums)| (*group, *sums))
     }
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!((room.get(3), room.rest().count()), (None, 0));
     }
 
-    /// The largest of all are kept, whatever order they come in, and none is lost from the sums.
+    /// The largest blocks are kept in any order of arrival, and the sums include all others.
     #[test]
     fn the_largest_are_kept_and_the_others_added_up() {
         let many = 50_000_u64;
@@ -287,7 +288,7 @@ mod tests {
         room.finish();
         let blocks: u64 = room.rest().map(|(_, sums)| sums.blocks).sum();
         assert_eq!(blocks + room.len() as u64, many);
-        // One more for each of the two pools.
+        // Each of the two pools has one more.
         assert!(room.rest().count() <= GROUPS + 1);
     }
 }

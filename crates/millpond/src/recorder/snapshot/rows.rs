@@ -1,7 +1,8 @@
-//! What was found becomes a recording of one moment: definitions, ranges, sums, one keyframe, and the refusal if there was one.
+//! Converts the state to a recording of one moment: definitions, ranges, sums, one keyframe, and the failed request if
+//! there was one.
 //!
-//! A block that is not listed by itself is in a row of its pool and tag: the tag says how many blocks it stands for. So the sums of
-//! every view are the pools' own, and no view takes such a row for a block without saying so.
+//! Blocks that are not listed individually are combined in one row for each pool and tag. The row's tag contains their
+//! number. So the sums of every view equal the sums of the pools, and no view presents such a row as a single block.
 
 use super::SnapshotReport;
 use super::refused::Refusal;
@@ -15,9 +16,9 @@ use millpond_trace::recording::{Kind, RecordingError, Row, STATES};
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
 
-/// Bytes of a row, before it is compressed.
+/// The bytes of an uncompressed row.
 pub(super) const ROW: u64 = 64;
-/// What stacks may take in any case.
+/// The bytes that stacks may always take.
 const STACKS: u64 = 1 << 20;
 
 /// A row that stands for several blocks.
@@ -27,7 +28,7 @@ struct Together {
     sums: Sums,
 }
 
-/// Writes all of it, at a time on the process's clock.
+/// Writes the recording with a time on the process's clock.
 pub(super) fn write<W: Write>(
     book: &mut Book<W>,
     state: &State,
@@ -63,10 +64,10 @@ fn each_held(state: &State) -> impl Iterator<Item = Held> {
     (0..state.room.len()).filter_map(|at| state.room.get(at))
 }
 
-/// Numbers of stacks in the file, by pool and number there.
+/// The numbers of stacks in the file, by pool and number in the pool's account.
 type Stacks = HashMap<(u32, u32), u32>;
 
-/// Defines the stacks of blocks as far as there is room; answers for how many blocks there was none.
+/// Defines the stacks of blocks while space remains. Returns the number of blocks whose stacks did not fit.
 fn define_stacks<W: Write>(
     book: &mut Book<W>,
     state: &State,
@@ -117,7 +118,7 @@ fn number_of(state: &State, at: u32) -> u32 {
     pool_of(state, at).map_or(0, |seen| seen.label.id as u32)
 }
 
-/// Defines all tags there are; answers the largest number.
+/// Defines all tags. Returns the largest number.
 fn define_tags<W: Write>(book: &mut Book<W>, state: &State) -> Result<u32, RecordingError> {
     let tags: BTreeSet<u32> = each_held(state)
         .map(|held| held.tag)
@@ -130,7 +131,7 @@ fn define_tags<W: Write>(book: &mut Book<W>, state: &State) -> Result<u32, Recor
     Ok(tags.last().copied().unwrap_or(0))
 }
 
-/// The rows that stand for several blocks, their tags defined.
+/// Returns the rows that stand for several blocks, and defines their tags.
 fn together<W: Write>(
     book: &mut Book<W>,
     state: &State,
@@ -244,7 +245,7 @@ fn write_refusal<W: Write>(
     book.say(&mark, &refusal.error.to_string())
 }
 
-/// What the rows do not say of themselves.
+/// Returns the statements about the snapshot that the rows do not contain.
 fn statements(state: &State, report: &SnapshotReport, without: u64) -> Vec<String> {
     let mut lines = Vec::new();
     let smaller = state.room.rest().fold(Sums::default(), |mut sums, (_, of)| {

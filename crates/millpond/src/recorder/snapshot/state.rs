@@ -1,4 +1,5 @@
-//! What the pools of this process hold: block by block where an account tells or the placement knows, and in sums for the rest.
+//! The contents of the pools of this process: individual blocks if an account or the placement lists them, and sums for
+//! the rest.
 
 use super::room::{Held, Room, Sums};
 use crate::event::PoolLabel;
@@ -7,39 +8,39 @@ use crate::registry::{LivePool, live_pools};
 use crate::stats::PoolStats;
 use std::sync::Arc;
 
-/// Ranges of one pool that are told apart.
+/// The maximum number of ranges of one pool that are listed.
 const RANGES: usize = 1 << 12;
 
-/// Where a pool's blocks are known from.
+/// The source of the list of a pool's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// An account of all that was allocated since it began.
+    /// An account of all allocations since it began.
     Account,
-    /// An account of one allocation in so many.
+    /// An account that samples one allocation in the given number.
     Sampled(u64),
-    /// Where they were placed: the larger ones of a host, all of a device.
+    /// The placement, which lists the larger blocks of a host pool and all blocks of a device pool.
     Placement,
-    /// Their sums only.
+    /// Only the sums are known.
     Sums,
 }
 
-/// One pool, as it was found.
+/// One pool as it was found.
 pub(super) struct Seen {
     pub(super) label: PoolLabel,
     pub(super) stats: PoolStats,
     pub(super) known: Known,
-    /// Its account, for the stacks.
+    /// The account, from which stacks are read.
     pub(super) ledger: Option<Arc<Ledger>>,
-    /// What was found block by block.
+    /// The sums of the listed blocks.
     pub(super) found: Sums,
-    /// First addresses and bytes of what it has from its source, the first so many.
+    /// The start addresses and bytes of the first ranges that the pool has from its source.
     pub(super) ranges: Vec<(u64, u64)>,
-    /// Bytes in other ranges.
+    /// The bytes of the other ranges.
     pub(super) elsewhere: u64,
 }
 
 impl Seen {
-    /// What it holds beside the blocks that were found.
+    /// Returns the sums of the blocks that are not listed.
     pub(super) fn unlisted(&self) -> Sums {
         let live = self.stats.allocations.saturating_sub(self.stats.frees);
         Sums {
@@ -62,16 +63,17 @@ impl Seen {
     }
 }
 
-/// All pools, and their blocks.
+/// All pools and their blocks.
 pub(super) struct State {
     pub(super) pools: Vec<Seen>,
     pub(super) room: Room,
 }
 
 impl State {
-    /// Looks at all pools, of which the `most` largest blocks are kept apart; none where there is no memory to do it in.
+    /// Reads all pools and keeps the `most` largest blocks. Returns `None` if memory is short.
     ///
-    /// Each pool is looked at for itself. At rest that is one moment; of a program at work blocks may come and go meanwhile.
+    /// Pools are read one after the other. If the program is idle, the result is one moment. Otherwise blocks may be
+    /// allocated and freed in between.
     pub(super) fn look(most: usize) -> Option<Self> {
         let pools = live_pools();
         let count = |pool: &dyn LivePool| match pool.account() {

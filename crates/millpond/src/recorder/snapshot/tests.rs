@@ -1,4 +1,4 @@
-//! Snapshots of pools that tests hold, read again.
+//! Writes snapshots of pools of the tests and reads them.
 
 use super::{Snapshots, snapshot};
 use crate::recorder::tests::{Scratch, number, rows};
@@ -12,7 +12,7 @@ fn pool(name: &str, account: Option<LedgerBuilder>) -> Pool {
     pool
 }
 
-/// The live blocks of a pool, and what its gauges say.
+/// The live blocks of a pool and the values of its gauges.
 struct Read {
     history: History,
     blocks: Vec<Row>,
@@ -63,7 +63,7 @@ impl Read {
         marks
     }
 
-    /// The sums of the blocks, of the gauges and of the pool are one.
+    /// Asserts that the sums of the blocks, of the gauges and of the pool are equal.
     fn agrees(&self, stats: &PoolStats) {
         let expected = (stats.requested.current, stats.allocated.current);
         assert_eq!(self.sums(), expected);
@@ -126,7 +126,7 @@ fn a_pool_without_an_account_is_written_as_far_as_it_is_known() {
     let large: Vec<_> = (1..20)
         .map(|at| pool.alloc_zeroed::<u8>(at << 18).expect("room"))
         .collect();
-    // What the thread keeps is nobody's.
+    // The thread's cached block belongs to no caller.
     drop(pool.alloc_zeroed::<u8>(300 << 10).expect("room"));
     snapshot(&file.0).expect("it is written");
     let read = Read::of(&file, "untracked");
@@ -171,12 +171,12 @@ fn blocks_that_were_not_looked_at_are_one_sum() {
     assert_eq!(read.tag(rest), expected);
 }
 
-/// A file of so many bytes has the largest blocks, and the sums of the others by tag.
+/// A file of limited size lists the largest blocks, and adds up the others by tag.
 #[test]
 fn the_smaller_of_too_many_blocks_are_added_up() {
     let file = Scratch::new("bounded");
     let pool = pool("bounded", Some(Ledger::builder(Tracking::All)));
-    // Larger than any that other tests hold meanwhile: so they are those that are listed.
+    // These blocks are larger than those of other tests, so they are listed.
     let large: Vec<_> = (0..40)
         .map(|_| {
             let _scope = tag("large");
@@ -209,7 +209,7 @@ fn the_smaller_of_too_many_blocks_are_added_up() {
     drop(large);
 }
 
-/// Nothing of what it takes to write one comes from a pool.
+/// Writing a snapshot does not allocate from a pool.
 #[test]
 fn no_pool_is_asked_for_anything() {
     let file = Scratch::new("asks");
@@ -224,13 +224,13 @@ fn no_pool_is_asked_for_anything() {
     );
 }
 
-/// Others allocate, free and make pools meanwhile: nobody waits for ever, and every file is one that opens.
+/// Other threads allocate, free and make pools in the meantime. No thread blocks forever, and every file can be opened.
 #[test]
 fn snapshots_are_written_while_others_are_at_work() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let file = Scratch::new("beside");
     let pool = pool("beside", Some(Ledger::builder(Tracking::All).times(true)));
-    /// Ends the others where an assertion fails too.
+    /// Ends the other threads even if an assertion fails.
     struct Ends<'a>(&'a AtomicBool);
     impl Drop for Ends<'_> {
         fn drop(&mut self) {
