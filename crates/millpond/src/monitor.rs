@@ -58,13 +58,13 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use thread::Sampler;
 
-/// Somebody who is told of a threshold.
+/// The callback of a threshold.
 type Call = Box<dyn FnMut(&Crossing) + Send>;
 
-/// Crossings that are kept with all they say.
+/// The maximum number of crossings that are stored with their figures.
 const MOST_CROSSINGS: usize = 1000;
 
-/// Samples what the process has at an interval, until stopped or dropped.
+/// Samples the process's memory at an interval, until it is stopped or dropped.
 ///
 /// ```
 /// use millpond::{Monitor, Pool, monitor::Quantity, monitor::Threshold, pressure::Share};
@@ -86,8 +86,9 @@ const MOST_CROSSINGS: usize = 1000;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// To be seen from outside it [serves](MonitorBuilder::socket) what it samples; the program `millpond top` shows it. A program that
-/// says nothing of monitors is seen as well, when it is started with `MILLPOND_MONITOR=1`: that starts one with its first pool.
+/// A monitor can [serve](MonitorBuilder::socket) its samples to other processes. The program `millpond top` shows them.
+/// A program that does not create a monitor can be observed too: `MILLPOND_MONITOR=1` starts a monitor when the first
+/// pool is made.
 ///
 /// | `MILLPOND_MONITOR` | |
 /// |---|---|
@@ -96,19 +97,19 @@ const MOST_CROSSINGS: usize = 1000;
 /// | `…,interval=100ms` | how often to look |
 /// | `0`, `off` or nothing | no monitor |
 ///
-/// Several may stand beside each other, with commas between. What cannot be read, or cannot be done, is told in one line on standard
-/// error, and the program goes on.
+/// Several values can be combined with commas. An invalid value or a failure is reported in one line on standard error,
+/// and the program continues.
 pub struct Monitor {
     shared: Arc<Shared>,
     server: Option<Server>,
-    /// None once it was told to stop.
+    /// The thread, or `None` once it was told to stop.
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the monitor, its thread and its server have.
+/// The state that the monitor shares with its thread and its server.
 #[derive(Debug)]
 struct Shared {
-    /// The process whose threads they are.
+    /// The process in which the threads run.
     process: u32,
     started: Instant,
     interval: Duration,
@@ -125,33 +126,34 @@ struct State {
     crossings: Vec<(Duration, Crossing)>,
     crossed: u64,
     panics: u64,
-    /// Samples that were left out, for want of memory.
+    /// The number of samples that were skipped because memory was short.
     missed: u64,
 }
 
-/// A snapshot, and what its monitor says of it.
+/// A snapshot, and the monitor's own figures.
 #[derive(Debug)]
 struct Sample {
     at: Duration,
-    /// How long it took to take.
+    /// The duration of the sampling.
     took: Duration,
     snapshot: Snapshot,
-    /// The thresholds that are passed now.
+    /// The thresholds that are exceeded now.
     passed: Vec<Crossing>,
 }
 
-/// What is left free for the program before a sample is taken or served.
+/// The bytes that must be free for the program before a sample is taken or served.
 const ROOM: usize = 1 << 20;
 
-/// Whether there is memory to work with. A program that runs out of it may live on, which it could not if a thread of ours asked for
-/// more in the ordinary way. Where the program's allocator is a pool, the work itself is done [inside](crate::reentrancy::inside), with
-/// the reserve that tables have; where it is another, others may take what was there between the question and the work.
+/// Returns true if enough memory is free. A program that runs out of memory may survive, which would not be possible if
+/// a thread of this library failed an ordinary allocation. If the program's allocator is a pool, the work runs
+/// [inside](crate::reentrancy::inside) and uses the reserve for tables. With another allocator, other threads may use
+/// the memory between this check and the work.
 fn has_room() -> bool {
     has_reserve() && Vec::<u8>::new().try_reserve_exact(ROOM).is_ok()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No caller's code runs under any of these locks.
+    // No code of the caller runs under any of these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -165,7 +167,7 @@ impl Shared {
         self.stopped.notify_all();
     }
 
-    /// Sleeps until then; answers whether it is to stop.
+    /// Sleeps until the given time. Returns true if the monitor is to stop.
     fn sleep_until(&self, then: Instant) -> bool {
         let mut stop = lock(&self.stop);
         while !*stop {
@@ -195,7 +197,7 @@ impl Shared {
 }
 
 impl Monitor {
-    /// Begins to describe a monitor.
+    /// Returns a builder.
     pub fn builder() -> MonitorBuilder {
         MonitorBuilder::new()
     }
@@ -218,13 +220,13 @@ impl Monitor {
         })
     }
 
-    /// Whether it samples. It does not in a child made by `fork`.
+    /// Returns true if the monitor samples. It does not in a child made by `fork`.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.shared.is_here() && self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// What was sampled last; none in a child made by `fork`.
+    /// Returns the last snapshot, or `None` in a child made by `fork`.
     #[must_use]
     pub fn last(&self) -> Option<Snapshot> {
         let state = self.shared.is_here().then(|| lock(&self.shared.state))?;
@@ -233,15 +235,16 @@ impl Monitor {
         Some(last.snapshot.clone())
     }
 
-    /// The thresholds that are passed now, with the figures of the last sample; those that are always looked at too: 80 % of a pool's
-    /// or a budget's limit, 90 % of a device or of the limit that binds the process.
+    /// Returns the thresholds that are exceeded now, with the figures of the last sample. They include the thresholds
+    /// that are always checked: 80 % of a pool's or a budget's limit, and 90 % of a device or of the limit that binds
+    /// the process.
     #[must_use]
     pub fn passed(&self) -> Vec<Crossing> {
         let state = self.shared.is_here().then(|| lock(&self.shared.state));
         state.map(|state| state.last.passed.clone()).unwrap_or_default()
     }
 
-    /// What it has seen since the start. Empty in a child made by `fork`.
+    /// Returns the report since the start. It is empty in a child made by `fork`.
     #[must_use]
     pub fn report(&self) -> MonitorReport {
         if !self.shared.is_here() {
@@ -250,7 +253,8 @@ impl Monitor {
         self.shared.report()
     }
 
-    /// The course of everything it follows: the newest samples one by one, older ones joined. Empty in a child made by `fork`.
+    /// Returns the history of all series. The newest samples are separate points, and older ones are joined. It is
+    /// empty in a child made by `fork`.
     #[must_use]
     pub fn timeline(&self) -> Timeline {
         if !self.shared.is_here() {
@@ -259,26 +263,26 @@ impl Monitor {
         lock(&self.shared.state).log.timeline()
     }
 
-    /// The address it serves HTTP on, if it does, with the port that the system chose.
+    /// Returns the address of the HTTP server, if there is one, with the port that the system chose.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.server.as_ref()?.address()
     }
 
-    /// The Unix socket it serves on, if it does.
+    /// Returns the path of the Unix socket, if there is one.
     #[must_use]
     pub fn socket(&self) -> Option<&Path> {
         self.server.as_ref()?.socket()
     }
 
-    /// Samples once more, stops, and says what it has seen.
+    /// Takes a last sample, stops, and returns the report.
     #[must_use = "it says what was seen; drop the monitor to just end it"]
     pub fn stop(mut self) -> MonitorReport {
         self.end();
         self.report()
     }
 
-    /// Takes the socket away, for a process that ends with the monitor in it.
+    /// Removes the socket, for a process that ends while the monitor runs.
     fn remove_socket(&self) {
         if let Some(server) = self.server.as_ref().filter(|_| self.shared.is_here()) {
             server.remove_socket();
@@ -288,11 +292,11 @@ impl Monitor {
     fn end(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if !self.shared.is_here() {
-            // There is no such thread here to join or to let go.
+            // The thread does not exist in this process, so it can be neither joined nor detached.
             return std::mem::forget(thread);
         }
         self.shared.end();
-        // A callback that drops the monitor is on that thread itself.
+        // A callback that drops the monitor runs on that thread itself.
         if thread.thread().id() != std::thread::current().id() {
             let _ = thread.join();
         }
@@ -300,8 +304,8 @@ impl Monitor {
 }
 
 impl Drop for Monitor {
-    /// Ends the thread and waits for it, and so for a callback that is running; not when a callback itself drops the monitor, and not
-    /// in a child made by `fork`.
+    /// Ends the thread and waits for it, and so for a running callback. Does not wait if a callback itself drops the
+    /// monitor, or in a child made by `fork`.
     fn drop(&mut self) {
         self.end();
     }

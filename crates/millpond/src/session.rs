@@ -17,35 +17,37 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 
-/// Room of one thread, unless something else is said: a thirtieth of a second of a program that tells five million events a second.
+/// The default size of one thread's ring. It holds the events of about a thirtieth of a second at five million events
+/// per second.
 pub(crate) const RING_BYTES: usize = 4 << 20;
 
-/// Which allocations have their stacks written down.
+/// The allocations whose stacks are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordStacks {
-    /// None.
+    /// No allocations.
     Never,
-    /// One for so many bytes allocated on a thread, on average; larger blocks always.
+    /// On average one allocation for each of these numbers of bytes that a thread allocates. Larger allocations are
+    /// always recorded.
     Bytes(u64),
-    /// All.
+    /// All allocations.
     Always,
 }
 
-/// See the module.
+/// The state that threads share with the writing thread.
 pub(crate) struct Session {
     number: u64,
-    /// What is told is taken.
+    /// True while events are accepted.
     active: AtomicBool,
     stopping: AtomicBool,
     ring_words: usize,
     stacks: RecordStacks,
     scribe: OnceLock<Thread>,
     hurried: AtomicBool,
-    /// What the writing thread has not seen yet.
+    /// The rings that the writing thread has not taken yet.
     rings: Mutex<Vec<Arc<Ring>>>,
     pools: Mutex<Vec<PoolLabel>>,
     marks: Mutex<Vec<String>>,
-    /// Told by threads at their very end, which have no ring any more.
+    /// The events of threads at their very end, which have no ring any more.
     late: [AtomicU64; 3],
 }
 
@@ -57,19 +59,20 @@ impl fmt::Debug for Session {
     }
 }
 
-/// A thread's way to its ring.
+/// The state of one thread, with its end of the ring.
 struct Mine {
     session: u64,
     putter: Putter,
-    /// Bytes until the next stack.
+    /// The bytes until the next stack.
     until: u64,
-    /// The pool that this thread has told of last, and the number of the change since when a recording is all it tells.
+    /// The pool of this thread's last event, and the number of the change since which the recording is the pool's only
+    /// observer.
     way: Way,
-    /// No stacks are written down.
+    /// True if no stacks are recorded.
     plain: bool,
 }
 
-/// Of which pool something is told, after which change of those who watch it. Neither is ever another's.
+/// A pool and the number of a change of its observers. Neither number is ever reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Way {
     pub(crate) pool: u64,
@@ -80,9 +83,11 @@ thread_local! {
     static MINE: RefCell<Option<Mine>> = const { RefCell::new(None) };
 }
 
-/// Tells of a block what can be told in few words, if the thread has told of this pool last. False where it was not told.
+/// The fast path. Writes a short event of a block if the thread's last event was of the same pool. Returns false if the
+/// event was not written.
 ///
-/// It is compiled for each thing that can happen, and part of its one caller, so that what is told stays in registers.
+/// The function is compiled for each kind of event and inlined into its one caller, so that the arguments stay in
+/// registers.
 #[inline(always)]
 pub(crate) fn tell_short<const ALLOCATED: bool>(way: Way, facts: &Facts) -> bool {
     let put = MINE.try_with(|mine| {
@@ -111,7 +116,7 @@ pub(crate) fn tell_short<const ALLOCATED: bool>(way: Way, facts: &Facts) -> bool
     put == Ok(true)
 }
 
-/// This is a child of a fork, whose thread had a way to a ring that nobody empties here.
+/// Disables the fast path in a child of a fork, where no thread empties the ring.
 pub(crate) fn forget_way() {
     let _ = MINE.try_with(|mine| {
         if let Ok(mut mine) = mine.try_borrow_mut()
@@ -164,7 +169,7 @@ impl Session {
         let _ = self.scribe.set(thread);
     }
 
-    /// Whether any stacks are written down.
+    /// Returns true if any stacks are recorded.
     pub(crate) fn has_stacks(&self) -> bool {
         self.stacks != RecordStacks::Never
     }
@@ -173,12 +178,12 @@ impl Session {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Nothing that is told from now on is taken.
+    /// Rejects all later events.
     pub(crate) fn deactivate(&self) {
         self.active.store(false, Ordering::Release);
     }
 
-    /// Has the writing thread write what there is, and end.
+    /// Asks the writing thread to write all events and end.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.hurry();
@@ -188,7 +193,7 @@ impl Session {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Wakes the writing thread, if nobody has since it was last at work.
+    /// Wakes the writing thread, unless it was already woken since it last ran.
     fn hurry(&self) {
         if !self.hurried.swap(true, Ordering::AcqRel)
             && let Some(scribe) = self.scribe.get()
@@ -197,7 +202,7 @@ impl Session {
         }
     }
 
-    /// The writing thread is at work.
+    /// Notes that the writing thread is running.
     pub(crate) fn is_at_work(&self) {
         self.hurried.store(false, Ordering::Release);
     }
@@ -210,14 +215,14 @@ impl Session {
         std::mem::take(&mut lock(&self.pools))
     }
 
-    /// The words of a mark, once.
+    /// Takes the text of a mark. A second call returns an empty text.
     pub(crate) fn mark_of(&self, number: u64) -> String {
         let mut marks = lock(&self.marks);
         let mark = usize::try_from(number).ok().and_then(|at| marks.get_mut(at));
         mark.map(std::mem::take).unwrap_or_default()
     }
 
-    /// Told by threads that had no ring any more.
+    /// Returns the counts of the events of threads that had no ring any more.
     pub(crate) fn late(&self) -> Lost {
         let [events, allocated, freed] = self.late.each_ref().map(|count| count.load(Ordering::Relaxed));
         Lost {
@@ -227,7 +232,7 @@ impl Session {
         }
     }
 
-    /// Who tells of a pool.
+    /// Adds a pool and returns its sink.
     pub(crate) fn sink(self: &Arc<Self>, pool: &PoolLabel) -> Sink {
         lock(&self.pools).push(pool.clone());
         Sink {
@@ -236,7 +241,7 @@ impl Session {
         }
     }
 
-    /// Writes down that something begins here.
+    /// Writes a mark for this moment.
     pub(crate) fn mark(&self, text: &str) {
         let _quiet = quiet();
         let number = {
@@ -265,7 +270,7 @@ impl Session {
         self.tell(&told, Way::default());
     }
 
-    /// Tells the writing thread, and has the next one told in the shortest way if that is the same.
+    /// Writes an event, and enables the fast path for the thread's next events with the same pool and change.
     #[inline(never)]
     fn tell(&self, told: &Told, way: Way) {
         if !self.is_active() {
@@ -323,7 +328,7 @@ impl Session {
         mine.putter.put(told, frames, || self.hurry());
     }
 
-    /// A ring for this thread.
+    /// Makes a ring for this thread.
     #[cold]
     #[inline(never)]
     fn admit(&self) -> Mine {
@@ -352,8 +357,8 @@ impl Session {
     }
 }
 
-/// Tells a recording what happens to a pool. Pools have it among those who watch, and call it first: it takes less time than
-/// the way to a subscriber.
+/// Sends the events of a pool to a recording. It is one of the pool's observers and is called first. A call is cheaper
+/// than a call of a subscriber.
 #[derive(Clone, Debug)]
 pub(crate) struct Sink {
     session: Arc<Session>,
@@ -361,13 +366,13 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// The same of another pool.
+    /// Makes a sink of the same recording for another pool.
     #[cfg(feature = "cuda")]
     pub(crate) fn for_pool(&self, pool: &PoolLabel) -> Self {
         self.session.sink(pool)
     }
 
-    /// Whether it is of a recording with this number.
+    /// Returns true if the sink belongs to this session.
     pub(crate) fn is_of(&self, session: &Session) -> bool {
         self.session.number == session.number
     }
@@ -381,7 +386,7 @@ impl Sink {
         self.session.tell(&told(what, self.pool as u32, facts), way);
     }
 
-    /// Something has happened, as the pool tells it after a change of those who watch.
+    /// Writes an event. `change` is the number of the last change of the pool's observers.
     #[inline]
     pub(crate) fn note(&self, kind: EventKind, facts: &Facts, change: u64) {
         let what = match kind {

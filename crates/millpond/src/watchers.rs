@@ -31,54 +31,54 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What happened to a block or a pool. Borrowed while it is told; every field is a value.
+/// An event of a block or a pool. It is borrowed during the call of an observer, and every field is a value.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Event<'a> {
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
-    /// Where.
+    /// The pool.
     pub pool: &'a PoolLabel,
-    /// The block's address; 0 where there is none.
+    /// The block's address, or 0 without a block.
     pub address: usize,
-    /// Bytes asked for.
+    /// The requested bytes.
     pub requested: usize,
-    /// Bytes of the block, or taken from the source or given back to it.
+    /// The bytes of the block, or the bytes that were taken from the source or returned to it.
     pub bytes: usize,
-    /// The alignment asked for.
+    /// The requested alignment.
     pub align: usize,
-    /// The tag of the thread that did it. With a free the block's own tag may be another one: see `record`.
+    /// The tag of the thread that caused the event. For a free, the block's own tag may differ: see `record`.
     pub tag: Tag,
     /// The [number](crate::thread_number) of that thread.
     pub thread: u32,
-    /// The number of the stream it happened on, on a device: the pool's own count of streams.
+    /// The number of the stream on a device, as counted by the pool.
     pub stream: u32,
-    /// What was set on the pool.
+    /// The context that was set on the pool.
     pub context: Option<&'a Context>,
-    /// When, if some subscriber [wants](Subscriber::wants_time) it.
+    /// The time, if a subscriber [wants](Subscriber::wants_time) it.
     pub time: Option<Time>,
-    /// The `tracing` span it happened in, if some subscriber [wants](Subscriber::wants_span) it.
+    /// The current `tracing` span, if a subscriber [wants](Subscriber::wants_span) it.
     pub span: Option<NonZeroU64>,
-    /// What the account of live blocks says of the block, if there is one and it has the block: with a free, whose it
-    /// was, and when it was allocated.
+    /// The block's entry in the account of live blocks, if there is one. For a free, it contains the owner and the time
+    /// of the allocation.
     pub record: Option<&'a Record>,
 }
 
-/// Which allocations a pool has to tell its watchers of.
+/// The allocations that a pool has to report to its observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sees {
-    /// None, and no frees.
+    /// No allocations and no frees.
     Nothing,
-    /// Those that are picked, by [`Watchers::picked`], and all frees.
+    /// The allocations that [`Watchers::picked`] receives, and all frees.
     OneIn(u32),
-    /// All.
+    /// All allocations.
     Every,
 }
 
 /// The subscribers, the context and the account of live blocks of one pool.
 ///
-/// A pool holds it as `Arc<Watchers>`; whoever subscribes or sets something makes another one and replaces the pool's.
-/// So an event is told to those who were there when it began, without a lock.
+/// A pool holds it as `Arc<Watchers>`. A change, such as a new subscription, makes a new value and replaces the pool's.
+/// So an event is sent to the observers that were registered when it began, without a lock.
 #[derive(Clone)]
 pub struct Watchers {
     pool: PoolLabel,
@@ -89,7 +89,7 @@ pub struct Watchers {
     sink: Option<Sink>,
     wants_time: bool,
     wants_span: bool,
-    /// Of which of its pool's changes it is.
+    /// The number of the pool's change that made this value.
     change: u64,
     troubles: Arc<Troubles>,
 }
@@ -100,7 +100,7 @@ struct Subscription {
     to: Arc<dyn Subscriber>,
     wants_time: bool,
     wants_span: bool,
-    /// It has panicked and is not called again.
+    /// True if the subscriber has panicked and is not called again.
     muted: Arc<AtomicBool>,
 }
 
@@ -111,7 +111,7 @@ struct Troubles {
 }
 
 impl SubscriptionId {
-    /// One that nobody has.
+    /// Returns a new unique id.
     pub(crate) fn next() -> Self {
         static IDS: AtomicU64 = AtomicU64::new(1);
         Self(IDS.fetch_add(1, Ordering::Relaxed))
@@ -119,7 +119,7 @@ impl SubscriptionId {
 }
 
 impl Watchers {
-    /// Nobody watches this pool.
+    /// Makes a value without observers.
     #[must_use]
     pub fn new(pool: PoolLabel) -> Self {
         Self {
@@ -136,7 +136,7 @@ impl Watchers {
         }
     }
 
-    /// The same who watch another pool.
+    /// Makes a value with the same observers for another pool.
     #[cfg(feature = "cuda")]
     pub(crate) fn for_pool(&self, pool: PoolLabel) -> Self {
         Self {
@@ -147,25 +147,25 @@ impl Watchers {
         }
     }
 
-    /// Those that a pool has after so many changes.
+    /// Sets the number of the pool's change that made this value.
     pub(crate) fn of_change(self, change: u64) -> Self {
         Self { change, ..self }
     }
 
-    /// Whether they are this pool's after so many changes.
+    /// Returns true if the value belongs to this pool after the given number of changes.
     #[inline]
     pub(crate) fn is_of(&self, pool: u64, change: u64) -> bool {
         self.pool.id == pool && self.change == change
     }
 
-    /// With one more subscriber.
+    /// Adds a subscriber.
     #[must_use]
     pub fn with_subscriber(&self, subscriber: Arc<dyn Subscriber>) -> (Self, SubscriptionId) {
         let id = SubscriptionId::next();
         (self.with_subscriber_as(id, subscriber), id)
     }
 
-    /// The same under a number that was given out before, in place of whoever has it.
+    /// Adds a subscriber under an existing id, replacing the one that has it.
     pub(crate) fn with_subscriber_as(&self, id: SubscriptionId, subscriber: Arc<dyn Subscriber>) -> Self {
         let mut made = self.clone();
         made.subscribers.retain(|other| other.id != id);
@@ -179,8 +179,8 @@ impl Watchers {
         made.ready()
     }
 
-    /// Without this subscriber. Threads that have begun to tell it of something go on; it is dropped with the last
-    /// value that has it.
+    /// Removes a subscriber. Threads that have begun to call it continue. It is dropped with the last value that
+    /// contains it.
     #[must_use]
     pub fn without(&self, id: SubscriptionId) -> Self {
         let mut made = self.clone();
@@ -188,7 +188,7 @@ impl Watchers {
         made.ready()
     }
 
-    /// With this context, or none.
+    /// Sets or removes the context.
     #[must_use]
     pub fn with_context(&self, context: Option<Context>) -> Self {
         Self {
@@ -197,8 +197,8 @@ impl Watchers {
         }
     }
 
-    /// With this account of live blocks, or none. Pools may share one if they have no addresses in common, as pools of
-    /// several devices might.
+    /// Sets or removes the account of live blocks. Pools may share an account if their addresses are disjoint, which
+    /// may not be true for pools of several devices.
     #[must_use]
     pub fn with_ledger(&self, ledger: Option<Arc<Ledger>>) -> Self {
         Self {
@@ -208,19 +208,19 @@ impl Watchers {
         .ready()
     }
 
-    /// With a recording that is told, or none.
+    /// Sets or removes the recording.
     #[cfg(all(feature = "record", target_os = "linux"))]
     pub(crate) fn with_sink(&self, sink: Option<Sink>) -> Self {
         Self { sink, ..self.clone() }
     }
 
-    /// The recording that is told.
+    /// Returns the recording's sink.
     #[cfg(all(feature = "record", target_os = "linux"))]
     pub(crate) fn sink(&self) -> Option<&Sink> {
         self.sink.as_ref()
     }
 
-    /// Whether there is a recording.
+    /// Returns true if there is a recording.
     #[inline]
     fn is_recorded(&self) -> bool {
         #[cfg(all(feature = "record", target_os = "linux"))]
@@ -229,12 +229,12 @@ impl Watchers {
         false
     }
 
-    /// Whether a recording is all that is told.
+    /// Returns true if a recording is the only observer.
     pub(crate) fn only_record(&self) -> bool {
         self.is_recorded() && self.ledger.is_none() && self.subscribers.is_empty()
     }
 
-    /// Tells the recording, if there is one.
+    /// Sends an event to the recording, if there is one.
     #[inline(always)]
     fn record(&self, _kind: EventKind, _facts: &Facts) {
         #[cfg(all(feature = "record", target_os = "linux"))]
@@ -243,7 +243,7 @@ impl Watchers {
         }
     }
 
-    /// What subscribers want, gathered once.
+    /// Collects the requirements of the subscribers once.
     fn ready(mut self) -> Self {
         let kept = self.ledger.as_ref().is_some_and(|ledger| ledger.keeps_times());
         self.wants_time = kept || self.subscribers.iter().any(|s| s.wants_time);
@@ -251,13 +251,13 @@ impl Watchers {
         self
     }
 
-    /// Whether nobody watches: no subscriber, no account and no recording.
+    /// Returns true if there are no observers: no subscriber, no account and no recording.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.subscribers.is_empty() && self.ledger.is_none() && !self.is_recorded()
     }
 
-    /// Which allocations have to be told.
+    /// Returns which allocations have to be reported.
     #[must_use]
     pub fn sees(&self) -> Sees {
         match &self.ledger {
@@ -270,45 +270,46 @@ impl Watchers {
         }
     }
 
-    /// The account of live blocks.
+    /// Returns the account of live blocks.
     #[must_use]
     pub fn ledger(&self) -> Option<&Arc<Ledger>> {
         self.ledger.as_ref()
     }
 
-    /// The context.
+    /// Returns the context.
     #[must_use]
     pub fn context(&self) -> Option<&Context> {
         self.context.as_ref()
     }
 
-    /// The pool.
+    /// Returns the pool's label.
     #[must_use]
     pub fn pool(&self) -> &PoolLabel {
         &self.pool
     }
 
-    /// How often a subscriber has panicked, which ended its subscription.
+    /// Returns how many times a subscriber has panicked, each of which ended its subscription.
     #[must_use]
     pub fn panics(&self) -> u64 {
         self.troubles.panics.load(Ordering::Relaxed)
     }
 
-    /// Events that a subscriber caused itself, and which were told to none.
+    /// Returns the number of events that subscribers caused themselves, which are not delivered.
     #[must_use]
     pub fn undelivered(&self) -> u64 {
         self.troubles.undelivered.load(Ordering::Relaxed)
     }
 
-    /// A block was handed out. To be called for each one if [`sees`](Self::sees) says so: an account that samples throws
-    /// its dice here. Outside every lock, before the caller has the block.
+    /// Reports that a block was allocated. It must be called for each allocation if [`sees`](Self::sees) says so,
+    /// because an account that samples decides at random here. The caller holds no lock and does not have the block
+    /// yet.
     #[inline(always)]
     pub fn allocated(&self, facts: &Facts) {
         self.enter_and_tell(facts, |ledger| ledger.picks());
     }
 
-    /// A block was handed out whose turn it was: so many were let pass as
-    /// [`Ledger::next_gap`](crate::Ledger::next_gap) said.
+    /// Reports the allocation of a block that was selected by the caller, which skipped as many allocations as
+    /// [`Ledger::next_gap`](crate::Ledger::next_gap) returned.
     #[inline]
     pub fn picked(&self, facts: &Facts) {
         self.enter_and_tell(facts, |_| true);
@@ -340,12 +341,13 @@ impl Watchers {
         }
     }
 
-    /// A block comes back. To be called for each one while not [empty](Self::is_empty), outside every lock, and
-    /// **before** anyone else can be given the block: else the next owner's entry would be the one that is taken out.
+    /// Reports that a block is freed. It must be called for each free while the value is not [empty](Self::is_empty),
+    /// outside every lock, and **before** the block can be allocated again. Otherwise the next owner's entry would be
+    /// removed.
     ///
     /// # Errors
-    /// The block is not what the caller says, or not in callers' hands: it must not be taken back. Subscribers were told
-    /// so.
+    /// Returns an error if the block differs from what the caller says or is not held by a caller. The block must not
+    /// be returned then. Subscribers have been notified.
     #[inline(always)]
     pub fn freed(&self, facts: &Facts) -> Result<(), Box<WrongFree>> {
         if thread::inside() & COUNTING != 0 {
@@ -356,7 +358,7 @@ impl Watchers {
             _ if self.subscribers.is_empty() => {}
             _ => self.tell(EventKind::Freed, facts, self.time(), None),
         }
-        // The block is its owner's until this returns, so nobody has told of the next in its place.
+        // The block belongs to its owner until this returns, so no event of the next block at this address precedes it.
         self.record(EventKind::Freed, facts);
         Ok(())
     }
@@ -386,7 +388,7 @@ impl Watchers {
         Ok(())
     }
 
-    /// Something is wrong with a block, found elsewhere. Outside every lock.
+    /// Reports a wrong free that was found elsewhere. The caller holds no lock.
     #[cfg(target_os = "linux")]
     pub(crate) fn wrong(&self, error: &WrongFree) {
         if !self.subscribers.is_empty() {
@@ -394,8 +396,8 @@ impl Watchers {
         }
     }
 
-    /// Something else has happened: memory came from the source or went back, or a request was refused. Outside every
-    /// lock.
+    /// Reports another event: memory was taken from the source or returned to it, or a request was refused. The caller
+    /// holds no lock.
     #[inline]
     pub fn note(&self, kind: EventKind, facts: &Facts) {
         if thread::inside() & COUNTING != 0 {
@@ -412,8 +414,8 @@ impl Watchers {
         self.wants_time.then(Time::now)
     }
 
-    /// Part of its callers: facts that were written one by one and are read here all at once would make the processor wait
-    /// for the writes.
+    /// This is inlined into its callers. If the facts were written separately and read here as a whole, the processor
+    /// would have to wait for the writes.
     #[inline(always)]
     fn tell(&self, kind: EventKind, facts: &Facts, time: Option<Time>, record: Option<&Record>) {
         let event = Event {
@@ -455,14 +457,14 @@ impl Watchers {
     fn mute(&self, subscription: &Subscription, panic: Box<dyn Any + Send>) {
         subscription.muted.store(true, Ordering::Relaxed);
         self.troubles.panics.fetch_add(1, Ordering::Relaxed);
-        // What a panic carries may panic when it is dropped.
+        // The payload of a panic may panic when it is dropped.
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
             mem::forget(again);
         }
     }
 }
 
-/// The current span of `tracing`.
+/// Returns the current span of `tracing`.
 fn span() -> Option<NonZeroU64> {
     #[cfg(feature = "tracing")]
     {

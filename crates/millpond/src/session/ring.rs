@@ -1,4 +1,5 @@
-//! What one thread tells, on its way to the thread that writes: words in segments, put in by one thread and taken out by another.
+//! The ring that carries the events of one thread to the writing thread: words in segments, with one writer and one
+//! reader.
 //!
 //! ```text
 //!    order     3     0     1
@@ -6,13 +7,14 @@
 //!              taken         put         free: a bit each
 //! ```
 //!
-//! Who puts in never waits: what has no room is counted, with its bytes, and is lost. Words are atomic and written without
-//! order; the place up to which is put in is released when an event is whole, so whoever has acquired it reads what was written.
+//! The writer never waits. An event that does not fit is dropped and counted with its bytes. Words are atomic and are
+//! written with relaxed ordering. The writer publishes the end of a complete event with release ordering, so a reader
+//! that acquires it sees the whole event.
 //!
-//! It is made so that two processors seldom want the same line of memory, and that the lines stay in their caches. Who takes out
-//! looks once for many events at how far there is something, and says that a segment is free when it has left it; who puts in
-//! looks for that when a segment is full, and takes the free one with the lowest number: as long as the other one keeps up, a few
-//! segments are all that is ever touched, and all that is ever allocated.
+//! The design keeps two processors from using the same cache line at the same time, and keeps the lines in their
+//! caches. The reader loads the end position once for many events and marks a segment as free when it has left it. The
+//! writer loads the free segments when its segment is full, and takes the free segment with the lowest number. As long
+//! as the reader keeps up, only a few segments are used and allocated.
 
 #[cfg(test)]
 mod tests;
@@ -23,31 +25,32 @@ use crate::time::Ticks;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Segments of a ring at the most: each has a bit.
+/// The maximum number of segments of a ring. Each has a bit.
 const SEGMENTS: usize = 64;
-/// Words of a segment at the least: some events with whole stacks.
+/// The minimum number of words of a segment. It holds some events with complete stacks.
 const LEAST: usize = 512;
-/// Words of an event whose neighbours say the rest: what it is and how long after the last one, where, and how large.
+/// The words of a short event, which depends on its predecessor: the kind with the time difference, the address, and
+/// the sizes.
 const SHORT: usize = 3;
-/// Words of an event at the most, but for its stack.
+/// The maximum number of words of an event without its stack.
 const LONG: usize = 8;
-/// Addresses of a stack that are kept, from the innermost.
+/// The maximum number of stored addresses of a stack, from the innermost.
 pub(crate) const FRAMES: usize = 64;
 
-/// What follows the first three words, as bits of the first one.
+/// The bits in the first word that show which words follow the first three.
 mod form {
-    /// A word with the pool and the tag, which are others than the last event's.
+    /// A word with the pool and the tag, if they differ from the previous event's.
     pub(crate) const WHOSE: u64 = 1 << 16;
-    /// A word with the stream, which is another.
+    /// A word with the stream, if it differs.
     pub(crate) const STREAM: u64 = 1 << 17;
-    /// Two words with the sizes, which are too large for one.
+    /// Two words with the sizes, if they are too large for one.
     pub(crate) const LARGE: u64 = 1 << 18;
-    /// A word with the time: the last event was long ago.
+    /// A word with the time, if the previous event was long ago.
     pub(crate) const LATE: u64 = 1 << 19;
     pub(crate) const ANY: u64 = WHOSE | STREAM | LARGE | LATE;
 }
 
-/// Alone on its line of the processor's cache, so that two threads' counts do not disturb each other.
+/// A value on its own cache line, so that counts of two threads do not share one.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Own<T>(T);
@@ -55,12 +58,13 @@ struct Own<T>(T);
 #[derive(Debug, Default)]
 struct Segment(Vec<AtomicU64>);
 
-/// How far something is put in or taken out: the word in a segment, and above that the segment in the order of their use, from 1.
+/// A position of writing or reading. The lower half contains the word in a segment. The upper half contains the number
+/// of the segment in the order of use, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Place(u64);
 
 impl Place {
-    /// With it: an event is being put in there. Segments are shorter.
+    /// The bit that shows that an event is being written at the position. Segments have fewer words.
     const BUSY: u64 = 1 << 31;
 
     fn turn(self) -> u32 {
@@ -71,43 +75,44 @@ impl Place {
         (self.0 & (Self::BUSY - 1)) as usize
     }
 
-    /// So many words further in the same segment, which has that many.
+    /// Returns the position some words further in the same segment, which has at least that many.
     fn after(self, words: usize) -> Self {
         Self(self.0 + words as u64)
     }
 
-    /// The beginning of the segment of the next turn.
+    /// Returns the start of the next segment in the order of use.
     fn next_turn(self) -> Self {
         Self(u64::from(self.turn().wrapping_add(1)) << 32)
     }
 }
 
-/// What an event need not say if the one before it on its thread said the same.
+/// The fields that an event omits if the previous event of its thread had the same values.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
-    /// In the clock's ticks, as all times on the way.
+    /// The time in the clock's ticks, like all times in the ring.
     time: u64,
     pool: u32,
     stream: u32,
     tag: u32,
 }
 
-/// Written by the thread that puts in.
+/// The fields that the writing end changes.
 #[derive(Debug, Default)]
 struct Put {
-    /// Up to where events are whole, and whether one is being put in.
+    /// The end of the complete events, and whether an event is being written.
     place: AtomicU64,
     lost: [AtomicU64; 3],
 }
 
 impl Put {
-    /// An event is being put in from here on. Before its time is read: see `is_busy`. Released as the last one's end, in the place of which
-    /// it may be read.
+    /// Marks that an event is being written from this position on. This happens before its time is read: see `is_busy`.
+    /// The store has release ordering because it may replace the store that ended the previous event, and a reader may
+    /// read that event after it has seen this store.
     fn begin(&self, place: Place) {
         self.place.store(place.0 | Place::BUSY, Ordering::Release);
     }
 
-    /// It is whole, or none came of it.
+    /// Marks that the event is complete or was abandoned.
     fn end(&self, place: Place) {
         self.place.store(place.0, Ordering::Release);
     }
@@ -121,27 +126,28 @@ impl Put {
     }
 }
 
-/// What both threads have of it.
+/// The part that both ends share.
 #[derive(Debug)]
 pub(crate) struct Ring {
     put: Own<Put>,
-    /// Segments that hold nothing, a bit each. Set by the thread that takes out, cleared by the other.
+    /// The segments that are empty, one bit each. The reader sets bits, and the writer clears them.
     free: Own<AtomicU64>,
-    /// Each is allocated when it is first needed.
+    /// The segments. Each is allocated when it is first needed.
     segments: Box<[OnceLock<Arc<Segment>>]>,
-    /// Which segment is used in which turn, modulo their number: each that is in use has a place, since it is in use once.
+    /// The segment of each turn, modulo the number of segments. Every segment in use has an entry because it is used
+    /// for one turn at a time.
     order: Box<[AtomicU8]>,
-    /// Words of a segment.
+    /// The words of a segment.
     len: usize,
-    /// The thread that puts in is gone.
+    /// True if the writer is gone.
     closed: AtomicBool,
-    /// That thread's number, and what the system knows it by.
+    /// The number of the writer's thread, and the system's id of it.
     pub(crate) thread: u32,
     pub(crate) task: u32,
 }
 
 impl Ring {
-    /// Room for so many words, or some more.
+    /// Makes a ring with space for at least the given number of words.
     pub(crate) fn new(words: usize, thread: u32) -> Self {
         let words = words.clamp(2 * LEAST, 1 << 28).next_power_of_two();
         let segments = (words / LEAST).min(SEGMENTS);
@@ -157,7 +163,7 @@ impl Ring {
         }
     }
 
-    /// A segment, unless there is no memory for it.
+    /// Returns a segment, or `None` if memory is short.
     fn segment(&self, number: u32) -> Option<Arc<Segment>> {
         let place = self.segments.get(number as usize)?;
         if let Some(segment) = place.get() {
@@ -174,7 +180,7 @@ impl Ring {
         self.order.get(turn as usize & (self.order.len() - 1))
     }
 
-    /// What had no room so far.
+    /// Returns the counts of the events that did not fit so far.
     pub(crate) fn lost(&self) -> Lost {
         let [events, allocated, freed] = self
             .put
@@ -189,13 +195,13 @@ impl Ring {
         }
     }
 
-    /// Whether an event is being put in: its time may be read already, and it cannot be taken yet.
+    /// Returns true if an event is being written. Its time may have been read already, and it cannot be taken yet.
     pub(crate) fn is_busy(&self) -> bool {
         self.put.0.is_busy()
     }
 }
 
-/// The thread's side that puts in. When it is dropped it will put in no more.
+/// The writing end. Dropping it closes the ring.
 #[derive(Debug)]
 pub(crate) struct Putter {
     ring: Arc<Ring>,
@@ -208,15 +214,16 @@ impl Putter {
     pub(crate) fn new(ring: &Arc<Ring>) -> Self {
         Self {
             ring: Arc::clone(ring),
-            // One that has no room.
+            // An empty segment, which has no space.
             segment: Arc::default(),
             place: Place::default(),
             before: Before::default(),
         }
     }
 
-    /// Puts an event in at the time it is now, whatever time it says, if it can be told in few words and there is room for them. Nearly
-    /// all can: part of its callers, so that what is told need not be written down before.
+    /// Writes a short event with the current time instead of its own, if it can be expressed in few words and the
+    /// segment has space. Nearly all events can. The function is inlined into its callers so that the event need not be
+    /// stored in memory first.
     #[inline(always)]
     pub(crate) fn put_short(&mut self, told: &Told) -> bool {
         let before = &mut self.before;
@@ -248,7 +255,7 @@ impl Putter {
         true
     }
 
-    /// Puts any event in, with the addresses of its stack; `hurry` is called where not much room is left.
+    /// Writes any event with the addresses of its stack. Calls `hurry` if not much space is left.
     #[inline(never)]
     pub(crate) fn put(&mut self, told: &Told, frames: &[u64], hurry: impl FnOnce()) {
         self.ring.put.0.begin(self.place);
@@ -267,7 +274,7 @@ impl Putter {
         self.ring.put.0.end(self.place);
     }
 
-    /// What an event is written as, and what the one after it need not say.
+    /// Encodes an event. Also returns the fields that the next event may omit.
     fn words(&self, told: &Told, time: u64, frames: usize) -> (Words, Before) {
         let before = self.before;
         let tag = if told.what == What::Free {
@@ -314,7 +321,7 @@ impl Putter {
         (words, now)
     }
 
-    /// Goes on in another segment, if one is free.
+    /// Continues in another segment, if one is free.
     #[cold]
     fn go_on(&mut self, hurry: impl FnOnce()) -> bool {
         let ring = &*self.ring;
@@ -323,12 +330,12 @@ impl Putter {
             hurry();
         }
         let number = free.trailing_zeros();
-        // There is none with the number 64.
+        // The number 64 means that no segment is free, and there is no such segment.
         let Some(segment) = ring.segment(number) else {
             return false;
         };
         ring.free.0.fetch_and(!(1 << number), Ordering::Relaxed);
-        // Nothing begins with it: the event is in the next one.
+        // A zero word ends the segment: the event is in the next one.
         if let Some(rest) = self.segment.0.get(self.place.at()) {
             rest.store(0, Ordering::Relaxed);
         }
@@ -344,7 +351,7 @@ impl Putter {
     fn lose(&self, told: &Told) {
         let [events, allocated, freed] = &self.ring.put.0.lost;
         let add = |to: &AtomicU64, much: u64| {
-            // One thread writes it.
+            // Only one thread writes it.
             to.store(to.load(Ordering::Relaxed).wrapping_add(much), Ordering::Relaxed);
         };
         add(events, 1);
@@ -362,7 +369,7 @@ impl Drop for Putter {
     }
 }
 
-/// A few words in a row.
+/// A short list of words.
 #[derive(Default)]
 struct Words {
     words: [u64; LONG],
@@ -386,18 +393,18 @@ impl Words {
     }
 }
 
-/// The side of the thread that takes out.
+/// The reading end.
 #[derive(Debug)]
 pub(crate) struct Taker {
     pub(crate) ring: Arc<Ring>,
     segment: Arc<Segment>,
-    /// What the segment is known by, if it is one of the ring's.
+    /// The number of the current segment, if it belongs to the ring.
     number: Option<u8>,
     place: Place,
-    /// Up to where there is something, as was last looked.
+    /// The end of the available events when it was last loaded.
     end: Place,
     before: Before,
-    /// The next event, and the number of addresses of its stack, which are the next words.
+    /// The next event and the number of addresses of its stack, which are the next words.
     head: Option<(Told, usize)>,
 }
 
@@ -414,7 +421,7 @@ impl Taker {
         }
     }
 
-    /// Looks how far there is something by now: what comes later is not taken before this is called again.
+    /// Loads the end of the available events. Later events are not returned before the next call.
     pub(crate) fn look(&mut self) {
         self.end = self.ring.put.0.place();
         if self.head.is_none() {
@@ -422,13 +429,13 @@ impl Taker {
         }
     }
 
-    /// The time of the next event.
+    /// Returns the time of the next event.
     #[inline]
     pub(crate) fn time(&self) -> Option<u64> {
         self.head.map(|(told, _)| told.time)
     }
 
-    /// Takes the next event out, with its stack.
+    /// Takes the next event with its stack.
     #[inline]
     pub(crate) fn take(&mut self, stack: &mut Vec<u64>) -> Option<Told> {
         let (told, frames) = self.head?;
@@ -443,7 +450,7 @@ impl Taker {
         Some(told)
     }
 
-    /// Whether there is never anything again.
+    /// Returns true if no more events can follow.
     pub(crate) fn is_over(&mut self) -> bool {
         self.ring.closed.load(Ordering::Acquire) && {
             self.look();
@@ -451,7 +458,7 @@ impl Taker {
         }
     }
 
-    /// The event at the place.
+    /// Reads the event at the position.
     #[inline]
     fn read(&mut self) -> Option<(Told, usize)> {
         loop {
@@ -500,7 +507,7 @@ impl Taker {
         }
     }
 
-    /// Goes on in the segment of the next turn: nobody takes anything from this one any more.
+    /// Continues in the segment of the next turn, and releases this one, which is completely read.
     #[cold]
     fn go_on(&mut self) {
         if let Some(number) = self.number {
@@ -516,7 +523,7 @@ impl Taker {
     }
 }
 
-/// What an event says in the words after its first three; how many those are.
+/// Decodes the words of an event after its first three. Returns their number.
 fn tell_more(told: &mut Told, time: &mut u64, head: u64, words: &[AtomicU64]) -> usize {
     let mut next = 0;
     let mut word = || {

@@ -1,6 +1,6 @@
-//! What threads tell a recording, as values.
+//! The events that threads send to a recording, as values.
 
-/// What happened, as a number in a word.
+/// The kind of an event, as a number in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum What {
@@ -9,9 +9,9 @@ pub(crate) enum What {
     Reserve,
     Release,
     Refused,
-    /// The mark with the number in `requested`.
+    /// A mark. `requested` contains its number.
     Mark,
-    /// Of a thread's whole run of steps, the one with the number in `requested`.
+    /// The beginning of a step of the whole program. `requested` contains its number.
     Step,
 }
 
@@ -30,7 +30,7 @@ impl What {
     }
 }
 
-/// One event, but for its stack.
+/// One event without its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) what: What,
@@ -40,22 +40,22 @@ pub(crate) struct Told {
     pub(crate) bytes: u64,
     pub(crate) pool: u32,
     pub(crate) stream: u32,
-    /// A free's says nothing: its allocation has told it.
+    /// The tag. It is not used for a free, because the allocation contains it.
     pub(crate) tag: u32,
 }
 
-/// Events that had no room.
+/// The counts of events that did not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub(crate) events: u64,
-    /// Bytes that were asked for in those that are allocations.
+    /// The requested bytes of the lost allocations.
     pub(crate) allocated: u64,
-    /// Those in frees.
+    /// The bytes of the lost frees.
     pub(crate) freed: u64,
 }
 
 impl Lost {
-    /// What was lost since.
+    /// Returns the losses since an earlier value.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             events: self.events - before.events,

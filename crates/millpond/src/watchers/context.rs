@@ -1,11 +1,11 @@
-//! A caller's value that travels with each event of a pool.
+//! A value of the caller that is attached to each event of a pool.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// A value to tell events apart by: a request's number, a step's name, anything. Set on a pool, it goes with every event
-/// of that pool, on any thread. Cloning is cheap.
+/// A value that distinguishes events, such as a request's number or a step's name. It is set on a pool and attached to
+/// every event of that pool, on any thread. Cloning is cheap.
 ///
 /// ```
 /// use millpond::Context;
@@ -29,13 +29,13 @@ enum Value {
 }
 
 impl Context {
-    /// Any value.
+    /// Makes a context from any value.
     #[must_use]
     pub fn new<T: Any + Send + Sync>(value: T) -> Self {
         Self::from(Arc::new(value) as Arc<dyn Any + Send + Sync>)
     }
 
-    /// The number it was made of, if it was.
+    /// Returns the number, if the context was made from one.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         match &self.0 {
@@ -44,7 +44,7 @@ impl Context {
         }
     }
 
-    /// The text it was made of, if it was.
+    /// Returns the text, if the context was made from one.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match &self.0 {
@@ -53,7 +53,7 @@ impl Context {
         }
     }
 
-    /// The value, if it is of this type.
+    /// Returns the value, if it has this type.
     #[must_use]
     pub fn downcast_ref<T: Any>(&self) -> Option<&T> {
         match &self.0 {

@@ -1,20 +1,22 @@
-//! Who is told.
+//! Subscribers, which receive the events of pools.
 
 use super::Event;
 use crate::ledger::WrongFree;
 
-/// Is told of every event of the pools it subscribed to.
+/// Receives every event of the pools to which it is subscribed.
 ///
-/// It is called on the thread that caused the event, while no lock of the pool is held, so it may do what it likes:
-/// allocate, free, subscribe and unsubscribe. Some things to know:
+/// A subscriber is called on the thread that caused the event. The thread holds no lock of the pool, so the subscriber
+/// may allocate, free, subscribe and unsubscribe. It has to consider the following:
 ///
-/// - What it allocates or frees itself causes no further events on its thread, neither for it nor for other
-///   subscribers: they would never end. They are counted ([`Watchers::undelivered`](super::Watchers::undelivered)).
-/// - It may be called by many threads at once, and for a moment after it was unsubscribed, by threads that had begun.
-/// - When it panics, the block is neither lost nor kept: the panic is caught, because it may have come from inside the
-///   program's allocator, counted ([`Watchers::panics`](super::Watchers::panics)), and it is not called again.
-/// - Where the pool is the program's global allocator, a lock that it takes must not be held anywhere while memory is
-///   allocated, or the thread that does so would wait for itself.
+/// - Its own allocations and frees cause no events on its thread, neither for itself nor for other subscribers, because
+///   they would never end. They are counted ([`Watchers::undelivered`](super::Watchers::undelivered)).
+/// - It may be called by many threads at once. Threads that had begun may call it for a moment after it was
+///   unsubscribed.
+/// - If it panics, the pool's operation still completes. The panic is caught, because the event may come from inside
+///   the program's allocator, and counted ([`Watchers::panics`](super::Watchers::panics)). The subscriber is not called
+///   again.
+/// - If the pool is the program's global allocator, a lock that the subscriber takes must not be held anywhere during
+///   an allocation. Otherwise the thread would deadlock with itself.
 ///
 /// A closure is a subscriber.
 ///
@@ -34,21 +36,23 @@ use crate::ledger::WrongFree;
 /// assert!(watchers.without(id).is_empty());
 /// ```
 pub trait Subscriber: Send + Sync {
-    /// Something has happened.
+    /// Receives an event.
     fn event(&self, event: &Event<'_>);
 
-    /// Someone tried to give back what is not there, which is only told where there is an account of live blocks; or did
-    /// not keep to a block's bounds, which is told where blocks are [guarded](crate::PoolBuilder::guard).
+    /// Receives a wrong free. This needs an account of live blocks. If blocks are [guarded](crate::PoolBuilder::guard),
+    /// it also receives writes outside of a block.
     fn wrong_free(&self, error: &WrongFree) {
         let _ = error;
     }
 
-    /// Whether events need a [time](Event::time); asked once, when it subscribes. It costs a look at the clock.
+    /// Returns true if events need a [time](Event::time), which costs a read of the clock. This is called once, at the
+    /// subscription.
     fn wants_time(&self) -> bool {
         false
     }
 
-    /// Whether events need the current `tracing` [span](Event::span), which takes the feature `tracing`; asked once.
+    /// Returns true if events need the current `tracing` [span](Event::span), which requires the feature `tracing`.
+    /// This is called once, at the subscription.
     fn wants_span(&self) -> bool {
         false
     }
@@ -60,6 +64,6 @@ impl<F: Fn(&Event<'_>) + Send + Sync> Subscriber for F {
     }
 }
 
-/// A subscription, to end it by.
+/// The id of a subscription, with which it can be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SubscriptionId(pub(super) u64);

@@ -4,7 +4,7 @@ use crate::memory::MemoryKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, RwLock};
 
-/// What a pool does with its watchers: holds a value, and replaces it as a whole.
+/// Holds a value and replaces it as a whole, like a pool.
 #[derive(Default)]
 struct Held(RwLock<Option<Arc<Watchers>>>);
 
@@ -97,7 +97,7 @@ fn with_an_account_a_free_says_whose_block_it_was() {
         let _scope = crate::tag("owner");
         pool.now().allocated(&facts(0x1000));
     }
-    // By pointer alone.
+    // The free names only the address.
     let alone = Facts {
         address: 0x1000,
         ..Facts::default()
@@ -132,7 +132,7 @@ fn what_a_subscriber_causes_itself_is_entered_and_told_to_none() {
     assert_eq!(pool.now().undelivered(), 1);
     let addresses: Vec<usize> = ledger.leaks().iter().map(|leak| leak.address).collect();
     assert_eq!(addresses, [0x1000, 0x2000], "the account has both");
-    // And once it is over, events are told again.
+    // After the subscriber has returned, events are delivered again.
     pool.now().freed(&facts(0x2000)).unwrap();
     assert_eq!(seen.lock().unwrap().len(), 2);
 }
@@ -210,7 +210,7 @@ fn a_subscriber_that_panics_loses_no_block_and_is_not_called_again() {
     }
     pool.subscribe(move |_: &Event<'_>| {
         counted.fetch_add(1, Ordering::Relaxed);
-        // Without the hook that prints; what it carries panics in turn.
+        // This does not call the panic hook. The payload panics when it is dropped.
         std::panic::resume_unwind(Box::new(Bomb));
     });
     let seen = Seen::default();
@@ -280,7 +280,7 @@ fn a_sample_is_entered_by_dice_or_when_it_was_picked_and_events_are_told_of_all(
     let (every, _) = watchers.with_subscriber(Arc::new(recorder(&seen)));
     (0..10_000).for_each(|n| every.allocated(&facts(128 + n)));
     assert_eq!(seen.lock().unwrap().len(), 10_000);
-    // 1000 expected, with a deviation of 30; the seed is not fixed, so seven of them.
+    // 1000 are expected, with a standard deviation of 30. The seed is not fixed, so the test allows seven deviations.
     assert!((790..1210).contains(&ledger.blocks()), "{}", ledger.blocks());
     every.freed(&facts(64)).unwrap();
     (0..10_000).for_each(|n| every.freed(&facts(128 + n)).unwrap());
@@ -313,7 +313,7 @@ mod with_tracing {
     use ::tracing::field::{Field, Visit};
     use ::tracing::{Metadata, span};
 
-    /// Collects what `tracing` is told, above a level, and knows one span.
+    /// Collects `tracing` events from a level on, and knows one span.
     struct Collector {
         told: Arc<Mutex<Vec<String>>>,
         level: ::tracing::Level,

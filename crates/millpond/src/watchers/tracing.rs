@@ -1,28 +1,28 @@
-//! Events of a pool as events of `tracing`.
+//! Forwards the events of a pool to `tracing`.
 
 use super::{Event, EventKind, Subscriber};
 use crate::ledger::WrongFree;
 use ::tracing::{Level, event};
 
-/// Tells `tracing` of every event, with the target `millpond`: allocations and frees at level `TRACE`, memory that comes
-/// from the source or goes back at `DEBUG`, refusals at `WARN`, wrong frees at `ERROR`. The current span is `tracing`'s own
-/// business. Where nobody listens an event costs a load and a branch.
+/// Forwards every event to `tracing` with the target `millpond`: allocations and frees at level `TRACE`, memory that is
+/// taken from the source or returned to it at `DEBUG`, refusals at `WARN`, wrong frees at `ERROR`. `tracing` adds the
+/// current span itself. If no collector listens, an event costs a load and a branch.
 ///
-/// Not for a pool that is the program's global allocator: whoever collects `tracing`'s events may hold a lock while it
-/// allocates, and would be told of that allocation.
+/// It is not suitable for a pool that is the program's global allocator. A collector of `tracing` events may hold a
+/// lock while it allocates, and would receive the event of that allocation.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct TracingSubscriber;
 
 impl TracingSubscriber {
-    /// The subscriber.
+    /// Makes the subscriber.
     #[must_use]
     pub const fn new() -> Self {
         Self
     }
 }
 
-/// The level has to be known where the macro stands.
+/// The macro needs the level as a constant.
 macro_rules! emit {
     ($level:expr, $event:expr) => {
         event!(

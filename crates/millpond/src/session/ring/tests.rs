@@ -1,4 +1,4 @@
-//! What goes in comes out, from thread to thread, and what has no room is counted.
+//! Events arrive unchanged between threads, and events that do not fit are counted.
 
 use super::*;
 use crate::time::Time;
@@ -28,7 +28,7 @@ fn put(putter: &mut Putter, told: &Told) {
     }
 }
 
-/// Takes the next one out, at whatever time it was.
+/// Takes the next event and clears its time.
 fn take(taker: &mut Taker, stack: &mut Vec<u64>) -> Option<Told> {
     taker.look();
     taker.take(stack).map(|told| Told { time: 0, ..told })
@@ -38,7 +38,7 @@ fn take(taker: &mut Taker, stack: &mut Vec<u64>) -> Option<Told> {
 fn what_is_put_in_is_taken_out() {
     let (mut putter, mut taker) = ends(0);
     let mut stack = Vec::new();
-    // Each way in which an event can be another one's neighbour.
+    // Covers each way in which an event can differ from its predecessor.
     let sizes = [0, 3, u64::from(u32::MAX), 1 << 32, u64::MAX];
     for number in 0..if cfg!(miri) { 130 } else { 1000_u64 } {
         let of = |sizes: &[u64]| sizes[number as usize / 7 % sizes.len()];
@@ -77,7 +77,7 @@ fn a_free_has_no_tag_of_its_own() {
         tag: 1,
         ..told(0)
     };
-    // The first one says all there is to say.
+    // The first event contains all fields.
     put(&mut putter, &told(0));
     assert_eq!(take(&mut taker, &mut stack), Some(told(0)));
     let begin = putter.place.at();
@@ -85,7 +85,7 @@ fn a_free_has_no_tag_of_its_own() {
     for told in &all {
         put(&mut putter, told);
     }
-    // The pool is another one twice.
+    // The pool changes twice.
     assert_eq!(putter.place.at() - begin, SHORT * all.len() + 2);
     for told in all {
         assert_eq!(take(&mut taker, &mut stack), Some(Told { tag: 9, ..told }));
@@ -96,7 +96,7 @@ fn a_free_has_no_tag_of_its_own() {
 fn what_comes_late_has_its_time() {
     let (mut putter, mut taker) = ends(0);
     put(&mut putter, &told(0));
-    // As if five seconds had passed; and as if the clock had gone back.
+    // As if five seconds had passed, and as if the clock had gone back.
     for shift in [5_000_000_000, 5_000_000_000_u64.wrapping_neg()] {
         putter.before.time = Ticks::now().0.wrapping_sub(shift);
         let before = Time::now().nanos();
@@ -127,7 +127,7 @@ fn what_has_no_room_is_counted() {
     let hurries = AtomicU32::new(0);
     let (mut told_of, mut seen) = (0, 0);
     for _ in 0..3 {
-        // More than the two segments hold.
+        // These are more than the two segments hold.
         for number in told_of..told_of + 400 {
             let told = told(number);
             if !putter.put_short(&told) {
@@ -155,7 +155,7 @@ fn what_has_no_room_is_counted() {
             seen += 1;
         }
         assert_eq!(seen + lost.events, told_of);
-        // One segment at the least: the other is still this thread's, which may have left a part of it.
+        // At least one segment is free. The other is still the writer's, which may have left a part of it.
         assert!((170..=341).contains(&(seen - before)), "{seen} after {before}");
     }
     assert!(hurries.into_inner() >= 3);
@@ -200,7 +200,7 @@ fn two_threads_agree() {
         for number in 0..many {
             let pool = (number / 3) as u32;
             let told = Told { pool, ..told(number) };
-            // A stack for each other one.
+            // Every second event has a stack.
             if number % 2 == 0 || !putter.put_short(&told) {
                 putter.put(&told, &[number, !number], || ());
             }
