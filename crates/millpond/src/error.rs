@@ -7,41 +7,41 @@ use std::error::Error as StdError;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why a pool refused a request. Nothing is lost: the pool serves the next request if it can, unless the pool is
-/// [broken](Self::Broken).
+/// The error of a refused request. The pool continues to work unless it is [broken](Self::Broken).
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// The request can never fit, whatever is freed first.
+    /// The request can never fit, even if all memory is freed.
     #[error("a request of {} can never fit: the limit is {}", display_size(*.requested), display_size(*.limit))]
     TooLarge {
-        /// Bytes asked for; the largest number there is where they cannot be counted.
+        /// The requested bytes, or the largest number if they overflow.
         requested: u64,
-        /// The most that could ever be served.
+        /// The largest request that the pool could ever serve.
         limit: u64,
     },
-    /// The alignment is not a power of two, or larger than the pool can give.
+    /// The alignment is not a power of two, or it is larger than the pool supports.
     #[error("alignment {align} is not a power of two of at most {most}")]
     Alignment {
-        /// Alignment asked for.
+        /// The requested alignment.
         align: u64,
-        /// The largest the pool can give.
+        /// The largest supported alignment.
         most: u64,
     },
-    /// It does not fit now; freeing or trimming may change that.
+    /// The request does not fit now. Freeing or trimming memory may help.
     #[error("{}{}", .0.post_mortem, In(.0.snapshot.as_deref()))]
     OutOfMemory(#[source] Box<OutOfMemory>),
-    /// A budget that the pool is charged to refused, or did not grant it in time.
+    /// A budget to which the pool is charged refused the request, or did not grant it in time.
     #[error(transparent)]
     Budget(Box<BudgetError>),
-    /// The source of memory failed for a reason that is not its size, or that names its remedy.
+    /// The source of memory failed for a reason other than the size of the request, or with an error that states a
+    /// remedy.
     #[error(transparent)]
     Source(Box<SourceError>),
     /// The driver of a device failed, or the request was for another device. The error is a `cuda::CudaError`.
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     #[error(transparent)]
     Cuda(Box<dyn StdError + Send + Sync>),
-    /// The memory is that of others, who give no more of it.
+    /// The memory belongs to another library and cannot grow.
     #[error(
         "the memory is that of others, who give no more of it: copy it to memory of a pool, with `deep_copy`"
     )]
@@ -63,16 +63,16 @@ pub enum AllocError {
     Pool(#[source] Box<dyn StdError + Send + Sync>),
 }
 
-/// Memory ran out: what the engine says, and who holds it.
+/// Memory ran out. The error contains the engine's error and a post-mortem.
 #[derive(Debug, Error)]
 #[error("{why}")]
 #[non_exhaustive]
 pub struct OutOfMemory {
-    /// What the engine says.
+    /// The engine's error.
     pub why: engine::AllocError,
-    /// Who holds the memory, and what would have to go.
+    /// The holders of the memory, and how much must be freed.
     pub post_mortem: PostMortem,
-    /// The file that has all blocks there were, where one was [written](crate::Snapshots::on_out_of_memory).
+    /// The file that contains all blocks of that moment, if one was [written](crate::Snapshots::on_out_of_memory).
     pub snapshot: Option<PathBuf>,
 }
 
@@ -82,7 +82,7 @@ impl AllocError {
         limit: isize::MAX as u64,
     };
 
-    /// Whether freeing memory and asking again may succeed.
+    /// Returns true if a retry may succeed after memory is freed.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         match self {
@@ -93,7 +93,7 @@ impl AllocError {
         }
     }
 
-    /// Who holds the memory and what would have to go, if memory is what is missing.
+    /// Returns the post-mortem, if the cause is a lack of memory.
     #[must_use]
     pub fn post_mortem(&self) -> Option<&PostMortem> {
         match self {
@@ -103,7 +103,7 @@ impl AllocError {
         }
     }
 
-    /// For what the engine refused, with a post-mortem where memory is what is missing.
+    /// Converts an error of the engine. Adds a post-mortem if the cause is a lack of memory.
     pub(crate) fn of(why: engine::AllocError, post_mortem: impl FnOnce() -> PostMortem) -> Self {
         match why {
             engine::AllocError::TooLarge { requested, limit } => Self::TooLarge { requested, limit },
@@ -117,7 +117,7 @@ impl AllocError {
         }
     }
 
-    /// The file that has all blocks there were when memory had run out, if one was written for this refusal.
+    /// Returns the file that contains all blocks of the moment of this error, if one was written.
     #[must_use]
     pub fn snapshot(&self) -> Option<&Path> {
         match self {
@@ -127,7 +127,8 @@ impl AllocError {
         }
     }
 
-    /// The same with the file that was written for it. What cannot carry it is followed by a line on standard error.
+    /// Adds the file that was written for the error. If the error has no place for it, the path is reported on standard
+    /// error.
     #[cfg(all(feature = "record", target_os = "linux"))]
     pub(crate) fn with_snapshot(mut self, path: PathBuf) -> Self {
         let place = match &mut self {

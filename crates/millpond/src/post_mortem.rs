@@ -33,11 +33,11 @@ use millpond_engine::display_size;
 use std::fmt;
 use std::path::Path;
 
-/// Children and tags that are named; the rest is added up.
+/// The maximum number of children and tags that are listed. The rest is added up.
 const CHILDREN: usize = 4;
 const TAGS: usize = 5;
 
-/// Shows the file with all blocks as the last line of an error, if there is one.
+/// Formats the file with all blocks as the last line of an error, if there is one.
 pub(crate) struct In<'a>(pub(crate) Option<&'a Path>);
 
 impl fmt::Display for In<'_> {
@@ -49,28 +49,28 @@ impl fmt::Display for In<'_> {
     }
 }
 
-/// Why memory ran out. Shown in at most twelve lines; every field is a value.
+/// The reason for an out-of-memory error. It is displayed in at most twelve lines, and every field is a value.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct PostMortem {
-    /// Bytes asked for.
+    /// The requested bytes.
     pub requested: u64,
-    /// The budget that refused, if one did.
+    /// The budget that refused, if there is one.
     pub budget: Option<BudgetFigures>,
-    /// The limit of the pool that was asked, if the limit is the reason for the refusal.
+    /// The limit of the pool, if it is the reason for the refusal.
     pub limit: Option<u64>,
-    /// Free bytes and holes, if a pool told.
+    /// The free bytes and holes, if a pool reported them.
     pub space: Option<SpaceFigures>,
-    /// The budgets below the one that refused, by the bytes charged to them.
+    /// The children of the refusing budget with the most charged bytes.
     pub children: Top<CHILDREN>,
-    /// Who holds blocks, by tag.
+    /// The holders of blocks, by tag.
     pub holders: Top<TAGS>,
-    /// Pools among those that were asked which keep no account of who holds their blocks.
+    /// The number of surveyed pools that keep no account of their blocks.
     pub without_account: u64,
-    /// Bytes of a device that are in use and are no pool's of this process: other processes', other libraries', the driver's
-    /// own.
+    /// The used bytes of a device that belong to no pool of this process: other processes, other libraries and the
+    /// driver itself.
     pub elsewhere: u64,
-    /// The least that would have to go, if it is known.
+    /// The least memory that must be freed, if it is known.
     pub least: Option<Least>,
 }
 
@@ -134,10 +134,10 @@ impl fmt::Display for PostMortem {
     }
 }
 
-/// How an account is had.
+/// The hint how to enable an account.
 const ACCOUNT: &str = "track:all or PoolBuilder::track keeps one";
 
-/// A number of blocks, in words.
+/// Formats a number of blocks with the noun.
 struct Blocks(u64);
 
 impl fmt::Display for Blocks {

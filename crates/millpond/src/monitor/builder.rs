@@ -1,4 +1,4 @@
-//! What a monitor is to do, and why it cannot be started.
+//! The builder of monitors and its errors.
 
 use super::serve::ServeError;
 use super::threshold::{Crossing, Threshold};
@@ -10,28 +10,28 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why there is no monitor.
+/// The error of a monitor that could not be started.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MonitorError {
-    /// The system gives no thread: the limit on threads or on memory is met.
+    /// The thread could not be started because a limit on threads or memory is reached.
     #[error("no thread to sample memory could be started: {0}")]
     Thread(std::io::Error),
-    /// What was sampled could not be served.
+    /// The server could not be started.
     #[error(transparent)]
     Serve(#[from] ServeError),
 }
 
-/// Where the Unix socket is to be.
+/// The place of the Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Where `millpond top` looks for it.
+    /// The default place, where `millpond top` looks.
     Usual,
-    /// Somewhere else.
+    /// The given path.
     At(PathBuf),
 }
 
-/// Starts a [`Monitor`].
+/// Builds and starts a [`Monitor`].
 #[must_use = "a builder starts nothing until told to"]
 pub struct MonitorBuilder {
     pub(super) interval: Duration,
@@ -75,29 +75,31 @@ impl MonitorBuilder {
         }
     }
 
-    /// How often to look: a second, unless said. From 10 milliseconds to an hour; what is outside is brought inside.
+    /// Sets the sampling interval. The default is a second. The value is clamped to 10 milliseconds to an hour.
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval.clamp(Self::LEAST_INTERVAL, Self::MOST_INTERVAL);
         self
     }
 
-    /// How many points of the [timeline](Monitor::timeline) are kept: 600 unless said, 8 at least, 100 000 at most. The newest
-    /// quarter is of one sample each, the next of two, and so on: with 600 and an interval of a second, the last two and a half
-    /// minutes by the second and as much more as there was, ever more coarsely.
+    /// Sets how many points of the [timeline](Monitor::timeline) are kept. The default is 600, the minimum 8, the
+    /// maximum 100 000. Each point of the newest quarter contains one sample, each of the next quarter two, and so on.
+    /// With 600 points and an interval of a second, the last two and a half minutes are kept by the second, and the
+    /// earlier time at decreasing resolution.
     pub fn points(mut self, points: usize) -> Self {
         self.points = points.clamp(8, 100_000);
         self
     }
 
-    /// Looks at this budget too, and at those above and below it. Budgets that a pool is charged to are looked at anyway.
+    /// Also samples this budget and the budgets above and below it. Budgets to which a pool is charged are always
+    /// sampled.
     pub fn budget(mut self, budget: &Budget) -> Self {
         self.budgets.push(budget.clone());
         self
     }
 
-    /// Calls this when a threshold is passed: once, and again only when it was passed anew. Called on the monitor's thread, outside
-    /// every lock: it may allocate, and ask the monitor. While it runs nothing is sampled. One that panics is counted, and called
-    /// again the next time.
+    /// Adds a callback for a threshold. It runs when the threshold is exceeded, and again only after the share has
+    /// fallen in between. It runs on the monitor's thread outside every lock, so it may allocate and call the monitor.
+    /// No samples are taken while it runs. A panic of the callback is counted, and the callback stays registered.
     ///
     /// ```
     /// use millpond::{Monitor, monitor::Threshold, pressure::Share};
@@ -114,45 +116,46 @@ impl MonitorBuilder {
         self
     }
 
-    /// Serves what is sampled on a Unix socket where `millpond top` finds it: `$XDG_RUNTIME_DIR/millpond/PID.sock`, or
-    /// `/tmp/millpond-UID/PID.sock` where there is no such folder; `PID-1.sock` where the process has one already. Only the user's own
-    /// processes can read it.
+    /// Serves the samples on a Unix socket where `millpond top` finds it: `$XDG_RUNTIME_DIR/millpond/PID.sock`, or
+    /// `/tmp/millpond-UID/PID.sock` if that directory does not exist. If the process already has a socket, the name is
+    /// `PID-1.sock`, and so on. Only processes of the same user can connect.
     pub fn socket(mut self) -> Self {
         self.socket = Some(Place::Usual);
         self
     }
 
-    /// The same on a socket of this path, in a folder that is there. A socket that nobody listens to is replaced.
+    /// Serves the samples on a socket at this path, in an existing directory. A socket on which no process listens is
+    /// replaced.
     pub fn socket_at(mut self, path: impl Into<PathBuf>) -> Self {
         self.socket = Some(Place::At(path.into()));
         self
     }
 
-    /// Serves `/metrics` for Prometheus, and `/stats`, on this address of the machine itself. With port 0 the system chooses one;
-    /// [`Monitor::address`] has it.
+    /// Serves `/metrics` for Prometheus, and `/stats`, on a loopback address. With port 0 the system chooses a port,
+    /// which [`Monitor::address`] returns.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.address = Some(address);
         self
     }
 
-    /// The process's rank among those of its job. Unless said it is what `RANK`, `OMPI_COMM_WORLD_RANK`, `SLURM_PROCID` or
-    /// `LOCAL_RANK` say, in this order.
+    /// Sets the rank of the process in its job. The default is the value of `RANK`, `OMPI_COMM_WORLD_RANK`,
+    /// `SLURM_PROCID` or `LOCAL_RANK`, in this order.
     pub fn rank(mut self, rank: impl Into<String>) -> Self {
         self.rank = Some(rank.into());
         self
     }
 
-    /// What the machine is called; unless said, its own name.
+    /// Sets the name of the machine. The default is the host name.
     pub fn host(mut self, host: impl Into<String>) -> Self {
         self.host = Some(host.into());
         self
     }
 
-    /// Takes a first sample and starts the thread.
+    /// Takes the first sample and starts the thread.
     ///
     /// # Errors
-    /// When the system gives no thread, or what is to be served cannot be: the address is not the machine's own or taken, or there
-    /// is no place for the socket.
+    /// Returns an error if the system cannot start a thread, or if a server cannot be started: the address is not a
+    /// loopback address or is in use, or the socket cannot be created.
     pub fn start(self) -> Result<Monitor, MonitorError> {
         Monitor::start(self)
     }

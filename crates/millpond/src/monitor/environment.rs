@@ -1,4 +1,4 @@
-//! `MILLPOND_MONITOR`: a monitor in a process that says nothing of monitors.
+//! Starts the monitor that the environment variable `MILLPOND_MONITOR` requests.
 
 use super::{Monitor, MonitorBuilder};
 use crate::os;
@@ -12,7 +12,7 @@ use thiserror::Error;
 
 const VARIABLE: &str = "MILLPOND_MONITOR";
 
-/// Why a text is no monitor.
+/// The error of an invalid value.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error(
     "{VARIABLE} says '{text}': {why}; write 1, socket or 127.0.0.1:9464, with ,interval=100ms if you like"
@@ -22,7 +22,7 @@ struct Unreadable {
     why: String,
 }
 
-/// What a text asks for; nothing where it asks for none.
+/// Parses a value. Returns `None` if it requests no monitor.
 fn read(text: &str) -> Result<Option<MonitorBuilder>, Unreadable> {
     let unreadable = |why: String| Unreadable {
         text: text.chars().take(200).collect(),
@@ -50,14 +50,14 @@ fn read(text: &str) -> Result<Option<MonitorBuilder>, Unreadable> {
     Ok(any.then_some(rules))
 }
 
-/// The monitor that the environment asked for, and the process it is of.
+/// The monitor that the environment requested, with the process that it belongs to.
 static STARTED: Mutex<Option<Monitor>> = Mutex::new(None);
 
-/// Starts the monitor that the environment asks for, once in a process; with the first pool, wherever that is made.
+/// Starts the monitor that the environment requests, once in a process, when the first pool is made.
 ///
-/// On a thread of its own: the pool may be the program's allocator, which is in the middle of a request.
+/// A separate thread starts it, because the pool may be the program's allocator, which is in the middle of a request.
 pub(crate) fn start() {
-    // A child of a fork has a number of its own, and so a monitor.
+    // The process that last checked. A child of a fork has another id and therefore starts its own monitor.
     static LOOKED: AtomicU32 = AtomicU32::new(0);
     let here = std::process::id();
     if LOOKED.swap(here, Ordering::Relaxed) == here {
@@ -72,7 +72,7 @@ pub(crate) fn start() {
 }
 
 fn start_by(said: &str) {
-    // The program may have run out of memory before this thread got to work.
+    // The program may have run out of memory before this thread started.
     let _inside = inside();
     let rules = match read(said) {
         Ok(Some(rules)) => rules,
@@ -89,14 +89,14 @@ fn start_by(said: &str) {
             let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
             let before = started.replace(monitor);
             drop(started);
-            // Of the process that this one was forked from.
+            // It belongs to the parent of this process.
             drop(before);
         }
         Err(error) => os::say(&format!("millpond: no monitor: {error}\n")),
     }
 }
 
-/// Takes the socket away at the end of the process. Waits for nobody.
+/// Removes the socket at the end of the process. Does not block.
 extern "C" fn end() {
     if let Ok(started) = STARTED.try_lock()
         && let Some(monitor) = &*started

@@ -1,19 +1,20 @@
-//! Which process it is that is looked at.
+//! The identity of the sampled process.
 
 use std::path::Path;
 
-/// Names of a process, among others of its job and machine.
+/// The names of a process in its job and on its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) process: u32,
-    /// The program's name.
+    /// The name of the program.
     pub(super) name: String,
     pub(super) host: String,
-    /// Its rank, where it has one.
+    /// The rank, if there is one.
     pub(super) rank: Option<String>,
 }
 
-/// What launchers say a process's rank is in, the most telling first: `LOCAL_RANK` counts on one machine only.
+/// The variables in which launchers store the rank of a process, the most specific first. `LOCAL_RANK` is unique only
+/// on one machine.
 const RANKS: [&str; 4] = ["RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK"];
 
 impl Identity {

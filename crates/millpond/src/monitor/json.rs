@@ -1,18 +1,18 @@
-//! JSON, written as it goes: as much of it as a monitor says.
+//! A JSON writer with the features that a monitor needs.
 
 use std::fmt::Write;
 
-/// A text of JSON that is being written. Whoever writes closes what it opens: [`object`](Self::object) and [`array`](Self::array)
-/// see to that.
+/// A JSON text that is being written. [`object`](Self::object) and [`array`](Self::array) write both the opening and
+/// the closing bracket.
 #[derive(Debug, Default)]
 pub(super) struct Json {
     text: String,
-    /// Whether the next thing is the first of its object or array.
+    /// True if the next value is the first of its object or array.
     first: bool,
 }
 
 impl Json {
-    /// The text of one object.
+    /// Returns the text of one object.
     pub(super) fn of(fill: impl FnOnce(&mut Self)) -> String {
         let mut json = Self::default();
         json.braces('{', '}', fill);
@@ -60,7 +60,7 @@ impl Json {
         self.braces('{', '}', fill);
     }
 
-    /// One object for each of these.
+    /// Writes an array with one object for each item.
     pub(super) fn objects<T>(
         &mut self,
         key: &str,
@@ -96,7 +96,7 @@ impl Json {
         let _ = write!(self.text, "{value}");
     }
 
-    /// A number, or null.
+    /// Writes a number or null.
     pub(super) fn maybe(&mut self, key: &str, value: Option<u64>) {
         match value {
             Some(value) => self.number(key, value),
@@ -114,7 +114,7 @@ impl Json {
         self.text.push_str(if value { "true" } else { "false" });
     }
 
-    /// Four digits after the point.
+    /// Writes a number with four decimal places.
     pub(super) fn ratio(&mut self, key: &str, value: f64) {
         self.key(key);
         let value = if value.is_finite() { value } else { 0.0 };

@@ -1,4 +1,4 @@
-//! Every series that was followed: its summary since the start, exact, and its course, thinned.
+//! All series: an exact summary since the start, and a history of decreasing resolution.
 
 use super::report::SeriesReport;
 use super::ring::{Point, Ring, Span};
@@ -8,7 +8,7 @@ use super::timeline::{Timeline, TimelinePoint, TimelineSeries};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// As many series are followed at once.
+/// The maximum number of series.
 const MOST: usize = 512;
 
 /// A series since its first sample.
@@ -18,11 +18,11 @@ struct Followed {
     of: Subject,
     quantity: Quantity,
     span: Span,
-    /// The most, with what the owner says there was between samples.
+    /// The maximum, including the values between samples that the owner reports.
     peak: u64,
-    /// The owner's own peak when it was last looked at.
+    /// The owner's peak at the last sample.
     high: Option<u64>,
-    /// The sample it was last in.
+    /// The number of the last sample that contains the series.
     seen: u64,
 }
 
@@ -30,7 +30,7 @@ impl Followed {
     fn take_in(&mut self, next: &Measured, sample: u64) {
         self.span.join(Span::of(next.value));
         self.peak = self.peak.max(next.value);
-        // A peak that has risen has risen since; one that has fallen was begun anew.
+        // If the owner's peak has risen, it has risen since the last sample. If it has fallen, it was reset.
         if let (Some(before), Some(now)) = (self.high, next.peak)
             && now > before
         {
@@ -79,7 +79,7 @@ impl Log {
         self.samples
     }
 
-    /// Series that were let go for others, or never followed.
+    /// Returns the number of series that were removed for others or never stored.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -123,7 +123,7 @@ impl Log {
             self.series.len() - 1
         } else {
             self.dropped += 1;
-            // The one that ended first makes room; where all go on, this one is not followed.
+            // The series that ended first is replaced. If none has ended, the new one is not stored.
             let oldest = self.series.iter().enumerate().min_by_key(|(_, of)| of.seen);
             let (place, gone) = oldest.filter(|(_, of)| of.seen + 1 < self.samples)?;
             self.places.remove(&(gone.of.clone(), gone.quantity));
@@ -135,7 +135,7 @@ impl Log {
         Some(id)
     }
 
-    /// In order of what they are of.
+    /// Returns the reports in the order of their subjects.
     pub(super) fn reports(&self) -> Vec<SeriesReport> {
         let mut reports: Vec<SeriesReport> = self.series.iter().map(Followed::report).collect();
         reports.sort_by(|a, b| (&a.of, a.quantity).cmp(&(&b.of, b.quantity)));
@@ -168,7 +168,7 @@ impl Log {
         })
     }
 
-    /// The last values of one series, at most so many, oldest first.
+    /// Returns the last values of one series, at most `most`, the oldest first.
     pub(super) fn latest(&self, of: &Subject, quantity: Quantity, most: usize) -> Vec<u64> {
         let Some(place) = self.places.get(&(of.clone(), quantity)) else {
             return Vec::new();

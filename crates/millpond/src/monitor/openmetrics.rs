@@ -1,4 +1,4 @@
-//! `/metrics`: the last sample as OpenMetrics, or in Prometheus's older text format for who does not speak that.
+//! Writes the last sample as `/metrics`, in the OpenMetrics format or in Prometheus's older text format.
 
 use super::snapshot::{BudgetReading, DeviceReading, PoolReading, Snapshot, TagReading};
 use super::stats::kind;
@@ -6,7 +6,7 @@ use super::{Shared, lock};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Which of the two.
+/// The format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     OpenMetrics,
@@ -14,7 +14,7 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
-    /// What a client that sends this as `Accept` is given.
+    /// Returns the format for a client's `Accept` header.
     pub(super) fn accepted_by(accept: &str) -> Self {
         if accept
             .to_ascii_lowercase()
@@ -102,18 +102,19 @@ pub(super) fn text(shared: &Shared, dialect: Dialect) -> String {
 
 type Labels = Vec<(&'static str, String)>;
 
-/// A family: what it is called, what it is, and its value of each thing.
+/// A metric family: its name, its help text, and its value for a subject.
 type Told<T, V> = (&'static str, &'static str, fn(&T) -> V);
 
 struct Exposition {
     text: String,
     dialect: Dialect,
-    /// Labels of every sample.
+    /// The labels of every sample.
     common: Labels,
 }
 
 impl Exposition {
-    /// Describes a family. What it is called at the end of its samples is part of its name in the older format only.
+    /// Writes the description of a family. The suffix of the samples is part of the family's name only in the older
+    /// format.
     fn head(&mut self, name: &str, kind: &str, unit: &str, help: &str, suffix: &str) {
         let (told, kind) = match self.dialect {
             Dialect::OpenMetrics => ("", kind),

@@ -1,4 +1,4 @@
-//! How a [`Snapshot`] is taken: nothing is held while anything is looked at, and what is listed is bounded.
+//! Takes a [`Snapshot`] without holding a lock while pools are read. The lists are bounded.
 
 use super::snapshot::{
     BudgetReading, DeviceProcess, DeviceReading, LimitReading, Losses, PoolReading, Snapshot, TagReading,
@@ -14,29 +14,30 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// As many pools are listed, and as many budgets.
+/// The maximum number of listed pools, and of listed budgets.
 const MOST: usize = 256;
-/// As many tags are listed.
+/// The maximum number of listed tags.
 const TAGS: usize = 16;
 
-/// What looks, and remembers what it saw last of pools that are busy.
+/// Takes snapshots, and remembers the last figures of pools that may be busy.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// Budgets that are looked at whether or not a pool is charged to them.
+    /// Budgets that are sampled even if no pool is charged to them.
     pub(super) budgets: Vec<Budget>,
     /// The last figures of each pool that may be busy.
     last: HashMap<u64, Look>,
 }
 
 impl Snapshot {
-    /// Looks at everything now. It takes some hundreds of microseconds: to look often, start a [`Monitor`](super::Monitor).
+    /// Takes a snapshot now. This takes some hundreds of microseconds. For frequent snapshots, start a
+    /// [`Monitor`](super::Monitor).
     #[must_use]
     pub fn take() -> Self {
         Reader::default().read()
     }
 }
 
-/// What is gathered on the way through the pools.
+/// The data that is collected from the pools.
 #[derive(Default)]
 struct Gathered {
     pools: Vec<PoolReading>,
@@ -148,7 +149,7 @@ fn read_devices(pools: &[PoolReading], losses: &mut Losses) -> Vec<DeviceReading
     devices
 }
 
-/// Sorts the processes of a device by their bytes, largest first.
+/// Sorts the processes of a device by their bytes, the largest first.
 fn sorted(mut processes: Vec<(u32, Option<u64>)>) -> Vec<DeviceProcess> {
     processes.sort_by_key(|(id, used)| (Reverse(*used), *id));
     let process = |(id, used)| DeviceProcess { id, used };
@@ -169,7 +170,7 @@ fn cgroup(pressure: &Pressure) -> Option<LimitReading> {
     limits.min_by_key(|limit| limit.available()).map(limit_reading)
 }
 
-/// Bytes of the process in memory, and the most there were.
+/// Returns the bytes of the process in main memory, and their peak.
 fn resident() -> [Option<u64>; 2] {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
         return [None; 2];

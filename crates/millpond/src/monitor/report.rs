@@ -1,4 +1,4 @@
-//! What a monitor has seen, in a table.
+//! The report of a monitor, formatted as a table.
 
 use super::series::{Quantity, Subject};
 use super::threshold::Crossing;
@@ -6,50 +6,51 @@ use millpond_engine::display_size;
 use std::fmt;
 use std::time::Duration;
 
-/// One series, over all samples.
+/// The summary of one series over all samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SeriesReport {
-    /// What was measured.
+    /// The subject.
     pub of: Subject,
-    /// What of it.
+    /// The quantity.
     pub quantity: Quantity,
-    /// The least of all samples.
+    /// The minimum of all samples.
     pub least: u64,
-    /// Their mean.
+    /// The mean of all samples.
     pub mean: u64,
-    /// The most there was; of what keeps a peak of its own (the process, pools, budgets) between samples too.
+    /// The maximum. For subjects with a peak of their own (the process, pools, budgets), it includes values between
+    /// samples.
     pub peak: u64,
     /// The last sample.
     pub last: u64,
-    /// How many there are.
+    /// The number of samples.
     pub samples: u64,
 }
 
-/// What a monitor has seen since it was started. Shown as a table.
+/// The observations of a monitor since its start. It is displayed as a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MonitorReport {
-    /// Time from the start to the last sample.
+    /// The time from the start to the last sample.
     pub elapsed: Duration,
-    /// The samples.
+    /// The number of samples.
     pub samples: u64,
-    /// Every series, in order of what it is of.
+    /// The series in the order of their subjects.
     pub series: Vec<SeriesReport>,
-    /// Thresholds that were passed, oldest first; the first 1000.
+    /// The first 1000 threshold crossings, the oldest first.
     pub crossings: Vec<(Duration, Crossing)>,
-    /// Thresholds that were passed, all of them.
+    /// The number of all threshold crossings.
     pub crossed: u64,
-    /// Callbacks that panicked.
+    /// The number of callbacks that panicked.
     pub panics: u64,
-    /// Samples that were left out because memory had run out.
+    /// The number of samples that were skipped because memory was short.
     pub missed: u64,
-    /// Series that are not in here because there were too many.
+    /// The number of series that are missing because there were too many.
     pub dropped: u64,
 }
 
 impl MonitorReport {
-    /// The series of one quantity, by the name of what it is of.
+    /// Returns the series of one quantity by the name of its subject.
     ///
     /// ```
     /// use millpond::{Monitor, monitor::Quantity};
@@ -67,7 +68,7 @@ impl MonitorReport {
     }
 }
 
-/// A value as it is read.
+/// Formats a value.
 fn shown(quantity: Quantity, value: u64) -> String {
     if quantity.is_bytes() {
         display_size(value).to_string()

@@ -1,4 +1,4 @@
-//! Samples over time in bounded memory: what is old is joined, never dropped.
+//! A history of samples in bounded memory. Old samples are joined and never dropped.
 //!
 //! ```text
 //!   newest            one point for each sample          oldest two of a full row become one of the next
@@ -6,15 +6,15 @@
 //!   | o o o o o o | O   O   O   O | O       O       O |  ...  the last row is halved when it is full
 //! ```
 //!
-//! So a point of the last row stands for ever more samples, with the least and the most of them.
+//! A point of the last row therefore represents more and more samples, and has their minimum and maximum.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Rows of points, each twice as coarse as the one before.
+/// The number of rows. Each row has half the resolution of the one before.
 const ROWS: usize = 4;
 
-/// What the samples of a point came to.
+/// The summary of one series over the samples of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) least: u64,
@@ -35,7 +35,7 @@ impl Span {
         }
     }
 
-    /// Takes in what came after.
+    /// Adds a later summary.
     pub(super) fn join(&mut self, later: Self) {
         self.least = self.least.min(later.least);
         self.most = self.most.max(later.most);
@@ -49,7 +49,7 @@ impl Span {
     }
 }
 
-/// One or more samples after one another. Invariant: `values` is in order of series.
+/// One or more consecutive samples. Invariant: `values` is in order of series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) from: Duration,
@@ -78,13 +78,13 @@ impl Point {
 
 #[derive(Debug)]
 pub(super) struct Ring {
-    /// Newest row first, each with its oldest point first.
+    /// The rows, the newest first, each with its oldest point first.
     rows: [VecDeque<Point>; ROWS],
     each: usize,
 }
 
 impl Ring {
-    /// Of so many points at most.
+    /// Makes a ring for at most the given number of points.
     pub(super) fn new(points: usize) -> Self {
         Self {
             rows: Default::default(),
@@ -106,7 +106,7 @@ impl Ring {
             }
             row.push_back(point);
         }
-        // The last row has no next: its points are joined by twos, and this one comes first.
+        // The last row has no next row. Its points are joined in pairs, and this one is the first of a pair.
         let Some(first) = next else { return };
         let last = &mut self.rows[ROWS - 1];
         let mut rest = std::mem::take(last).into_iter();
@@ -119,7 +119,7 @@ impl Ring {
         }
     }
 
-    /// Oldest first.
+    /// Returns the points, the oldest first.
     pub(super) fn points(&self) -> impl DoubleEndedIterator<Item = &Point> {
         self.rows.iter().rev().flatten()
     }

@@ -1,33 +1,33 @@
-//! What is followed over time: one number of one thing.
+//! The series that are sampled: one quantity of one subject each.
 
 use super::snapshot::Snapshot;
 use crate::device::Device;
 use crate::pressure::Share;
 use std::fmt;
 
-/// What a number says.
+/// The meaning of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Quantity {
-    /// Bytes in memory, of the process.
+    /// The bytes of the process in main memory.
     Resident,
-    /// Bytes used, of a limit, a budget or a device.
+    /// The used bytes of a limit, a budget or a device.
     Used,
-    /// Bytes asked for and held, of a pool.
+    /// The requested bytes of a pool's live blocks.
     Requested,
-    /// Bytes of the blocks in callers' hands, of a pool.
+    /// The bytes of a pool's live blocks.
     Allocated,
-    /// Allocated bytes and those that wait for a stream, of a pool.
+    /// The allocated bytes of a pool and those that wait for a stream.
     Active,
-    /// Bytes taken from the source, of a pool.
+    /// The bytes that a pool has taken from its source.
     Reserved,
-    /// Allocations since the sample before that were served without calling the source, of a pool, in hundredths of a percent. A
-    /// sample in which nothing was allocated has none.
+    /// The share of a pool's allocations since the previous sample that were served without calling the source, in
+    /// hundredths of a percent. A sample without allocations has no value.
     HitRate,
 }
 
 impl Quantity {
-    /// Its name in tables, JSON and metrics.
+    /// Returns the name in tables, JSON and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Quantity {
         }
     }
 
-    /// Whether it is in bytes; if not, it is in hundredths of a percent.
+    /// Returns true if the unit is bytes. Otherwise it is hundredths of a percent.
     #[must_use]
     pub fn is_bytes(self) -> bool {
         self != Self::HitRate
@@ -54,13 +54,13 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// What is measured.
+/// The subject of a series.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Subject {
     /// The process.
     Process,
-    /// The limit of its cgroup.
+    /// The limit of the process's cgroup.
     Cgroup,
     /// A pool, by its number and name.
     Pool(u64, String),
@@ -88,11 +88,11 @@ pub(super) struct Measured {
     pub(super) of: Subject,
     pub(super) quantity: Quantity,
     pub(super) value: u64,
-    /// The most it has been as its owner knows, between samples too.
+    /// The peak that the subject itself reports, which includes values between samples.
     pub(super) peak: Option<u64>,
 }
 
-/// Every number of a snapshot. What happened in a pool since the snapshot before it is told from that one.
+/// Returns all numbers of a snapshot. Rates are computed from the difference to the previous snapshot.
 pub(super) fn measured(now: &Snapshot, before: Option<&Snapshot>) -> Vec<Measured> {
     let mut all = Vec::new();
     let mut push = |of: &Subject, quantity, value, peak| {

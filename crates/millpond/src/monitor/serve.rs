@@ -1,12 +1,12 @@
-//! Hands out what was sampled last: HTTP on a port of this machine, and on a Unix socket.
+//! Serves the last sample by HTTP on a local port, and on a Unix socket.
 //!
-//! One thread for all clients, with the little of HTTP that Prometheus, curl and `millpond top` need: one request for a connection.
-//! Nothing it does waits for a client. What a client may send, how long it may take and how many there are is bounded; where there
-//! are too many the one that has been silent longest has to go.
+//! One thread serves all clients. It supports the part of HTTP that Prometheus, curl and `millpond top` need, with one
+//! request per connection. It never blocks on a client. The size of a request, the time of a client and the number of
+//! clients are bounded. If there are too many clients, the one that has been silent longest is disconnected.
 //!
-//! A web page of somebody else's could have a browser ask a port of this machine, under a name that leads here (DNS rebinding): what
-//! comes by TCP has to ask for this machine by an address of its own, or by `localhost`. The socket lies in a folder that only the
-//! user can enter.
+//! A foreign web page could make a browser request a local port under a name that resolves to this machine (DNS
+//! rebinding). A request by TCP must therefore name this machine by a loopback address or as `localhost`. The socket is
+//! in a directory that only the user can enter.
 
 mod client;
 mod place;
@@ -30,59 +30,59 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Clients at once.
+/// The maximum number of clients at one time.
 const MOST_CLIENTS: usize = 32;
 
-/// After an error of the system's no client is taken for so long.
+/// After a system error, no client is accepted for this time.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why nothing is served.
+/// The error of a server that could not be started.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Others than this machine could read what the process does.
+    /// The address is not a loopback address, so other machines could read the samples.
     #[error(
         "{0} is not this machine's own: what a monitor shows is served on 127.0.0.1 or [::1] only; let a proxy with a login take it further"
     )]
     NotLoopback(SocketAddr),
-    /// Nobody can listen there.
+    /// The system refused to listen on the address.
     #[error("no monitor on {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Another process, or another monitor of this one, is served there.
+    /// Another process or another monitor of this process already listens there.
     #[error("no monitor on {}: somebody else listens there", .0.display())]
     Taken(PathBuf),
-    /// The folder for the socket is another's, or cannot be made.
+    /// The directory for the socket belongs to another user or cannot be created.
     #[error("no monitor in {}: {why}", .folder.display())]
     Folder {
-        /// The folder.
+        /// The directory.
         folder: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// No socket can be made there.
+    /// The socket could not be created.
     #[error("no monitor on {}: {source}", .path.display())]
     Socket {
         /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system gives no pipe or no thread.
+    /// The system cannot create a pipe or a thread.
     #[error("no thread to serve what a monitor shows could be started: {0}")]
     Thread(io::Error),
 }
 
-/// A thread that serves, until dropped.
+/// The server's thread. It ends when this is dropped.
 pub(super) struct Server {
     process: u32,
     address: Option<SocketAddr>,
     socket: Option<Listening>,
-    /// A byte in it ends the thread.
+    /// A byte in this pipe ends the thread.
     stop: PipeWriter,
     thread: Option<JoinHandle<()>>,
 }
@@ -149,11 +149,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.process != std::process::id() {
-            // There is no such thread here, and the pipe and the socket are the parent's.
+            // The thread does not exist in this process, and the pipe and the socket belong to the parent.
             return std::mem::forget(thread);
         }
         self.remove_socket();
-        // The pipe is empty but for this byte: there is room.
+        // The pipe contains only this byte, so the write does not block.
         let _ = self.stop.write(&[0]);
         let _ = thread.join();
     }
@@ -169,14 +169,14 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
     Ok(listener)
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Loop {
     shared: Arc<Shared>,
     tcp: Option<TcpListener>,
     unix: Option<UnixListener>,
     told: PipeReader,
     clients: Vec<Client>,
-    /// Until when no client is taken.
+    /// The time until which no client is accepted.
     pause: Option<Instant>,
 }
 
@@ -190,7 +190,7 @@ impl Loop {
         }
     }
 
-    /// Sleeps until there is something to do; answers whether it is to stop.
+    /// Waits for work. Returns true if the thread is to stop.
     fn wait(&mut self) -> bool {
         let _inside = inside();
         let now = Instant::now();
@@ -213,7 +213,7 @@ impl Loop {
             Ok(_) => !places[0].revents().is_empty(),
             Err(rustix::io::Errno::INTR) => false,
             Err(_) => {
-                // Nothing it refuses this for is known. It must not end in a tight loop.
+                // No reason for a refusal is known. The pause prevents a busy loop.
                 std::thread::sleep(PAUSE);
                 false
             }
@@ -243,7 +243,7 @@ impl Loop {
         }
     }
 
-    /// Answers whether there may be another.
+    /// Handles an accepted connection. Returns true if there may be another.
     fn take(&mut self, outcome: io::Result<Stream>) -> bool {
         match outcome {
             Ok(stream) => {
@@ -256,7 +256,7 @@ impl Loop {
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock => false,
                 ErrorKind::ConnectionAborted | ErrorKind::Interrupted => true,
-                // No descriptor is left, mostly: to ask again at once would not help.
+                // This mostly means that no descriptor is free, so an immediate retry would fail too.
                 _ => {
                     self.pause = Some(Instant::now() + PAUSE);
                     false
@@ -269,7 +269,7 @@ impl Loop {
 fn timespec(time: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-        // Rounded up: to be woken early would be to look again and again.
+        // The time is rounded up. Otherwise the thread would wake early and poll repeatedly.
         tv_nsec: i64::from(time.subsec_nanos()),
     }
 }

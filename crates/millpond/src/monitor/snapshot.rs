@@ -1,4 +1,4 @@
-//! What the process has now: one value, from which reports, JSON and metrics are made.
+//! A snapshot of the process's memory, from which reports, JSON and metrics are made.
 
 use crate::device::Device;
 use crate::memory::MemoryKind;
@@ -6,8 +6,8 @@ use crate::pressure::{Level, LimitKind};
 use crate::stats::PoolStats;
 use std::time::SystemTime;
 
-/// What this process has in memory, and what its pools, budgets and devices say, at about one time: each is looked at for
-/// itself, one after the other.
+/// The memory of this process and the figures of its pools, budgets and devices at about one time. Each is read
+/// separately, one after the other.
 ///
 /// ```
 /// use millpond::{Pool, Snapshot};
@@ -24,27 +24,27 @@ use std::time::SystemTime;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// When it was taken.
+    /// The time of the snapshot.
     pub time: SystemTime,
-    /// Bytes of the process in memory, as the system counts them; none where it does not say.
+    /// The bytes of the process in main memory, or `None` if the system does not report them.
     pub resident: Option<u64>,
-    /// The most there were.
+    /// The peak of these bytes.
     pub resident_peak: Option<u64>,
-    /// The limit that binds the process, and what is used of it.
+    /// The limit that binds the process, and the bytes used of it.
     pub limit: Option<LimitReading>,
-    /// The limit of the process's cgroup with the fewest bytes left; none where no cgroup limits it.
+    /// The limit of the process's cgroup with the fewest bytes left, or `None` if no cgroup limits it.
     pub cgroup: Option<LimitReading>,
-    /// How scarce memory is for the process; see [`pressure`](crate::pressure()).
+    /// The pressure level of the process. See [`pressure`](crate::pressure()).
     pub pressure: Level,
-    /// Every pool that lives, oldest first; at most 256, those with the most reserved bytes.
+    /// The live pools, the oldest first. If there are more than 256, those with the most reserved bytes.
     pub pools: Vec<PoolReading>,
-    /// The budgets that pools are charged to, with all above and below them; at most 256.
+    /// The budgets to which pools are charged, with all budgets above and below them, at most 256.
     pub budgets: Vec<BudgetReading>,
     /// The CUDA devices that this process has opened.
     pub devices: Vec<DeviceReading>,
-    /// What live blocks are for, most bytes first, at most 16; none where no pool keeps an account of them.
+    /// The live blocks by tag, the most bytes first, at most 16 tags. `None` if no pool keeps an account.
     pub tags: Option<Vec<TagReading>>,
-    /// What is not in here, or was lost on the way.
+    /// The data that is missing from the snapshot or was lost.
     pub losses: Losses,
 }
 
@@ -52,11 +52,11 @@ pub struct Snapshot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimitReading {
-    /// Whose it is.
+    /// The kind of the limit.
     pub kind: LimitKind,
-    /// Bytes used of it, less those that the system takes back by itself.
+    /// The used bytes, excluding those that the system reclaims by itself.
     pub used: u64,
-    /// Bytes of it.
+    /// The bytes of the limit.
     pub bytes: u64,
 }
 
@@ -64,28 +64,29 @@ pub struct LimitReading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolReading {
-    /// No other pool of the process has it.
+    /// A number that no other pool of the process has.
     pub id: u64,
     /// The pool's name.
     pub name: String,
-    /// Where its memory is.
+    /// The location of its memory.
     pub device: Device,
-    /// Of which kind it is.
+    /// The kind of memory.
     pub kind: MemoryKind,
     /// The name of the policy that places blocks.
     pub policy: String,
-    /// Its account.
+    /// The figures of the pool.
     pub stats: PoolStats,
-    /// Calls in which it moved pages or gave them back, or waited for its device.
+    /// The number of calls in which it moved or returned pages, or waited for its device.
     pub stalls: u64,
-    /// The most bytes it may take from its source; none where only the source's own end is one.
+    /// The most bytes that it may take from its source, or `None` if only the source limits it.
     pub limit: Option<u64>,
-    /// Whether the figures are those of an earlier look, because a thread was at the pool's engine, waiting for the device.
+    /// True if the figures come from an earlier snapshot, because a thread was using the pool's engine and waiting for
+    /// the device.
     pub stale: bool,
 }
 
 impl PoolReading {
-    /// Allocations for which the source was called.
+    /// Returns the number of allocations for which the source was called.
     #[must_use]
     pub fn misses(&self) -> u64 {
         self.stats.allocations.saturating_sub(self.stats.hits)
@@ -96,99 +97,100 @@ impl PoolReading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BudgetReading {
-    /// The names from its root to itself, joined by `/`. Of budgets of one path the second ends in ` (2)`, and so on.
+    /// The names from its root to itself, joined by `/`. If several budgets have the same path, the second ends in `
+    /// (2)`, and so on.
     pub path: String,
-    /// `reserved` or `allocated`: which bytes it counts.
+    /// The bytes that it counts: `reserved` or `allocated`.
     pub measure: &'static str,
-    /// Bytes charged.
+    /// The charged bytes.
     pub used: u64,
-    /// The most that were charged at once.
+    /// The peak of the charged bytes.
     pub peak: u64,
-    /// Its limit, if it has one.
+    /// The limit, if there is one.
     pub limit: Option<u64>,
-    /// Requests that it refused.
+    /// The number of refused requests.
     pub refusals: u64,
-    /// Requests that wait at it.
+    /// The number of requests that wait at it.
     pub waiting: u64,
 }
 
-/// A CUDA device's memory.
+/// The memory of a CUDA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceReading {
     /// The device.
     pub device: Device,
-    /// What its maker calls it.
+    /// The device's product name.
     pub name: String,
-    /// Bytes not in use by any process, as the driver says.
+    /// The bytes that no process uses, as reported by the driver.
     pub free: u64,
-    /// Bytes in all.
+    /// The total bytes.
     pub total: u64,
-    /// Bytes that pools of this process have reserved.
+    /// The bytes that pools of this process have reserved.
     pub ours: u64,
-    /// Bytes of each process on the device, as NVML says; none where there is no NVML. In a container the numbers of
-    /// processes are those of the machine.
+    /// The bytes of each process on the device, as reported by NVML, or `None` without NVML. In a container the process
+    /// ids are those of the host.
     pub processes: Option<Vec<DeviceProcess>>,
 }
 
 impl DeviceReading {
-    /// Bytes in use, by whomever.
+    /// Returns the bytes used by all processes.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.total.saturating_sub(self.free)
     }
 
-    /// Bytes in use that no pool of ours has: the driver's context, libraries, other processes.
+    /// Returns the used bytes that no pool of this process has: the driver's context, libraries and other processes.
     #[must_use]
     pub fn unexplained(&self) -> u64 {
         self.used().saturating_sub(self.ours)
     }
 }
 
-/// What a process has of a device's memory.
+/// The use of a device by one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceProcess {
-    /// The process.
+    /// The process id.
     pub id: u32,
-    /// Its bytes; none where the system does not let us see.
+    /// The bytes, or `None` if the system does not permit reading them.
     pub used: Option<u64>,
 }
 
-/// What live blocks of one tag come to.
+/// The sums of the live blocks with one tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TagReading {
-    /// The tag's name; empty for what has none.
+    /// The name of the tag, or an empty string for untagged blocks.
     pub name: String,
-    /// Bytes asked for.
+    /// The requested bytes.
     pub requested: u64,
-    /// Bytes of the blocks.
+    /// The bytes of the blocks.
     pub bytes: u64,
-    /// Blocks.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
-/// What is not shown, or was lost.
+/// The data that is not shown or was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Losses {
-    /// Live blocks that accounts had no room for.
+    /// The number of live blocks that could not be recorded in accounts.
     pub untracked: u64,
-    /// Events that could not be told to subscribers.
+    /// The number of events that could not be delivered to subscribers.
     pub undelivered: u64,
-    /// Subscribers' calls that panicked.
+    /// The number of subscribers' calls that panicked.
     pub subscriber_panics: u64,
-    /// Pools that are left out.
+    /// The number of omitted pools.
     pub pools: u64,
-    /// Budgets that are left out.
+    /// The number of omitted budgets.
     pub budgets: u64,
-    /// Devices that did not answer.
+    /// The number of devices that did not respond.
     pub devices: u64,
 }
 
 impl Losses {
-    /// Whether nothing was lost.
+    /// Returns true if nothing was lost.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -1,4 +1,4 @@
-//! `/stats`: the last sample as JSON, with as much of what came before as a viewer draws.
+//! Writes the last sample as `/stats` in JSON, with the history that a viewer draws.
 
 use super::json::Json;
 use super::series::{Quantity, Subject};
@@ -8,10 +8,10 @@ use crate::memory::MemoryKind;
 use crate::pressure::{Level, LimitKind};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Readers refuse another version than the one they know; what is added does not change it.
+/// The version of the format. Readers reject other versions. Added fields do not change it.
 const VERSION: u64 = 1;
 
-/// Values of each history.
+/// The number of values in each history.
 const HISTORY: usize = 120;
 
 pub(super) fn json(shared: &Shared) -> String {

@@ -1,4 +1,4 @@
-//! The thread that samples, and tells of thresholds.
+//! The thread that samples and runs the callbacks of thresholds.
 
 use super::builder::MonitorBuilder;
 use super::identity::Identity;
@@ -19,7 +19,7 @@ pub(super) struct Sampler {
     guards: Vec<(Guard, Option<Call>)>,
 }
 
-/// What is looked at where the program has said nothing of it: shown as warnings, told to nobody.
+/// The thresholds that are always checked. They are shown as warnings and have no callbacks.
 const ALWAYS: [Threshold; 4] = [
     Threshold::pool_limit(Share::percent(80)),
     Threshold::budget(Share::percent(80)),
@@ -28,7 +28,7 @@ const ALWAYS: [Threshold; 4] = [
 ];
 
 impl Sampler {
-    /// Looks for the first time.
+    /// Takes the first sample.
     pub(super) fn new(rules: &MonitorBuilder) -> (Self, Arc<Shared>) {
         let mut reader = Reader::default();
         reader.budgets.clone_from(&rules.budgets);
@@ -66,7 +66,7 @@ impl Sampler {
         (sampler, shared)
     }
 
-    /// Watches these thresholds.
+    /// Adds thresholds with their callbacks.
     pub(super) fn with_calls(mut self, thresholds: Vec<(Threshold, Option<Call>)>) -> Self {
         let asked = |signal: Signal| thresholds.iter().any(|(threshold, _)| threshold.signal == signal);
         let rest: Vec<Threshold> = ALWAYS.into_iter().filter(|of| !asked(of.signal)).collect();
@@ -78,7 +78,7 @@ impl Sampler {
         self
     }
 
-    /// Samples until told to stop, and once more then.
+    /// Samples until the monitor is stopped, and once more at the end.
     pub(super) fn run(mut self) {
         let crossed = {
             let _inside = inside();
@@ -94,12 +94,12 @@ impl Sampler {
             if stop {
                 return;
             }
-            // Samples that were missed are not made up for.
+            // Missed samples are skipped.
             next = (next + self.shared.interval).max(Instant::now());
         }
     }
 
-    /// Answers the thresholds that are passed.
+    /// Takes a sample. Returns the thresholds that were crossed, with their indices in `guards`.
     fn sample(&mut self) -> Vec<(usize, Crossing)> {
         if !has_room() {
             lock(&self.shared.state).missed += 1;
@@ -138,7 +138,7 @@ impl Sampler {
         passed
     }
 
-    /// Thresholds that this sample passes, with the places of those who are told.
+    /// Returns the thresholds that this sample crosses, with their indices in `guards`.
     fn hold_against(&mut self, sample: &Sample) -> Vec<(usize, Crossing)> {
         let mut crossed = Vec::new();
         for (place, (guard, _)) in self.guards.iter_mut().enumerate() {
@@ -156,7 +156,7 @@ impl Sampler {
         crossed
     }
 
-    /// Calls whoever wants to know, outside every lock.
+    /// Runs the callbacks outside every lock.
     fn tell(&mut self, crossed: Vec<(usize, Crossing)>) {
         for (place, crossing) in crossed {
             let Some((_, Some(call))) = self.guards.get_mut(place) else {
@@ -165,7 +165,7 @@ impl Sampler {
             let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(&crossing))) else {
                 continue;
             };
-            // A value somebody panicked with may panic again when it is dropped.
+            // The payload of a panic may panic again when it is dropped.
             if let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(panic))) {
                 std::mem::forget(again);
             }

@@ -1,4 +1,4 @@
-//! When a share of a limit is passed: told once, and again only when it has fallen.
+//! Thresholds on the used share of a limit. Each crossing is reported once, and again only after the share has fallen.
 
 use super::series::Subject;
 use super::snapshot::Snapshot;
@@ -6,24 +6,24 @@ use crate::pressure::Share;
 use std::collections::HashMap;
 use std::fmt;
 
-/// What is held against a threshold.
+/// The share that is compared with a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Signal {
-    /// Of each pool, allocated over reserved bytes: how much of what it has is in use.
+    /// For each pool, allocated bytes divided by reserved bytes.
     Utilisation,
-    /// Of each pool that has a limit, reserved bytes over the limit.
+    /// For each pool with a limit, reserved bytes divided by the limit.
     PoolLimit,
-    /// Of each budget that has a limit, charged bytes over the limit.
+    /// For each budget with a limit, charged bytes divided by the limit.
     Budget,
-    /// Of each CUDA device, used over all bytes, by whomever.
+    /// For each CUDA device, the bytes used by all processes divided by the total.
     Device,
-    /// Of the limit that binds the process, what is used of it.
+    /// For the limit that binds the process, the used bytes divided by the limit.
     Process,
 }
 
 impl Signal {
-    /// Its name in JSON and warnings.
+    /// Returns the name in JSON and warnings.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Signal {
         }
     }
 
-    /// What a share of it is a share of, in a sentence.
+    /// Returns the denominator as a phrase in a sentence.
     fn whole(self) -> &'static str {
         match self {
             Self::Utilisation => "of what it has reserved is allocated",
@@ -47,7 +47,7 @@ impl Signal {
     }
 }
 
-/// A share at which somebody wants to be told.
+/// A share at which a callback runs.
 ///
 /// ```
 /// use millpond::monitor::Threshold;
@@ -65,12 +65,12 @@ pub struct Threshold {
     pub(super) rearm: Share,
 }
 
-/// How far below a threshold it is told of again, unless said.
+/// The default distance by which the share must fall before a threshold is armed again.
 const MARGIN: u32 = 500;
 
 impl Threshold {
-    /// Where this share of a signal is passed. It is told of again once the signal was five percent of the whole lower, or half
-    /// as high where that is more.
+    /// Makes a threshold for a signal. It is armed again when the signal has fallen by five percent of the whole, or to
+    /// half the threshold if that is higher.
     pub const fn new(signal: Signal, at: Share) -> Self {
         let (at_least, half) = (at.as_hundredths().saturating_sub(MARGIN), at.as_hundredths() / 2);
         let rearm = if at_least > half { at_least } else { half };
@@ -81,53 +81,53 @@ impl Threshold {
         }
     }
 
-    /// Of [`Signal::Utilisation`].
+    /// Makes a threshold for [`Signal::Utilisation`].
     pub const fn utilisation(at: Share) -> Self {
         Self::new(Signal::Utilisation, at)
     }
 
-    /// Of [`Signal::PoolLimit`].
+    /// Makes a threshold for [`Signal::PoolLimit`].
     pub const fn pool_limit(at: Share) -> Self {
         Self::new(Signal::PoolLimit, at)
     }
 
-    /// Of [`Signal::Budget`].
+    /// Makes a threshold for [`Signal::Budget`].
     pub const fn budget(at: Share) -> Self {
         Self::new(Signal::Budget, at)
     }
 
-    /// Of [`Signal::Device`].
+    /// Makes a threshold for [`Signal::Device`].
     pub const fn device(at: Share) -> Self {
         Self::new(Signal::Device, at)
     }
 
-    /// Of [`Signal::Process`].
+    /// Makes a threshold for [`Signal::Process`].
     pub const fn process(at: Share) -> Self {
         Self::new(Signal::Process, at)
     }
 
-    /// Tells of it again once the signal was at this share or below; never above the threshold itself.
+    /// Sets the share at or below which the threshold is armed again. It is at most the threshold itself.
     pub fn rearmed_at(mut self, share: Share) -> Self {
         self.rearm = share.min(self.at);
         self
     }
 }
 
-/// A threshold that was passed. Shown as a sentence.
+/// A threshold that was exceeded. It is displayed as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Crossing {
-    /// What passed it.
+    /// The subject that exceeded it.
     pub of: Subject,
-    /// What is held against the threshold.
+    /// The signal.
     pub signal: Signal,
     /// The threshold.
     pub at: Share,
-    /// The share when it was passed, which may be well above.
+    /// The share at the time of the crossing, which may be well above the threshold.
     pub share: Share,
-    /// Bytes that are used.
+    /// The used bytes.
     pub used: u64,
-    /// Bytes of the whole.
+    /// The bytes of the whole.
     pub whole: u64,
 }
 
@@ -148,7 +148,7 @@ impl fmt::Display for Crossing {
     }
 }
 
-/// One threshold, and for whom it is passed now.
+/// One threshold, and the subjects that exceed it now.
 #[derive(Debug)]
 pub(super) struct Guard {
     threshold: Threshold,
@@ -163,7 +163,7 @@ impl Guard {
         }
     }
 
-    /// What has passed it since the last look.
+    /// Returns the subjects that have exceeded it since the last call.
     pub(super) fn look(&mut self, now: &Snapshot) -> Vec<Crossing> {
         let Threshold { signal, at, rearm } = self.threshold;
         let shares = shares(signal, now);
@@ -193,13 +193,13 @@ impl Guard {
         crossed
     }
 
-    /// For whom it is passed, with the figures of the last look.
+    /// Returns the subjects that exceed it, with the figures of the last sample.
     pub(super) fn passed(&self) -> impl Iterator<Item = &Crossing> {
         self.passed.values()
     }
 }
 
-/// Whose share it is, and of what; nobody's where there is nothing to have a share of.
+/// Returns the subjects of a signal with their used and total bytes. It is empty if there is no such subject.
 fn shares(signal: Signal, now: &Snapshot) -> Vec<(Subject, u64, u64)> {
     let of_pools = |share: &dyn Fn(&super::PoolReading) -> Option<(u64, u64)>| {
         let pools = now.pools.iter().filter_map(|pool| {

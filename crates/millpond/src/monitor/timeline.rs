@@ -1,18 +1,18 @@
-//! The course of what was followed, as values.
+//! The history of the series, as values.
 
 use super::series::{Quantity, Subject};
 use std::time::Duration;
 
-/// The course of every series, from a monitor's start.
+/// The history of every series since the start of a monitor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timeline {
-    /// In order of what they are of.
+    /// The series in the order of their subjects.
     pub series: Vec<TimelineSeries>,
 }
 
 impl Timeline {
-    /// The series of one quantity, by the name of what it is of.
+    /// Returns the series of one quantity by the name of its subject.
     #[must_use]
     pub fn get(&self, of: &str, quantity: Quantity) -> Option<&TimelineSeries> {
         let mut series = self.series.iter();
@@ -24,30 +24,31 @@ impl Timeline {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimelineSeries {
-    /// What is measured.
+    /// The subject.
     pub of: Subject,
-    /// What of it.
+    /// The quantity.
     pub quantity: Quantity,
-    /// Oldest first. The newest are of one sample each; of older ones several are joined, the more the older they are.
+    /// The points, the oldest first. Each of the newest points contains one sample. Older points join more samples the
+    /// older they are.
     pub points: Vec<TimelinePoint>,
 }
 
-/// One or more samples after one another.
+/// One or more consecutive samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimelinePoint {
-    /// When the first was taken, since the start.
+    /// The time of the first sample since the start.
     pub from: Duration,
-    /// When the last was taken.
+    /// The time of the last sample.
     pub to: Duration,
-    /// The least of them.
+    /// The minimum.
     pub least: u64,
-    /// Their mean.
+    /// The mean.
     pub mean: u64,
-    /// The most.
+    /// The maximum.
     pub most: u64,
-    /// The last.
+    /// The last sample.
     pub last: u64,
-    /// How many there are.
+    /// The number of samples.
     pub samples: u64,
 }

@@ -1,4 +1,4 @@
-//! The figures of a post-mortem, and how each is told.
+//! The figures of a post-mortem and their text.
 
 use super::Blocks;
 use super::measure::Measure;
@@ -6,26 +6,26 @@ use super::text::Text;
 use millpond_engine::display_size;
 use std::fmt;
 
-/// The budget that refused, as it was then.
+/// The refusing budget at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BudgetFigures {
-    /// The names from the root to it.
+    /// The names from the root to the budget.
     pub path: Text<96>,
-    /// Which bytes it counts.
+    /// The bytes that it counts.
     pub measure: Measure,
-    /// Its limit.
+    /// The limit.
     pub limit: u64,
-    /// Bytes charged to it.
+    /// The charged bytes.
     pub used: u64,
-    /// Bytes by which the request was over the limit; 0 where it only had to wait for others.
+    /// The bytes by which the request exceeded the limit, or 0 if it only had to wait for other requests.
     pub over_by: u64,
-    /// Requests that waited there.
+    /// The number of waiting requests.
     pub waiting: usize,
 }
 
 impl BudgetFigures {
-    /// One line.
+    /// Writes the refusal in one line.
     pub(crate) fn write_refusal(&self, requested: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = &self.path;
         let [request, over, used, limit] = [requested, self.over_by, self.used, self.limit].map(display_size);
@@ -54,15 +54,15 @@ impl BudgetFigures {
     }
 }
 
-/// What pools have besides their live blocks.
+/// The memory of pools besides their live blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceFigures {
-    /// Bytes the source could still give.
+    /// The bytes that the source can still provide.
     pub free: u64,
-    /// The largest contiguous free block.
+    /// The largest contiguous free range.
     pub largest_hole: u64,
-    /// Bytes held from the source that no block uses.
+    /// The bytes taken from the source that no block uses.
     pub cached: u64,
 }
 
@@ -73,33 +73,33 @@ impl fmt::Display for SpaceFigures {
     }
 }
 
-/// How the least that would have to go was found.
+/// The method by which the least memory to free was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Method {
-    /// The bytes over the limit; which blocks is not known, or they would be more than 32.
+    /// Only the bytes over the limit are known. The blocks are not known, or they would be more than 32.
     Need,
-    /// The smallest block that is enough alone.
+    /// The smallest block that suffices alone.
     OneBlock,
-    /// The largest blocks, and at last the smallest of them that is enough for the rest.
+    /// The largest blocks, and as the last one the smallest block that covers the rest.
     LargestFirst,
-    /// The neighbours with the fewest live bytes whose place is large enough.
+    /// The adjacent blocks with the fewest live bytes whose range is large enough.
     Neighbours,
-    /// The same, where there are so many blocks that not every place was tried.
+    /// Like `Neighbours`, but there are so many blocks that not every range was checked.
     NeighboursRoughly,
 }
 
-/// The least that would have to go, so that the request fits.
+/// The least memory that must be freed for the request to fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Least {
-    /// No fewer bytes than this; with [`Method::NeighboursRoughly`] fewer may do.
+    /// The lower bound of the bytes to free. With [`Method::NeighboursRoughly`], fewer may suffice.
     pub need: u64,
-    /// Blocks of the set that would do; 0 if none is known.
+    /// The number of blocks in the set that suffices, or 0 if none is known.
     pub blocks: u64,
-    /// Their bytes.
+    /// The bytes of these blocks.
     pub bytes: u64,
-    /// How the set was found.
+    /// The method that found the set.
     pub method: Method,
 }
 

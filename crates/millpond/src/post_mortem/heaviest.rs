@@ -1,15 +1,15 @@
-//! The fewest blocks that free so many bytes, wherever they lie.
+//! Finds the fewest blocks that free a number of bytes, at any addresses.
 
 use super::figures::{Least, Method};
 
-/// Blocks that are kept apart; more would not be read by anyone.
+/// The maximum number of blocks that are kept. A longer list would not be useful to a reader.
 const KEPT: usize = 32;
 
-/// Sees every block once and keeps the largest, and the smallest that suffices alone.
+/// Visits every block once. Keeps the largest blocks and the smallest one that suffices alone.
 pub(super) struct Heaviest {
     need: u64,
     alone: Option<u64>,
-    /// Largest first.
+    /// The sizes of the largest blocks, the largest first.
     sizes: [u64; KEPT],
     blocks: u64,
 }
@@ -36,8 +36,8 @@ impl Heaviest {
         }
     }
 
-    /// One block, the smallest that does it; else the largest ones until the rest is covered, the last of them
-    /// being the smallest of those kept that covers it. No fewer blocks can do it.
+    /// Returns the smallest single block that suffices. Otherwise returns the largest blocks until the rest is covered,
+    /// where the last one is the smallest kept block that covers it. No set with fewer blocks suffices.
     pub(super) fn least(&self) -> Option<Least> {
         if self.need == 0 {
             return None;

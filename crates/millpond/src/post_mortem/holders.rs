@@ -1,16 +1,17 @@
-//! Bytes by tag, with a table of limited size.
+//! Bytes by tag in a table of fixed size.
 
 use super::text::Text;
 use super::top::{Holding, Top};
 
-/// Tags that are told apart at one time.
+/// The maximum number of tags that are distinguished at one time.
 const SLOTS: usize = 64;
 
-/// Adds up what each tag holds, whether it is told block by block or in one sum.
+/// Adds up the bytes of each tag, whether they are reported block by block or as one sum.
 ///
-/// Exact up to 64 tags. Beyond, a new tag takes the place of the one with the least *rank*, and inherits it (the
-/// "space saving" method): any tag with more than a 64th of all bytes has a place at the end. Its figure is
-/// what was seen since it got the place, so it is never too large, and what the others lost is among the rest.
+/// The sums are exact for up to 64 tags. Beyond that, a new tag replaces the one with the smallest *rank* and inherits
+/// its rank (the "space saving" method), so every tag with more than a 64th of all bytes is in the table at the end.
+/// Its figure includes only the bytes since it entered the table, so it is never too large. The bytes of replaced tags
+/// are part of the rest.
 pub(super) struct Holders {
     slots: [Slot; SLOTS],
     len: usize,

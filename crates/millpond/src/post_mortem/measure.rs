@@ -1,13 +1,13 @@
-//! Which bytes a budget counts.
+//! The measure of a budget.
 
 use std::fmt;
 
-/// Which bytes a budget counts. A charge of one measure never reaches a budget of the other.
+/// The bytes that a budget counts. A charge of one measure never reaches a budget with the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Measure {
-    /// Bytes taken from a source, as processes and devices are held to.
+    /// The bytes taken from a source. Limits of processes and devices count these.
     Reserved,
-    /// Bytes of blocks in callers' hands, as pools, scopes and tenants are held to.
+    /// The bytes of live blocks. Limits of pools, scopes and tenants count these.
     Allocated,
 }
 

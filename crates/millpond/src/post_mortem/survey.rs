@@ -1,4 +1,4 @@
-//! What is gathered for a post-mortem.
+//! Collects the data of a post-mortem.
 
 use super::figures::{BudgetFigures, SpaceFigures};
 use super::heaviest::Heaviest;
@@ -10,15 +10,15 @@ use super::{CHILDREN, PostMortem};
 use millpond_engine::{Piece, PieceState};
 use std::fmt;
 
-/// Says what is held: a pool, or whoever keeps an account of a scope or tenant.
+/// Reports the holders of memory. A pool implements it, or the owner of an account of a scope or tenant.
 pub trait Lister: Send + Sync {
-    /// Tells the survey what is held: tags, pieces, free bytes. A pool's lister holds the pool weakly, because the
-    /// pool holds the budget that holds the lister. Called by whoever was refused, while budgets hold no lock; it must not
-    /// allocate from a pool that may just have failed.
+    /// Reports tags, pieces and free bytes to the survey. A pool's lister holds the pool weakly, because the pool holds
+    /// the budget that holds the lister. The thread whose request was refused calls it, while no lock of a budget is
+    /// held. It must not allocate from a pool that may just have failed.
     fn list(&self, survey: &mut Survey);
 }
 
-/// Gathers a [`PostMortem`] without the heap: about 12 KiB on the stack.
+/// Collects a [`PostMortem`] without heap allocation, in about 12 KiB on the stack.
 ///
 /// ```
 /// use millpond::engine::{Engine, Request, Settings, Simulated, Stream, policies};
@@ -40,7 +40,7 @@ pub trait Lister: Send + Sync {
 pub struct Survey {
     requested: u64,
     budget: Option<BudgetFigures>,
-    /// The limit of the pool, and the bytes that may still be taken under it.
+    /// The limit of the pool, and the bytes that can still be taken under it.
     limit: Option<(u64, u64)>,
     space: Option<SpaceFigures>,
     children: Top<CHILDREN>,
@@ -52,7 +52,7 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Begins, for a request of so many bytes.
+    /// Starts a survey for a request of the given bytes.
     #[must_use]
     pub fn new(requested: u64) -> Self {
         Self {
@@ -69,14 +69,15 @@ impl Survey {
         }
     }
 
-    /// Names the budget that refused. To be said before pieces are shown: then what has to go is what the request
-    /// is over the limit, in blocks that may lie anywhere. Without it, it is whatever makes a hole large enough.
+    /// Sets the refusing budget. This must be called before pieces are reported. The memory to free is then the bytes
+    /// over the limit, in blocks at any addresses. Without a budget, it is the memory of the blocks in a range that is
+    /// large enough.
     pub fn refused_by(&mut self, budget: BudgetFigures) {
         self.heaviest = Heaviest::new(budget.over_by);
         self.budget = Some(budget);
     }
 
-    /// Names a budget below the one that refused.
+    /// Adds a child of the refusing budget.
     pub fn child(&mut self, name: &str, bytes: u64) {
         self.children.add(Holding {
             name: Text::new(name),
@@ -85,14 +86,14 @@ impl Survey {
         });
     }
 
-    /// Names the limit of the pool that was asked, and the bytes that may still be taken under it. The limit counts as the
+    /// Sets the limit of the requested pool, and the bytes that can still be taken under it. The limit counts as the
     /// reason for the refusal if the source has at least that many free bytes.
     pub fn limit(&mut self, limit: u64, remaining: u64) {
         self.limit = Some((limit, remaining)).filter(|_| limit < u64::MAX);
     }
 
-    /// Bytes the source could still give, the largest hole, and bytes held from the source that no block uses. Said
-    /// by several pools, they add up, and the largest hole is the largest of all.
+    /// Adds the bytes that the source can still provide, the largest hole, and the bytes taken from the source that no
+    /// block uses. If several pools report, the bytes are added, and the maximum of the holes is used.
     pub fn space(&mut self, free: u64, largest_hole: u64, cached: u64) {
         let space = self.space.get_or_insert_default();
         space.free = space.free.saturating_add(free);
@@ -100,22 +101,22 @@ impl Survey {
         space.cached = space.cached.saturating_add(cached);
     }
 
-    /// Says that so many blocks are held under a tag: block by block or in sums, in any order.
+    /// Adds blocks that are held under a tag. Calls may report blocks or sums, in any order.
     pub fn holder(&mut self, tag: &str, bytes: u64, blocks: u64) {
         self.holders.add(tag, bytes, blocks);
     }
 
-    /// Says that a pool keeps no account of its blocks, so that nobody can say who holds them.
+    /// Counts a pool that keeps no account of its blocks, so that their holders are unknown.
     pub fn no_account(&mut self) {
         self.without_account += 1;
     }
 
-    /// Says that so many bytes of the device are in use and are no pool's of this process.
+    /// Adds used bytes of a device that belong to no pool of this process.
     pub fn elsewhere(&mut self, bytes: u64) {
         self.elsewhere = self.elsewhere.saturating_add(bytes);
     }
 
-    /// Shows a piece of a pool's layout, as [`Policy::layout`](millpond_engine::Policy::layout) gives them.
+    /// Adds a piece of a pool's layout, as returned by [`Policy::layout`](millpond_engine::Policy::layout).
     pub fn piece(&mut self, piece: Piece) {
         if piece.state == PieceState::Live {
             self.heaviest.add(piece.bytes);
@@ -125,7 +126,7 @@ impl Survey {
         }
     }
 
-    /// The post-mortem.
+    /// Returns the post-mortem.
     #[must_use]
     pub fn finish(&self) -> PostMortem {
         PostMortem {
@@ -141,7 +142,7 @@ impl Survey {
             without_account: self.without_account,
             elsewhere: self.elsewhere,
             least: match self.budget {
-                // Whatever goes, it would not fit.
+                // The request would not fit even if all memory were freed.
                 Some(budget) if self.requested > budget.limit => None,
                 Some(_) => self.heaviest.least(),
                 None => self.window.least(),

@@ -1,10 +1,11 @@
-//! Words of limited length, kept without the heap.
+//! Texts of limited length without heap allocation.
 
 use std::fmt;
 
 const ELLIPSIS: &str = "…";
 
-/// At most `N` bytes of text; what is longer ends in `…`. Shown with `�` for what would steer a terminal.
+/// A text of at most `N` bytes. A longer text is truncated and ends in `…`. When displayed, characters that control a
+/// terminal are replaced by `�`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Text<const N: usize> {
     /// Invariant: the first `len` bytes are UTF-8.
@@ -24,7 +25,7 @@ impl<const N: usize> Default for Text<N> {
 }
 
 impl<const N: usize> Text<N> {
-    /// The text, cut if it is too long.
+    /// Makes a text, truncated if it is too long.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let mut made = Self::default();
@@ -32,7 +33,7 @@ impl<const N: usize> Text<N> {
         made
     }
 
-    /// Adds to the end, as far as there is room.
+    /// Appends as much of a text as fits.
     pub fn push_str(&mut self, text: &str) {
         if self.cut {
             return;
@@ -53,7 +54,7 @@ impl<const N: usize> Text<N> {
         self.put(ELLIPSIS);
     }
 
-    /// Adds what is known to fit.
+    /// Appends a text that is known to fit.
     fn put(&mut self, text: &str) {
         let end = self.len + text.len();
         if let Some(place) = self.bytes.get_mut(self.len..end) {
@@ -62,7 +63,7 @@ impl<const N: usize> Text<N> {
         }
     }
 
-    /// The text, as it was given.
+    /// Returns the original text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(self.bytes.get(..self.len).unwrap_or_default()).unwrap_or_default()
@@ -86,7 +87,7 @@ impl<const N: usize> fmt::Display for Text<N> {
     }
 }
 
-/// The last boundary between characters at or before `at`.
+/// Returns the last character boundary at or before `at`.
 fn floor(text: &str, at: usize) -> usize {
     (0..=at.min(text.len()))
         .rev()
@@ -94,7 +95,7 @@ fn floor(text: &str, at: usize) -> usize {
         .unwrap_or(0)
 }
 
-/// Control characters, and the marks that turn the direction of text.
+/// Returns true for control characters and for marks that change the direction of text.
 fn steers(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

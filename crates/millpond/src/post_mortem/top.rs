@@ -1,19 +1,19 @@
-//! The largest few, and the sum of the rest.
+//! The largest entries, and the sum of the rest.
 
 use super::text::Text;
 
-/// What one name holds.
+/// The memory of one name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
-    /// A tag, or a budget's name.
+    /// The name of a tag or a budget.
     pub name: Text<32>,
-    /// Bytes it holds.
+    /// The bytes.
     pub bytes: u64,
-    /// Blocks they are in; 0 for a budget, which counts bytes only.
+    /// The number of blocks, or 0 for a budget, which counts only bytes.
     pub blocks: u64,
 }
 
-/// The `N` largest by bytes, largest first, and the sum of all others.
+/// The `N` entries with the most bytes, the largest first, and the sum of all others.
 #[derive(Clone, Copy, Debug)]
 pub struct Top<const N: usize> {
     named: [Holding; N],
@@ -37,7 +37,7 @@ impl<const N: usize> Default for Top<N> {
 
 impl<const N: usize> Top<N> {
     pub(super) fn add(&mut self, new: Holding) {
-        // Among equals the first stays first.
+        // Equal entries keep their order.
         let at = self.named().partition_point(|held| held.bytes >= new.bytes);
         if self.len < N {
             self.len += 1;
@@ -61,31 +61,31 @@ impl<const N: usize> Top<N> {
         self.other_blocks = self.other_blocks.saturating_add(blocks);
     }
 
-    /// The largest, largest first.
+    /// Returns the listed entries, the largest first.
     #[must_use]
     pub fn named(&self) -> &[Holding] {
         self.named.get(..self.len).unwrap_or_default()
     }
 
-    /// How many others there are.
+    /// Returns the number of other entries.
     #[must_use]
     pub fn others(&self) -> u64 {
         self.others
     }
 
-    /// Bytes that the others hold together.
+    /// Returns the bytes of the other entries.
     #[must_use]
     pub fn other_bytes(&self) -> u64 {
         self.other_bytes
     }
 
-    /// Blocks that the others hold together.
+    /// Returns the blocks of the other entries.
     #[must_use]
     pub fn other_blocks(&self) -> u64 {
         self.other_blocks
     }
 
-    /// All of them.
+    /// Returns the number of all entries, listed or not.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.len as u64 + self.others

@@ -1,9 +1,9 @@
-//! The cheapest place for a hole: neighbouring pieces that together are large enough, with the fewest live bytes.
+//! Finds the cheapest range for a hole: adjacent pieces that are large enough together and have the fewest live bytes.
 
 use super::figures::{Least, Method};
 use millpond_engine::{Piece, PieceState};
 
-/// Tiles in the window at most.
+/// The maximum number of tiles in the window.
 const TILES: usize = 256;
 
 #[derive(Clone, Copy, Default)]
@@ -23,11 +23,11 @@ impl Tile {
     }
 }
 
-/// Slides a window over the pieces as they are shown: no longer than it must be, so what is live in it would have
-/// to go. Every place is tried, and the least kept.
+/// Moves a window over the pieces in the order in which they are reported. The window is no longer than necessary, and
+/// the live blocks in it would have to be freed. Every position is checked, and the best one is kept.
 ///
-/// Where more than 256 pieces lie in the window, neighbours count as one piece from then on: the answer is still a
-/// place that would do, and may not be the cheapest.
+/// If more than 256 pieces are in the window, adjacent pieces are joined from then on. The result still is a range that
+/// suffices, but it may not be the cheapest.
 pub(super) struct Window {
     need: u64,
     tiles: [Tile; TILES],

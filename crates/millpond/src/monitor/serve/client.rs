@@ -1,4 +1,4 @@
-//! One client: what it has sent, what it is still to be sent, and until when.
+//! One client: the bytes it has sent, the bytes it still has to receive, and its deadline.
 
 use super::request::{self, Read as Sent};
 use crate::monitor::Shared;
@@ -8,11 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// For a request to arrive, and for an answer to be taken.
+/// The time for a request to arrive, and for an answer to be received.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// For a client to hang up when it was answered.
+/// The time for a client to close the connection after the answer.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// What a client may send after its request is thrown away, up to here.
+/// Bytes after the request are discarded, up to this number.
 const MOST_IGNORED: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Stream {
     }
 
     fn end_writing(&self) {
-        // A client that has gone already needs no end.
+        // If the client has already gone, the error does not matter.
         let _ = match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Self::Unix(stream) => stream.shutdown(Shutdown::Write),
@@ -52,7 +52,7 @@ impl Stream {
     }
 }
 
-/// What a client is waited for.
+/// The events for which a client waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
     Reads,
@@ -61,11 +61,12 @@ pub(super) enum Doing {
 
 #[derive(Debug)]
 enum State {
-    /// Of the request so much has come.
+    /// The received part of the request.
     Asks(Vec<u8>),
-    /// Of the answer so much has gone.
+    /// The answer, and the number of bytes that are sent.
     IsAnswered(Vec<u8>, usize),
-    /// It has all of the answer, and may still be sending. To close now could take the answer away from it.
+    /// It has received the answer and may still be sending. Closing the connection now could discard the answer on its
+    /// side.
     Leaves { ignored: usize },
 }
 
@@ -76,9 +77,9 @@ pub(super) struct Client {
     ends: Instant,
 }
 
-/// What came of going on.
+/// The result of one step.
 enum Step {
-    /// There is more to do at once.
+    /// Another step is possible immediately.
     More,
     Wait,
     Gone,
@@ -108,12 +109,12 @@ impl Client {
         }
     }
 
-    /// When it has had its time.
+    /// Returns the deadline.
     pub(super) fn ends(&self) -> Instant {
         self.ends
     }
 
-    /// Does what can be done without waiting; answers whether anything is left to do.
+    /// Does everything that is possible without blocking. Returns true if the client is not finished.
     pub(super) fn go_on(&mut self, shared: &Shared) -> bool {
         loop {
             match self.step(shared) {
@@ -125,7 +126,7 @@ impl Client {
         if Instant::now() < self.ends {
             return true;
         }
-        // Who has not asked in time is told so, if it takes that at once.
+        // A client whose request is late gets an error, if it can be sent immediately.
         if matches!(self.state, State::Asks(_)) {
             let _ = self.stream.write(&request::too_late());
         }

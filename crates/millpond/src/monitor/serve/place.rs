@@ -1,4 +1,4 @@
-//! Where the Unix socket is: in a folder that only the user can enter, by the process's number.
+//! The place of the Unix socket: a file named after the process id, in a directory that only the user can enter.
 
 use super::ServeError;
 use crate::monitor::builder::Place;
@@ -11,11 +11,11 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A socket that is ours.
+/// A socket of this process.
 #[derive(Debug)]
 pub(super) struct Listening {
     path: PathBuf,
-    /// Which file it is: another's may lie there by the time ours goes.
+    /// The identity of the file. By the time the socket is removed, another file may have its name.
     inode: (u64, u64),
 }
 
@@ -24,7 +24,7 @@ impl Listening {
         &self.path
     }
 
-    /// Takes it away, if it is still ours.
+    /// Removes the socket, if the file still is this socket.
     pub(super) fn remove(&self) {
         if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
             let _ = fs::remove_file(&self.path);
@@ -37,8 +37,8 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
     Ok((of.dev(), of.ino()))
 }
 
-/// The folders where monitors' sockets may be, each named for its process: `PID.sock`. The first is where one of this process would
-/// be; another process may see the environment otherwise.
+/// Returns the directories that may contain sockets of monitors, each named after its process: `PID.sock`. The first is
+/// the directory for this process. Another process may have a different environment.
 #[must_use]
 pub fn socket_folders() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -55,13 +55,13 @@ fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Monitors of one process that serve at the usual place.
+/// The maximum number of monitors of one process at the default place.
 const MOST: usize = 16;
 
 pub(super) fn listen(place: &Place) -> Result<(Listening, UnixListener), ServeError> {
     match place {
         Place::Usual => {
-            // There is always one.
+            // The list is never empty.
             let folder = socket_folders().swap_remove(0);
             prepare(&folder)?;
             remove_stale(&folder);
@@ -71,7 +71,7 @@ pub(super) fn listen(place: &Place) -> Result<(Listening, UnixListener), ServeEr
     }
 }
 
-/// On the first name of this process that is free: the environment may have started a monitor before the program did.
+/// Listens on the first free name of this process. The environment may have started a monitor before the program did.
 fn listen_in(folder: &Path, process: u32) -> Result<(Listening, UnixListener), ServeError> {
     let mut outcome = listen_at(folder.join(format!("{process}.sock")));
     for next in 1..MOST {
@@ -120,7 +120,7 @@ fn listen_at(path: PathBuf) -> Result<(Listening, UnixListener), ServeError> {
     }
 }
 
-/// Makes the folder, or sees to it that it is the user's and nobody else's.
+/// Creates the directory, or checks that it belongs to the user and nobody else can enter it.
 fn prepare(folder: &Path) -> Result<(), ServeError> {
     let failed = |why: String| ServeError::Folder {
         folder: folder.to_owned(),
@@ -130,7 +130,7 @@ fn prepare(folder: &Path) -> Result<(), ServeError> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(error.to_string())),
         _ => {}
     }
-    // Not followed: in `/tmp` anyone could have put a link there.
+    // The path is not followed, because in `/tmp` any user could have created a link there.
     let found = fs::symlink_metadata(folder).map_err(|error| failed(error.to_string()))?;
     if !found.is_dir() {
         return Err(failed("it is no folder; remove it".to_owned()));
@@ -162,7 +162,7 @@ fn connect(path: &Path) -> Result<(), Errno> {
     net::connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
-/// Takes away what processes have left that were killed.
+/// Removes the sockets of processes that were killed.
 fn remove_stale(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -173,7 +173,7 @@ fn remove_stale(folder: &Path) {
     }
 }
 
-/// The process that a socket of the folder is named for.
+/// Returns the process in the name of a socket.
 fn process_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?.strip_suffix(".sock")?;
     name.split_once('-')

@@ -1,26 +1,26 @@
-//! Requests as they come, whatever comes, and their answers.
+//! Parses requests from untrusted clients, and makes the answers.
 
 use crate::monitor::openmetrics::{self, Dialect};
 use crate::monitor::{Shared, has_room, stats};
 
-/// Bytes of a request's head at most.
+/// The maximum number of bytes of a request's head.
 const MOST: usize = 8 << 10;
 
-/// How much of a request there is.
+/// The state of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Read {
-    /// More has to come.
+    /// The request is incomplete.
     Part,
-    /// It is answered so.
+    /// The request is complete. This is the answer.
     Whole(Vec<u8>),
 }
 
-/// What is said to one who takes too long to ask.
+/// Returns the answer to a client whose request is late.
 pub(super) fn too_late() -> Vec<u8> {
     refusal(408, "Request Timeout", "the request took too long to arrive")
 }
 
-/// Reads what has come, and answers when it is all of the head; what may follow it is ignored.
+/// Parses the received bytes. Returns the answer when the head is complete. Bytes after the head are ignored.
 pub(super) fn read(sent: &[u8], by_tcp: bool, shared: &Shared) -> Read {
     let Some(end) = end_of_head(sent) else {
         if sent.len() > MOST {
@@ -46,7 +46,7 @@ pub(super) fn read(sent: &[u8], by_tcp: bool, shared: &Shared) -> Read {
     Read::Whole(answer)
 }
 
-/// Where the empty line is that ends the head.
+/// Finds the empty line that ends the head.
 fn end_of_head(sent: &[u8]) -> Option<usize> {
     let line_ends = sent.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
     for (at, _) in line_ends {
@@ -58,7 +58,7 @@ fn end_of_head(sent: &[u8]) -> Option<usize> {
     None
 }
 
-/// What matters of a request.
+/// The relevant parts of a request.
 #[derive(Debug, PartialEq, Eq)]
 struct Head<'a> {
     method: &'a str,
@@ -134,7 +134,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Whether this names the machine itself, with whatever port.
+/// Returns true if this names the machine itself, with any port.
 fn is_here(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split_once(']').map_or(host, |(name, _)| name),
