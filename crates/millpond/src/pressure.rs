@@ -57,29 +57,29 @@ pub use watch::{Change, DeviceChange, Means, Subscription, Turn, Watch, WatchBui
 use evidence::Evidence;
 use std::path::Path;
 
-/// How scarce memory is for this process now, by the default [`Thresholds`].
+/// Returns the current pressure, by the default [`Thresholds`].
 #[must_use]
 pub fn pressure() -> Pressure {
     Readings::system().pressure(&Thresholds::default())
 }
 
-/// What a level comes from.
+/// The cause of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
-    /// Nothing raises it.
+    /// Nothing raises the level.
     Nothing,
-    /// How much of a limit is used.
+    /// The used share of a limit.
     Limit(LimitKind),
-    /// How long tasks waited.
+    /// The time that tasks waited for memory.
     Stall(Scope, StallKind),
-    /// The system told a watch that tasks stall now.
+    /// The system notified a watch that tasks stall now.
     Trigger(Scope),
-    /// Limits were met since a watch last looked.
+    /// Limits were reached since the last check of a watch.
     Events,
 }
 
-/// How scarce memory is, and what says so.
+/// The pressure on memory, with the data from which it was computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pressure {
     level: Level,
@@ -99,82 +99,83 @@ impl Pressure {
         }
     }
 
-    /// How scarce memory is.
+    /// Returns the level.
     #[must_use]
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// What gave the level: of several, the first of the limits, then of the stalls.
+    /// Returns the cause of the level. If there are several, it is the first of the limits, or else of the stalls.
     #[must_use]
     pub fn cause(&self) -> Cause {
         self.cause
     }
 
-    /// The limit that binds: of those the system keeps processes to, the one with the fewest bytes available, of
-    /// equal ones the smallest. None where no limit could be read.
+    /// Returns the limit that binds: of the limits that the system enforces, the one with the fewest bytes available,
+    /// and of equal ones the smallest. Returns `None` if no limit could be read.
     #[must_use]
     pub fn limit(&self) -> Option<&Limit> {
         let enforced = self.evidence.limits.iter().filter(|l| l.kind.is_enforced());
         enforced.min_by_key(|limit| (limit.available(), limit.bytes))
     }
 
-    /// Bytes used of the limit that binds, with those that are reclaimable.
+    /// Returns the bytes used of the limit that binds, including reclaimable ones.
     #[must_use]
     pub fn used(&self) -> Option<u64> {
         self.limit().map(|limit| limit.used)
     }
 
-    /// Bytes that can still be had.
+    /// Returns the bytes that are still available.
     #[must_use]
     pub fn available(&self) -> Option<u64> {
         self.limit().map(Limit::available)
     }
 
-    /// Every limit that could be read.
+    /// Returns every limit that could be read.
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.evidence.limits
     }
 
-    /// How long tasks waited for memory, of the machine and of the process's cgroup.
+    /// Returns how long tasks waited for memory, for the machine and for the process's cgroup.
     #[must_use]
     pub fn stalls(&self) -> &[Stall] {
         &self.evidence.stalls
     }
 
-    /// The machine's memory.
+    /// Returns the machine's memory.
     #[must_use]
     pub fn machine(&self) -> Option<&Machine> {
         self.evidence.machine.as_ref()
     }
 
-    /// How often the limits of the process's cgroups were met.
+    /// Returns how many times the limits of the process's cgroups were reached.
     #[must_use]
     pub fn events(&self) -> Events {
         self.evidence.events
     }
 
-    /// The folder of the cgroup that counts the process's memory, or the lowest above it that can be seen.
+    /// Returns the directory of the cgroup that counts the process's memory, or of the lowest visible one above it.
     #[must_use]
     pub fn cgroup(&self) -> Option<&Path> {
         self.evidence.cgroup.as_deref()
     }
 
-    /// The folder of the cgroup whose stalls count; none where the machine's do.
+    /// Returns the directory of the cgroup whose stalls are used, or `None` if the machine's are used.
     fn stall_folder(&self) -> Option<&Path> {
         self.evidence.stall_folder.as_deref()
     }
 
-    /// The memory of the CUDA devices that this process has opened, by their numbers; none where it has opened none, for which no
-    /// driver is loaded. Each has a level of its own: that of the process's memory does not depend on them, nor does the
-    /// [limit](Self::limit) that binds.
+    /// Returns the memory of the CUDA devices that this process has opened, by their numbers. It is empty if the
+    /// process has opened none, and no driver is loaded. Each device has its own level. The level of the process's
+    /// memory and the [limit](Self::limit) that binds do not depend on the devices.
     #[must_use]
     pub fn devices(&self) -> &[DevicePressure] {
         &self.devices
     }
 
-    /// What could not be read. Much of it is plain absence: few systems have everything.
+    /// Returns the data that could not be read. Many entries only mean that a file does not exist, because few systems
+    /// have all of them.
     #[must_use]
     pub fn unread(&self) -> &[Unread] {
         &self.evidence.unread

@@ -1,8 +1,9 @@
-//! The process's cgroups, from its own up to the highest that can be seen.
+//! Reads the process's cgroups, from its own up to the highest visible one.
 //!
-//! What is mounted may begin below the top, and a path may be told from elsewhere than the mount: in a container
-//! both say `/` for what the host calls `/kubepods/...`. So a folder is found by taking the mount's own root off
-//! the process's path. Where that cannot be, the mount's root may still be known to be above the process.
+//! A mount may begin below the top of the hierarchy, and a path may be relative to another root than the mount: in a
+//! container both are `/` for a cgroup that the host calls `/kubepods/...`. A directory is therefore found by removing
+//! the mount's own root from the process's path. If that is not possible, the mount's root may still be known to be
+//! above the process.
 
 use super::evidence::{Evidence, Limit, LimitKind, Scope, Why};
 use super::figures::{self, Amount, Hierarchy};
@@ -10,19 +11,19 @@ use super::files::Files;
 use super::machine;
 use std::path::{Path, PathBuf};
 
-/// More folders above each other are not looked at.
+/// The maximum number of nested directories that are read.
 const MOST_FOLDERS: usize = 64;
 
 const MEMBERSHIP: &str = "/proc/self/cgroup";
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// Where the process is in a hierarchy.
+/// The position of the process in a hierarchy.
 struct Seat {
-    /// Its folder, or the lowest above it that can be seen.
+    /// Its directory, or the lowest visible one above it.
     folder: PathBuf,
-    /// Where the hierarchy is mounted: the highest folder.
+    /// The mount point of the hierarchy, which is the highest directory.
     top: PathBuf,
-    /// Whether the folder is its own.
+    /// True if the directory is its own.
     own: bool,
 }
 
@@ -56,7 +57,8 @@ pub(super) fn read(files: &Files, evidence: &mut Evidence) {
             evidence.cgroup = Some(seat.folder.clone());
         }
         let path = seat.folder.join("memory.pressure");
-        // Of the topmost cgroup it is the machine's, and said already. Only the topmost has no type.
+        // The stalls of the topmost cgroup are those of the machine, which are already recorded. Only the topmost
+        // cgroup has no type.
         if seat.own && files.find(&seat.folder.join("cgroup.type"), |_| Some(())).is_ok() {
             let before = evidence.stalls.len();
             machine::stalls(files, evidence, &path, Scope::Cgroup);
@@ -72,11 +74,11 @@ pub(super) fn read(files: &Files, evidence: &mut Evidence) {
     }
 }
 
-/// Finds the folders of these paths, in the unified hierarchy and in that of version 1.
+/// Finds the directories of these paths, in the unified hierarchy and in that of version 1.
 fn seats(files: &Files, evidence: &mut Evidence, paths: [Option<&str>; 2]) -> [Option<Seat>; 2] {
     let mut seats = [None, None];
     let mut mounted = [false; 2];
-    // The highest root sees the most; of equal ones a later mount may hide the earlier.
+    // The mount with the highest root shows the most directories. Of equal ones, a later mount may hide the earlier.
     let mut roots = [usize::MAX; 2];
     let read = files.each(Path::new(MOUNTS), |line| {
         let Some(mount) = figures::mount(line) else { return };
@@ -104,7 +106,7 @@ fn seats(files: &Files, evidence: &mut Evidence, paths: [Option<&str>; 2]) -> [O
             },
             None => return,
         };
-        // What shows the process's own folder is better than what does not.
+        // A mount that shows the process's own directory is preferred.
         let rank = mount.root.len() + if seat.own { 0 } else { usize::MAX / 2 };
         if rank <= roots[n] {
             (seats[n], roots[n]) = (Some(seat), rank);
@@ -122,7 +124,7 @@ fn seats(files: &Files, evidence: &mut Evidence, paths: [Option<&str>; 2]) -> [O
     seats
 }
 
-/// Whether a root such as `/../..`, told from the process's namespace, is above a path told from there.
+/// Returns true if a root such as `/../..`, relative to the process's namespace, is above a path in the same namespace.
 fn is_above(root: &str, path: &str) -> bool {
     let steps = |text: &str| {
         text.split('/')
@@ -139,14 +141,13 @@ fn is_above(root: &str, path: &str) -> bool {
 }
 
 impl Seat {
-    /// The lowest folder that is not visited.
+    /// Returns the lowest directory that is not visited.
     fn cut(&self) -> Option<&Path> {
         let folder = self.folder.ancestors().nth(MOST_FOLDERS)?;
         folder.starts_with(&self.top).then_some(folder)
     }
 
-    /// Visits the folders, the lowest first, saying whether it is the process's own, and answers whether any
-    /// visit did.
+    /// Visits the directories, the lowest first, with a flag for the process's own. Returns true if any visit did.
     fn walk(&self, mut visit: impl FnMut(&Path, bool) -> bool) -> bool {
         let mut any = false;
         for (n, folder) in self.folder.ancestors().take(MOST_FOLDERS).enumerate() {
@@ -159,12 +160,12 @@ impl Seat {
     }
 }
 
-/// Answers whether the folder counts memory.
+/// Returns true if the directory counts memory.
 fn version_2(files: &Files, evidence: &mut Evidence, folder: &Path, own: bool) -> bool {
     let current = folder.join("memory.current");
     let used = match files.find(&current, figures::number) {
         Ok(used) => used,
-        // The topmost counts nothing, and neither does one whose parent gives it no memory controller.
+        // The topmost cgroup counts nothing, and neither does one whose parent does not enable the memory controller.
         Err(Why::Absent) if !own => return false,
         Err(why) => {
             evidence.miss(&current, why);
@@ -190,7 +191,7 @@ fn version_2(files: &Files, evidence: &mut Evidence, folder: &Path, own: bool) -
             });
         }
     }
-    // The folder's own, where the system tells them apart: a neighbour below may meet limits of its own.
+    // The counts of the directory itself are preferred, because a neighbour below it may reach limits of its own.
     let local = folder.join("memory.events.local");
     let mut events = evidence.events;
     let mut read = files.each(&local, |line| add_event(&mut events, line));
@@ -206,7 +207,7 @@ fn version_2(files: &Files, evidence: &mut Evidence, folder: &Path, own: bool) -
     true
 }
 
-/// Answers whether the folder counts memory.
+/// Returns true if the directory counts memory.
 fn version_1(files: &Files, evidence: &mut Evidence, folder: &Path, own: bool) -> bool {
     let path = folder.join("memory.limit_in_bytes");
     let limit = match files.find(&path, figures::amount_v1) {
@@ -241,7 +242,7 @@ fn version_1(files: &Files, evidence: &mut Evidence, folder: &Path, own: bool) -
     let events = &mut evidence.events;
     events.max = events.max.saturating_add(failures.unwrap_or(0));
     let control = folder.join("memory.oom_control");
-    // What cannot be read here is missing on many systems, and nothing rests on it.
+    // Many systems do not have this file, and nothing depends on it.
     let _ = files.each(&control, |line| {
         if let Some(("oom_kill", kills)) = figures::entry(line) {
             events.oom_kill = events.oom_kill.saturating_add(kills);
@@ -264,7 +265,8 @@ fn add_event(events: &mut super::evidence::Events, line: &str) {
     *counter = counter.saturating_add(count);
 }
 
-/// Bytes of file pages that go when memory is needed: those not used lately, and half of the others.
+/// Returns the bytes of file pages that are reclaimed when memory is needed: the inactive ones and half of the active
+/// ones.
 fn file_pages(files: &Files, evidence: &mut Evidence, folder: &Path, names: [&str; 2]) -> u64 {
     let path = folder.join("memory.stat");
     let mut pages = [None; 2];

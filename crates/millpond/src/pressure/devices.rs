@@ -1,25 +1,25 @@
-//! How much of devices' memory is in use.
+//! Reads the used memory of devices.
 
 use super::{Level, Share, Thresholds};
 use crate::device::{Device, open_devices};
 
-/// How scarce the memory of a device is: what all processes, the driver and this one use of it. What pools keep and nobody uses is
-/// in use for the device.
+/// The pressure on the memory of a device, from all processes and the driver. Free memory that pools cache counts as
+/// used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DevicePressure {
     /// The device.
     pub device: Device,
-    /// Bytes in use, by whomever.
+    /// The bytes used by all processes.
     pub used: u64,
-    /// Bytes in all.
+    /// The total bytes.
     pub total: u64,
-    /// How scarce that is, by the [thresholds](Thresholds::used) for what is used of a limit.
+    /// The level, by the [thresholds](Thresholds::used) for the used share of a limit.
     pub level: Level,
 }
 
 impl DevicePressure {
-    /// Of so many bytes, some of which are free.
+    /// Computes the pressure from the free and the total bytes.
     pub(crate) fn of(device: Device, free: u64, total: u64, thresholds: &Thresholds) -> Self {
         let used = total.saturating_sub(free);
         Self {
@@ -30,20 +30,20 @@ impl DevicePressure {
         }
     }
 
-    /// Bytes that can still be had.
+    /// Returns the bytes that are still available.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.total.saturating_sub(self.used)
     }
 
-    /// How much of it is used.
+    /// Returns the used share.
     #[must_use]
     pub fn used_share(&self) -> Share {
         Share::of(self.used, self.total)
     }
 }
 
-/// Reads the devices that this process has opened, as far as they answer.
+/// Reads the devices that this process has opened, as far as they respond.
 pub(super) fn read(thresholds: &Thresholds) -> Vec<DevicePressure> {
     let devices = open_devices();
     let read = devices.iter().filter_map(|device| {

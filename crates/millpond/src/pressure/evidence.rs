@@ -1,176 +1,178 @@
-//! What was read, and what could not be.
+//! The data that was read, and the data that could not be read.
 
 use super::level::Share;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What kind of limit.
+/// The kind of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LimitKind {
-    /// `memory.max` of a cgroup of version 2: past it, processes in it are killed.
+    /// `memory.max` of a cgroup of version 2. Processes in it are killed above the limit.
     CgroupMax,
-    /// `memory.high` of a cgroup of version 2: past it, processes in it are slowed down, and nothing is refused.
+    /// `memory.high` of a cgroup of version 2. Processes in it are slowed down above the limit, and nothing is refused.
     CgroupHigh,
-    /// `memory.limit_in_bytes` of a cgroup of version 1: past it, processes in it are killed.
+    /// `memory.limit_in_bytes` of a cgroup of version 1. Processes in it are killed above the limit.
     CgroupV1,
-    /// `RLIMIT_AS`, against all addresses the process has mapped: past it, mapping is refused.
+    /// `RLIMIT_AS`, which limits all addresses that the process has mapped. Mappings above the limit are refused.
     AddressSpace,
-    /// `RLIMIT_DATA`, against the process's private writable addresses: past it, mapping is refused.
+    /// `RLIMIT_DATA`, which limits the private writable addresses of the process. Mappings above the limit are refused.
     Data,
-    /// `RLIMIT_RSS`, against the memory the process has: Linux tells it, and keeps nobody to it.
+    /// `RLIMIT_RSS`, which limits the process's main memory. Linux reports it but does not enforce it.
     Resident,
-    /// The machine's memory: past it, some process is killed.
+    /// The machine's memory. Above it, some process is killed.
     Machine,
-    /// What all processes together may map, where the system grants no more than it has
-    /// (`vm.overcommit_memory` is 2): past it, mapping is refused.
+    /// The bytes that all processes together may map, if the system does not overcommit (`vm.overcommit_memory` is 2).
+    /// Mappings above the limit are refused.
     Commit,
 }
 
 impl LimitKind {
-    /// Whether the system keeps anybody to it.
+    /// Returns true if the system enforces the limit.
     #[must_use]
     pub fn is_enforced(self) -> bool {
         self != Self::Resident
     }
 
-    /// Whether memory is refused, or a process killed, past it.
+    /// Returns true if memory is refused or a process is killed above the limit.
     #[must_use]
     pub fn is_hard(self) -> bool {
         self.is_enforced() && self != Self::CgroupHigh
     }
 }
 
-/// A limit, and how much of it is used.
+/// A limit, and the bytes used of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limit {
-    /// What kind.
+    /// The kind.
     pub kind: LimitKind,
-    /// The folder of the cgroup that has it; none for what is no cgroup's.
+    /// The directory of the cgroup with the limit, or `None` for another kind of limit.
     pub folder: Option<PathBuf>,
-    /// Bytes of the limit.
+    /// The bytes of the limit.
     pub bytes: u64,
-    /// Bytes the system counts against it.
+    /// The bytes that the system counts against it.
     pub used: u64,
-    /// Bytes of the used ones that the system takes back by itself when it needs them: of a cgroup, file pages
-    /// not used lately and half of those that were; of the machine, what its `MemAvailable` counts.
+    /// The used bytes that the system reclaims by itself when it needs them. For a cgroup, these are the inactive file
+    /// pages and half of the active ones. For the machine, they are the ones that `MemAvailable` includes.
     pub reclaimable: u64,
 }
 
 impl Limit {
-    /// Bytes that can still be had under it.
+    /// Returns the bytes that are still available under the limit.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.bytes
             .saturating_sub(self.used.saturating_sub(self.reclaimable))
     }
 
-    /// How much of it is used, less what is reclaimable.
+    /// Returns the used share, excluding reclaimable bytes.
     #[must_use]
     pub fn used_share(&self) -> Share {
         Share::of(self.bytes - self.available(), self.bytes)
     }
 }
 
-/// Who waited.
+/// The tasks that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StallKind {
     /// At least one task.
     Some,
-    /// All tasks that had something to do.
+    /// All tasks that had work to do.
     Full,
 }
 
-/// Of whom stalls are told.
+/// The scope of stalls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The process's own cgroup.
     Cgroup,
-    /// All of the machine.
+    /// The whole machine.
     System,
 }
 
-/// How much of the time tasks waited for memory (pressure stall information).
+/// The share of time in which tasks waited for memory (pressure stall information).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stall {
-    /// Of whom.
+    /// The scope.
     pub scope: Scope,
-    /// Who waited.
+    /// The tasks that waited.
     pub kind: StallKind,
-    /// Of the last ten seconds.
+    /// The share of the last ten seconds.
     pub avg10: Share,
-    /// Of the last minute.
+    /// The share of the last minute.
     pub avg60: Share,
-    /// Of the last five minutes.
+    /// The share of the last five minutes.
     pub avg300: Share,
-    /// Microseconds in all.
+    /// The total in microseconds.
     pub total_micros: u64,
 }
 
-/// How often the limits of the process's cgroups were met, over all of them, since they were made.
+/// How many times the limits of the process's cgroups were reached since the cgroups were made, added up over all of
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Events {
-    /// Slowed down at `memory.high`.
+    /// The process was slowed down at `memory.high`.
     pub high: u64,
-    /// Memory reclaimed at `memory.max`, or at a limit of version 1.
+    /// Memory was reclaimed at `memory.max`, or at a limit of version 1.
     pub max: u64,
-    /// Reclaiming was not enough.
+    /// Reclaiming was not sufficient.
     pub oom: u64,
-    /// Processes killed.
+    /// The number of killed processes.
     pub oom_kill: u64,
 }
 
-/// How many addresses the system lets processes map past what it has.
+/// The system's policy for mappings in excess of its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Overcommit {
-    /// All but what obviously cannot be (0).
+    /// All except obvious excesses are permitted (0).
     Guess,
-    /// All (1).
+    /// All are permitted (1).
     Always,
-    /// No more than the commit limit (2).
+    /// None above the commit limit are permitted (2).
     Never,
 }
 
-/// The machine's memory, all in bytes.
+/// The machine's memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Machine {
-    /// Memory in all.
+    /// The total memory.
     pub total: u64,
-    /// Memory that can be had without swapping.
+    /// The memory that is available without swapping.
     pub available: u64,
-    /// Swap space in all.
+    /// The total swap space.
     pub swap_total: u64,
-    /// Swap space free.
+    /// The free swap space.
     pub swap_free: u64,
-    /// What all processes together may map, if the system keeps them to it.
+    /// The bytes that all processes together may map, if the system enforces the limit.
     pub commit_limit: u64,
-    /// What all processes together have mapped.
+    /// The bytes that all processes together have mapped.
     pub committed: u64,
-    /// Whether it keeps them to it; none where it does not say.
+    /// The overcommit policy, or `None` if the system does not report it.
     pub overcommit: Option<Overcommit>,
 }
 
-/// Why something could not be read.
+/// The reason why a file could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Why {
-    /// There is none: this system has no such thing, or it is not made known here.
+    /// It does not exist: the system does not have it, or does not show it to this process.
     Absent,
-    /// This process may not.
+    /// The process has no permission.
     Denied,
-    /// It does not say what it should.
+    /// The content is invalid.
     Odd,
-    /// It is longer than anything the system writes, or of a cgroup more than 64 folders above the process's.
+    /// It is longer than anything that the system writes, or it belongs to a cgroup more than 64 directories above the
+    /// process's.
     TooLong,
-    /// The cgroup is not below the folder that is mounted.
+    /// The cgroup is not below the mounted directory.
     Elsewhere,
-    /// It does not count: the cgroup of version 1 keeps its children to none of its limits.
+    /// It has no effect: this cgroup of version 1 does not apply its limits to its children.
     NotInherited,
-    /// The system refused it with this code.
+    /// The system returned this error code.
     Failed(i32),
 }
 
@@ -184,17 +186,17 @@ impl From<io::Error> for Why {
     }
 }
 
-/// Something that could not be read, and why.
+/// A file that could not be read, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unread {
-    /// The file, as the system names it.
+    /// The path that the system uses.
     pub path: PathBuf,
-    /// Why not.
+    /// The reason.
     pub why: Why,
 }
 
-/// All that was read.
+/// All data that was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Evidence {
     pub(super) limits: Vec<Limit>,
@@ -207,7 +209,7 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// More is not kept: whoever reads this wants to know what, not how often.
+    /// The maximum number of stored entries. Readers need the kinds of failures and not their number.
     const MOST_UNREAD: usize = 64;
 
     pub(super) fn miss(&mut self, path: &Path, why: Why) {
@@ -219,7 +221,7 @@ impl Evidence {
         }
     }
 
-    /// What was read, or nothing and a note.
+    /// Returns the value, or records the failure.
     pub(super) fn keep<T>(&mut self, path: &Path, read: Result<T, Why>) -> Option<T> {
         read.map_err(|why| self.miss(path, why)).ok()
     }

@@ -1,4 +1,4 @@
-//! What the lines of the system's files say. Every parser takes any text and answers a figure or nothing.
+//! Parses lines of the system's files. Every parser accepts any text and returns a value or `None`.
 
 use super::evidence::StallKind;
 use super::level::Share;
@@ -11,19 +11,19 @@ pub(super) enum Amount {
     Bytes(u64),
 }
 
-/// cgroup v1 writes "no limit" as the largest number of whole pages, which depends on the page; 64 KiB is the
-/// largest page there is.
+/// cgroup v1 writes "no limit" as the largest number of whole pages, which depends on the page size. The largest page
+/// size is 64 KiB.
 const V1_UNLIMITED: u64 = i64::MAX as u64 & !0xffff;
 
-/// A number alone on its line.
+/// Parses a number that is alone on its line.
 pub(super) fn number(line: &str) -> Option<u64> {
     let digits = line.trim();
-    // `parse` takes a sign, the system writes none.
+    // `parse` accepts a sign, which the system does not write.
     digits.bytes().all(|b| b.is_ascii_digit()).then_some(())?;
     digits.parse().ok()
 }
 
-/// `max`, or bytes.
+/// Parses `max` or a number of bytes.
 pub(super) fn amount(line: &str) -> Option<Amount> {
     match line.trim() {
         "max" => Some(Amount::Unlimited),
@@ -31,7 +31,7 @@ pub(super) fn amount(line: &str) -> Option<Amount> {
     }
 }
 
-/// A limit of cgroup v1.
+/// Parses a limit of cgroup v1.
 pub(super) fn amount_v1(line: &str) -> Option<Amount> {
     let bytes = number(line)?;
     Some(if bytes >= V1_UNLIMITED {
@@ -41,20 +41,21 @@ pub(super) fn amount_v1(line: &str) -> Option<Amount> {
     })
 }
 
-/// `name 123`, as in `memory.stat` and `memory.events`.
+/// Parses `name 123`, as in `memory.stat` and `memory.events`.
 pub(super) fn entry(line: &str) -> Option<(&str, u64)> {
     let (name, value) = line.split_once(' ')?;
     Some((name, number(value)?))
 }
 
-/// `Name:   123 kB` as name and bytes, as in `meminfo` and `status`. What has another unit is no size.
+/// Parses `Name:   123 kB` into the name and bytes, as in `meminfo` and `status`. A value with another unit is not a
+/// size.
 pub(super) fn size(line: &str) -> Option<(&str, u64)> {
     let (name, value) = line.split_once(':')?;
     let kib = number(value.trim().strip_suffix("kB")?)?;
     Some((name, kib.checked_mul(1024)?))
 }
 
-/// The soft limit of this name, from a line of `limits`.
+/// Parses the soft limit with this name from a line of `limits`.
 pub(super) fn resource(line: &str, name: &str) -> Option<Amount> {
     let rest = line.strip_prefix(name).filter(|rest| rest.starts_with(' '))?;
     match rest.split_ascii_whitespace().next()? {
@@ -63,7 +64,7 @@ pub(super) fn resource(line: &str, name: &str) -> Option<Amount> {
     }
 }
 
-/// Averages of a line of pressure stall information.
+/// The averages in a line of pressure stall information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StallLine {
     pub(super) kind: StallKind,
@@ -73,7 +74,7 @@ pub(super) struct StallLine {
     pub(super) total: u64,
 }
 
-/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, its fields in any order.
+/// Parses `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` with the fields in any order.
 pub(super) fn stall(line: &str) -> Option<StallLine> {
     let mut words = line.split_ascii_whitespace();
     let kind = match words.next()? {
@@ -101,7 +102,7 @@ pub(super) fn stall(line: &str) -> Option<StallLine> {
     })
 }
 
-/// `12.34` percent. What is past a hundred is a hundred.
+/// Parses a percentage such as `12.34`. Values above 100 count as 100.
 fn share(text: &str) -> Option<Share> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     if whole.is_empty() || part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
@@ -113,16 +114,16 @@ fn share(text: &str) -> Option<Share> {
     Some(Share::hundredths(hundredths.min(10_000) as u32))
 }
 
-/// Which hierarchy of cgroups.
+/// The hierarchy of cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hierarchy {
     /// v2.
     Unified,
-    /// v1, with the memory controller.
+    /// v1 with the memory controller.
     Memory,
 }
 
-/// Where the process is in a hierarchy: a line of `/proc/self/cgroup`. Other hierarchies are none.
+/// Parses a line of `/proc/self/cgroup`: the process's position in a hierarchy. Other hierarchies are ignored.
 pub(super) fn membership(line: &str) -> Option<(Hierarchy, &str)> {
     let mut fields = line.splitn(3, ':');
     let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -136,7 +137,7 @@ pub(super) fn membership(line: &str) -> Option<(Hierarchy, &str)> {
     path.starts_with('/').then_some((hierarchy, path))
 }
 
-/// Where a hierarchy is mounted, and from which of its folders on.
+/// The mount point of a hierarchy, and the directory of the hierarchy at which the mount begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount<'a> {
     pub(super) hierarchy: Hierarchy,
@@ -144,7 +145,7 @@ pub(super) struct Mount<'a> {
     pub(super) point: Cow<'a, str>,
 }
 
-/// A line of `/proc/self/mountinfo`. Other mounts are none.
+/// Parses a line of `/proc/self/mountinfo`. Other mounts are ignored.
 pub(super) fn mount(line: &str) -> Option<Mount<'_>> {
     let (place, system) = line.split_once(" - ")?;
     let mut system = system.split(' ');
@@ -162,7 +163,7 @@ pub(super) fn mount(line: &str) -> Option<Mount<'_>> {
     })
 }
 
-/// `\040` for a space and so on, as in `mountinfo`.
+/// Replaces escapes such as `\040` for a space, as in `mountinfo`.
 fn unescape(text: &str) -> Option<Cow<'_, str>> {
     if !text.contains('\\') {
         return Some(Cow::Borrowed(text));
@@ -182,7 +183,8 @@ fn unescape(text: &str) -> Option<Cow<'_, str>> {
     String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
-/// The way from `root` down to `path`; none where `path` is not below `root`, or a step of it leads upwards.
+/// Returns the path from `root` down to `path`. Returns `None` if `path` is not below `root`, or if one of its
+/// components leads upwards.
 pub(super) fn below<'a>(path: &'a str, root: &str) -> Option<&'a str> {
     let rest = path.strip_prefix(root.trim_end_matches('/'))?;
     let whole = rest.is_empty() || rest.starts_with('/');

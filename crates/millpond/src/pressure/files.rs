@@ -1,4 +1,4 @@
-//! Reading the system's files below a folder, line by line, in bounded memory and time.
+//! Reads the system's files below a directory, line by line, in bounded memory and time.
 
 use super::evidence::Why;
 use std::fs::{File, OpenOptions};
@@ -6,12 +6,12 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The longest line that is looked at. A mount's line has two paths of up to 4 KiB.
+/// The maximum length of a line. A line for a mount contains two paths of up to 4 KiB.
 const MOST_LINE: usize = 16 << 10;
-/// The most of a file that is looked at.
+/// The maximum number of bytes that are read from a file.
 const MOST_FILE: usize = 16 << 20;
 
-/// Files below a root folder: `/`, or in tests one with a tree like it.
+/// Files below a root directory: `/`, or in tests a directory with the same structure.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     root: PathBuf,
@@ -26,12 +26,12 @@ impl Files {
         self.root == Path::new("/")
     }
 
-    /// Where a path of the system's is.
+    /// Returns the actual path of a path of the system.
     pub(super) fn place(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// What the first line says that says something.
+    /// Returns the value of the first line that has one.
     pub(super) fn find<T>(&self, path: &Path, parse: impl Fn(&str) -> Option<T>) -> Result<T, Why> {
         let mut found = None;
         let outcome = self.each(path, |line| {
@@ -45,7 +45,7 @@ impl Files {
         }
     }
 
-    /// Shows every line that is text. Lines that are too long or no text are left out, and told at the end.
+    /// Visits every line that is text. Lines that are too long or not text are skipped, and reported at the end.
     pub(super) fn each(&self, path: &Path, mut visit: impl FnMut(&str)) -> Result<(), Why> {
         let mut file = open(&self.place(path))?;
         let mut left_out = Ok(());
@@ -90,7 +90,7 @@ impl Files {
 }
 
 fn open(path: &Path) -> Result<File, Why> {
-    // Without waiting: where somebody has put a pipe, nobody may ever write to it.
+    // The file is opened without blocking. If the path is a named pipe, it might never have a writer.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)

@@ -1,18 +1,18 @@
-//! How scarce memory is, in four steps, and where the steps are.
+//! The four levels of pressure and their thresholds.
 
 use thiserror::Error;
 
-/// How scarce memory is.
+/// The level of pressure on memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// Nothing to do.
+    /// No action is necessary.
     #[default]
     Low,
-    /// Caches may shrink where it costs little.
+    /// Caches may shrink if that costs little.
     Medium,
-    /// What is cached should go back now.
+    /// Cached memory should be freed now.
     High,
-    /// The next growth may be refused, or the process be killed for it.
+    /// The next growth may be refused, or the process may be killed because of it.
     Critical,
 }
 
@@ -20,7 +20,7 @@ impl Level {
     pub(super) const ALL: [Self; 4] = [Self::Low, Self::Medium, Self::High, Self::Critical];
 }
 
-/// A part of a whole, in hundredths of a percent; never more than the whole.
+/// A share of a whole, in hundredths of a percent. It never exceeds the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share(u16);
 
@@ -28,13 +28,13 @@ impl Share {
     /// The whole.
     pub const WHOLE: Self = Self(10_000);
 
-    /// So many percent; what is past 100 is 100.
+    /// Makes a share from a percentage. Values above 100 count as 100.
     #[must_use]
     pub const fn percent(percent: u32) -> Self {
         Self::hundredths(if percent > 100 { 10_000 } else { percent * 100 })
     }
 
-    /// So many hundredths of a percent; what is past 10 000 is 10 000.
+    /// Makes a share from hundredths of a percent. Values above 10 000 count as 10 000.
     #[must_use]
     pub const fn hundredths(hundredths: u32) -> Self {
         Self(if hundredths > 10_000 {
@@ -44,19 +44,19 @@ impl Share {
         })
     }
 
-    /// The part as hundredths of a percent, 0 to 10 000.
+    /// Returns the share in hundredths of a percent, 0 to 10 000.
     #[must_use]
     pub const fn as_hundredths(self) -> u32 {
         self.0 as u32
     }
 
-    /// How much of `whole` a `part` is, rounded down. All of nothing is the whole.
+    /// Returns the share of `part` in `whole`, rounded down. If `whole` is zero, the share is the whole.
     #[must_use]
     pub fn of(part: u64, whole: u64) -> Self {
         if part >= whole {
             return Self::WHOLE;
         }
-        // Less than 10 000, as the part is less than the whole.
+        // The result is less than 10 000 because the part is less than the whole.
         Self((u128::from(part) * 10_000 / u128::from(whole)) as u16)
     }
 }
@@ -67,7 +67,7 @@ impl std::fmt::Display for Share {
     }
 }
 
-/// From which share on a level holds. Invariant: ascending.
+/// The shares from which the levels hold. Invariant: ascending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
     medium: Share,
@@ -75,23 +75,24 @@ pub struct Steps {
     critical: Share,
 }
 
-/// Three shares are no steps: each must be at least as large as the one before, and none may be zero.
+/// The error of invalid steps. Each share must be at least as large as the one before, and none may be zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("steps must ascend from more than nothing: {medium}, {high}, {critical} do not")]
 pub struct StepsError {
-    /// Where `Medium` was to begin.
+    /// The requested start of `Medium`.
     pub medium: Share,
-    /// Where `High` was to begin.
+    /// The requested start of `High`.
     pub high: Share,
-    /// Where `Critical` was to begin.
+    /// The requested start of `Critical`.
     pub critical: Share,
 }
 
 impl Steps {
-    /// From these shares on.
+    /// Makes steps from the shares at which the levels begin.
     ///
     /// # Errors
-    /// When they do not ascend, or the first is nothing. Two may be equal: the lower level is then never met.
+    /// Returns an error if the shares do not ascend or the first one is zero. Two shares may be equal; the lower level
+    /// then never occurs.
     pub const fn new(medium: Share, high: Share, critical: Share) -> Result<Self, StepsError> {
         if medium.0 == 0 || medium.0 > high.0 || high.0 > critical.0 {
             return Err(StepsError {
@@ -115,7 +116,7 @@ impl Steps {
         }
     }
 
-    /// The level at this share.
+    /// Returns the level at this share.
     #[must_use]
     pub fn level(&self, share: Share) -> Level {
         let passed = [self.medium, self.high, self.critical]
@@ -125,13 +126,13 @@ impl Steps {
         Level::ALL[passed]
     }
 
-    /// Where `High` begins.
+    /// Returns the start of `High`.
     #[must_use]
     pub fn high(&self) -> Share {
         self.high
     }
 
-    /// Each step lower by `margin`, by half of itself at the most.
+    /// Lowers each step by `margin`, but at most by half of the step.
     fn lower(&self, margin: Share) -> Self {
         let lower = |step: Share| Share(step.0.saturating_sub(margin.0).max(step.0.div_ceil(2)));
         Self {
@@ -142,7 +143,7 @@ impl Steps {
     }
 }
 
-/// Where the levels begin.
+/// The starts of the levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
     pub(super) used: Steps,
@@ -151,8 +152,8 @@ pub struct Thresholds {
 }
 
 impl Default for Thresholds {
-    /// 80, 90 and 95 % of a limit used; some task stalled for 5, 15 and 40 % of the last ten seconds; all of
-    /// them stalled for 2, 8 and 25 %.
+    /// The default: 80, 90 and 95 % of a limit used; some task stalled for 5, 15 and 40 % of the last ten seconds; all
+    /// tasks stalled for 2, 8 and 25 %.
     fn default() -> Self {
         Self {
             used: Steps::percent(80, 90, 95),
@@ -163,28 +164,28 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// How much of a limit is used, less what the system takes back by itself.
+    /// Returns the steps for the used share of a limit, excluding memory that the system reclaims by itself.
     #[must_use]
     pub fn used(mut self, steps: Steps) -> Self {
         self.used = steps;
         self
     }
 
-    /// How much of the last ten seconds *some* task waited for memory.
+    /// Returns the steps for the share of the last ten seconds in which *some* task waited for memory.
     #[must_use]
     pub fn some_stalled(mut self, steps: Steps) -> Self {
         self.some = steps;
         self
     }
 
-    /// How much of the last ten seconds *all* tasks waited for memory.
+    /// Returns the steps for the share of the last ten seconds in which *all* tasks waited for memory.
     #[must_use]
     pub fn all_stalled(mut self, steps: Steps) -> Self {
         self.full = steps;
         self
     }
 
-    /// What a level is left at on the way down: used bytes lower by `margin`, stalls halved.
+    /// Returns the thresholds at which levels are left: used bytes lowered by `margin`, and stalls halved.
     pub(super) fn lower(&self, margin: Share) -> Self {
         Self {
             used: self.used.lower(margin),

@@ -1,4 +1,4 @@
-//! The machine: its memory, its rule about mapping more than it has, and how long its tasks waited.
+//! Reads the machine's memory, its overcommit policy, and how long its tasks waited.
 
 use super::evidence::{Evidence, Limit, LimitKind, Machine, Overcommit, Scope, Stall, Why};
 use super::figures;
@@ -11,7 +11,7 @@ pub(super) fn read(files: &Files, evidence: &mut Evidence) {
     stalls(files, evidence, path, Scope::System);
 }
 
-/// Adds the stalls that a file tells of.
+/// Adds the stalls in a file.
 pub(super) fn stalls(files: &Files, evidence: &mut Evidence, path: &Path, scope: Scope) {
     let mut found = 0;
     let read = files.each(path, |line| {
@@ -36,7 +36,7 @@ fn memory(files: &Files, evidence: &mut Evidence) {
     let path = Path::new("/proc/meminfo");
     let mut machine = Machine::default();
     let (mut total, mut available) = (None, None);
-    // Before Linux 3.14 the system did not say what is available.
+    // Before Linux 3.14 the system did not report the available memory.
     let (mut free, mut cached, mut shared) = (None, 0u64, 0u64);
     let read = files.each(path, |line| match figures::size(line) {
         Some(("MemTotal", bytes)) => total = Some(bytes),

@@ -1,11 +1,11 @@
-//! The process's own limits.
+//! Reads the process's own limits.
 
 use super::evidence::{Evidence, Limit, LimitKind, Why};
 use super::figures::{self, Amount};
 use super::files::Files;
 use std::path::Path;
 
-/// A limit's kind, its name in `limits`, and what it is held against in `status`.
+/// The kind of each limit, its name in `limits`, and the name of its usage in `status`.
 const RESOURCES: [(LimitKind, &str, &str); 3] = [
     (LimitKind::AddressSpace, "Max address space", "VmSize"),
     (LimitKind::Data, "Max data size", "VmData"),

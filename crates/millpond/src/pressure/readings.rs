@@ -1,11 +1,11 @@
-//! Where pressure is read from.
+//! The source of the pressure data.
 
 use super::evidence::Evidence;
 use super::files::Files;
 use super::{Pressure, Thresholds, cgroup, devices, machine, process};
 use std::path::PathBuf;
 
-/// Where pressure is read from: the system, or a folder that looks like it.
+/// The source of the pressure data: the system, or a directory with the same structure.
 #[derive(Clone, Debug)]
 pub struct Readings {
     pub(super) files: Files,
@@ -18,14 +18,14 @@ impl Default for Readings {
 }
 
 impl Readings {
-    /// The system's own files.
+    /// Uses the system's own files.
     #[must_use]
     pub fn system() -> Self {
         Self::under("/")
     }
 
-    /// A folder with a `proc` and whatever cgroup folders `proc/self/mountinfo` names, all below it: what a test
-    /// writes to act as the system.
+    /// Uses a directory with a `proc` directory and the cgroup directories that `proc/self/mountinfo` names, all below
+    /// it. Tests use this to simulate a system.
     #[must_use]
     pub fn under(root: impl Into<PathBuf>) -> Self {
         Self {
@@ -33,12 +33,12 @@ impl Readings {
         }
     }
 
-    /// Whether these are the system's own.
+    /// Returns true if these are the system's own files.
     pub(crate) fn is_system(&self) -> bool {
         self.files.is_system()
     }
 
-    /// Reads, and judges by these thresholds. Devices are asked themselves, wherever the rest is read from.
+    /// Reads the pressure with these thresholds. Devices are always read from their drivers.
     #[must_use]
     pub fn pressure(&self, thresholds: &Thresholds) -> Pressure {
         Pressure {
@@ -47,7 +47,7 @@ impl Readings {
         }
     }
 
-    /// The same without devices.
+    /// Reads the pressure without devices.
     pub(crate) fn of_process(&self, thresholds: &Thresholds) -> Pressure {
         let mut evidence = Evidence::default();
         machine::read(&self.files, &mut evidence);

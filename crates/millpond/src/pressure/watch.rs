@@ -1,16 +1,17 @@
-//! Being called when memory gets scarce.
+//! A thread that watches the pressure and runs callbacks.
 //!
-//! One thread looks at the interval, and at once when the system tells it to: when tasks stalled for as much of a
-//! second as gives [`Level::High`] (a trigger on the pressure stall information of the process's cgroup, else of the
-//! machine), and when a cgroup of version 2 met one of its limits. It sleeps otherwise.
+//! The thread reads the pressure at the interval. It also reads it immediately after a notification by the system. One
+//! notification is a trigger on the pressure stall information of the process's cgroup, or else of the machine: tasks
+//! have stalled for the share of a second that gives [`Level::High`]. The other is that a cgroup of version 2 has
+//! reached one of its limits. It sleeps otherwise.
 //!
-//! The level rises at once and falls only after calm, so that memory given back does not make it fall and rise again
-//! all the time. With every change the trims are called first, then everybody else, in the order they came; outside
-//! every lock, so they may ask the watch, add and remove callbacks. One that panics is counted and called again the
-//! next time (unless the program aborts on panics).
+//! The level rises immediately and falls only after a calm period, so that freed memory does not make it alternate.
+//! After each change the trims run first, then all other callbacks, in the order of registration. They run outside
+//! every lock, so they may call the watch, and add and remove callbacks. A panic of a callback is counted, and the
+//! callback stays registered (unless the program aborts on panics).
 //!
-//! *Fork.* A child has no such thread: its copy of a watch is not running and says so, calls nobody and takes no
-//! lock. It can start one of its own.
+//! *Fork.* A child does not have the thread. Its copy of a watch reports that it is not running, runs no callbacks and
+//! takes no lock. The child can start a watch of its own.
 
 mod alarm;
 mod builder;
@@ -32,7 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{Builder, JoinHandle};
 use thread::Watcher;
 
-/// A change of level.
+/// A change of the level.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Change<'a> {
@@ -40,9 +41,9 @@ pub struct Change<'a> {
     pub from: Level,
     /// The level now.
     pub to: Level,
-    /// What gives the level that is met now; on the way down that can be less than `to`.
+    /// The cause of the level that is reached now. While the level falls, that level can be lower than `to`.
     pub cause: Cause,
-    /// What was read.
+    /// The pressure that was read.
     pub pressure: &'a Pressure,
 }
 
@@ -50,17 +51,17 @@ pub struct Change<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DeviceChange<'a> {
-    /// The device as it is now; on the way down its level can be less than `to`.
+    /// The current state of the device. While the level falls, its level can be lower than `to`.
     pub device: DevicePressure,
     /// The level before.
     pub from: Level,
     /// The level now.
     pub to: Level,
-    /// What was read.
+    /// The pressure that was read.
     pub pressure: &'a Pressure,
 }
 
-/// Watches memory from a thread of its own, until dropped.
+/// Watches the pressure from a separate thread until it is dropped.
 ///
 /// ```
 /// use millpond::{Watch, pressure::Level};
@@ -75,21 +76,21 @@ pub struct DeviceChange<'a> {
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<Shared>,
-    /// None once it was told to stop.
+    /// The thread, or `None` once it was told to stop.
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the watch and its thread both have.
+/// The state that the watch shares with its thread.
 struct Shared {
-    /// The process whose thread it is.
+    /// The process in which the thread runs.
     process: u32,
     ended: AtomicBool,
-    /// As a place in `Level::ALL`.
+    /// The level as an index in `Level::ALL`.
     level: AtomicUsize,
     last: Mutex<(Arc<Pressure>, Option<Means>)>,
     calls: Calls,
-    /// A byte in it ends the thread. Both ends stay open as long as either side lives: a child's copies do not
-    /// hold the thread up, and no write meets a closed end.
+    /// A byte in this pipe ends the thread. Both ends stay open while either side lives. The copies in a child do not
+    /// delay the thread, and no write meets a closed end.
     stop: (PipeReader, PipeWriter),
 }
 
@@ -103,7 +104,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Looks for the first time.
+    /// Reads the pressure for the first time.
     fn new(rules: &WatchBuilder) -> Result<Arc<Self>, WatchError> {
         let stop = io::pipe().map_err(|error| WatchError::Pipe { code: code(&error) })?;
         let first = Arc::new(rules.readings.pressure(&rules.thresholds));
@@ -149,7 +150,7 @@ fn code(error: &io::Error) -> i32 {
 }
 
 impl Watch {
-    /// Begins to describe a watch.
+    /// Returns a builder.
     pub fn builder() -> WatchBuilder {
         WatchBuilder::new()
     }
@@ -170,33 +171,34 @@ impl Watch {
         })
     }
 
-    /// Whether its thread is running. It is not in a child made by `fork`.
+    /// Returns true if the thread is running. It does not run in a child made by `fork`.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.shared.is_here() && !self.shared.ended.load(Ordering::Acquire)
     }
 
-    /// The level now, as it was last told. Costs one load. [`Level::Low`] until the thread has looked once.
+    /// Returns the last reported level with one load. It is [`Level::Low`] until the thread has read the pressure once.
     #[must_use]
     pub fn level(&self) -> Level {
         self.shared.level()
     }
 
-    /// What was last read, at most an interval ago. None in a child made by `fork`.
+    /// Returns the last pressure, which is at most an interval old, or `None` in a child made by `fork`.
     #[must_use]
     pub fn last(&self) -> Option<Arc<Pressure>> {
         let last = self.shared.is_here().then(|| self.shared.last.lock())?;
         Some(Arc::clone(&last.unwrap_or_else(PoisonError::into_inner).0))
     }
 
-    /// How it learns of changes. None before the first look, and in a child made by `fork`.
+    /// Returns how the watch learns of changes, or `None` before the first check and in a child made by `fork`.
     #[must_use]
     pub fn means(&self) -> Option<Means> {
         let last = self.shared.is_here().then(|| self.shared.last.lock())?;
         last.unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// How many calls panicked, and what the last of them said (its first 200 characters). Nothing in a child made by `fork`.
+    /// Returns how many callbacks panicked, with the message of the last panic (its first 200 characters). It is empty
+    /// in a child made by `fork`.
     #[must_use]
     pub fn panics(&self) -> (u64, Option<String>) {
         match self.shared.is_here() {
@@ -205,13 +207,13 @@ impl Watch {
         }
     }
 
-    /// Calls this from the next change on, as long as the answer lives; one that is being told now is not the
-    /// next. In a child made by `fork` nobody is ever called.
+    /// Adds a callback. It runs from the next change on, until the returned value is dropped. A change that is being
+    /// reported now is not the next. In a child made by `fork` it never runs.
     pub fn add(&self, turn: Turn, call: impl Fn(&Change<'_>) + Send + Sync + 'static) -> Subscription {
         self.subscribe(turn, vec![Call::Process(Arc::new(call))])
     }
 
-    /// The same of changes of devices' levels.
+    /// Adds a callback for changes of devices' levels.
     pub fn add_device(
         &self,
         turn: Turn,
@@ -231,15 +233,16 @@ impl Watch {
 }
 
 impl Drop for Watch {
-    /// Ends the thread and waits for it, and so for a callback that is running; not when a callback itself drops
-    /// the watch, and not in a child made by `fork`.
+    /// Ends the thread and waits for it, and so for a running callback. Does not wait if a callback itself drops the
+    /// watch, or in a child made by `fork`.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if !self.shared.is_here() {
-            // There is no such thread here to join or to let go, and the pipe is shared with the parent.
+            // The thread does not exist in this process, so it can be neither joined nor detached. The pipe is shared
+            // with the parent.
             return std::mem::forget(thread);
         }
-        // The pipe is empty but for this byte: there is room.
+        // The pipe contains only this byte, so the write does not block.
         let _ = (&self.shared.stop.1).write(&[0]);
         if thread.thread().id() != std::thread::current().id() {
             let _ = thread.join();
@@ -247,12 +250,12 @@ impl Drop for Watch {
     }
 }
 
-/// Somebody who is called. Dropping it ends that: a call that has begun is not waited for.
+/// A registered callback. Dropping this removes it without waiting for a call that has begun.
 #[must_use = "dropping it ends the calls"]
 #[derive(Debug)]
 pub struct Subscription {
     shared: Weak<Shared>,
-    /// None in a child made by `fork`.
+    /// Empty in a child made by `fork`.
     ids: Vec<u64>,
 }
 

@@ -137,7 +137,7 @@ fn a_way_leads_downwards_only() {
     assert_eq!(below("/a..b", "/"), Some("a..b"));
 }
 
-/// Text that is nearly what the system writes: pieces of it in any order, and anything between them.
+/// Produces text that resembles the system's: parts of it in any order, with arbitrary text between them.
 fn nearly() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         proptest::sample::select(vec![

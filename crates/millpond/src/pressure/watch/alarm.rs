@@ -1,4 +1,4 @@
-//! What wakes the thread that watches: stalls, a limit that was met, time, or the end.
+//! The events that wake the watching thread: stalls, a reached limit, the interval, or the end.
 
 use crate::pressure::files::Files;
 use crate::pressure::{LimitKind, Pressure, Scope, Thresholds, Why};
@@ -9,22 +9,22 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// More cgroups above each other are not listened to.
+/// The maximum number of nested cgroups that are observed.
 const MOST_FOLDERS: usize = 8;
 
 /// How a watch learns of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Means {
-    /// Whose stalls the system tells of as they happen, or why it does not.
+    /// The scope whose stalls the system reports immediately, or the reason why it reports none.
     pub trigger: Result<Scope, Why>,
-    /// Of how many cgroups it tells when a limit was met.
+    /// The number of cgroups for which the system reports reached limits.
     pub events: usize,
-    /// How often the watch looks without being told.
+    /// The interval between checks without a notification.
     pub interval: Duration,
 }
 
-/// Why the thread was woken.
+/// The reason for a wakeup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
     Stop,
@@ -36,11 +36,11 @@ pub(super) enum Woken {
 #[derive(Debug)]
 pub(super) struct Alarm {
     files: Files,
-    /// Microseconds of stall to be told of, and in how many.
+    /// The microseconds of stall that trigger a notification, and the window in microseconds.
     stall: [(u64, u64); 2],
     trigger: Result<(File, Scope), Why>,
     events: Vec<File>,
-    /// The cgroup it was armed for.
+    /// The cgroup for which it was armed.
     armed: Option<Option<PathBuf>>,
     interval: Duration,
 }
@@ -50,7 +50,7 @@ impl Alarm {
         let share = u64::from(thresholds.some.high().as_hundredths());
         Self {
             files,
-            // Who has no privileges may ask for whole pairs of seconds only.
+            // Without privileges, the window must be a multiple of two seconds.
             stall: [1_000_000, 2_000_000].map(|window| ((window * share / 10_000).max(1), window)),
             trigger: Err(Why::Absent),
             events: Vec::new(),
@@ -67,7 +67,7 @@ impl Alarm {
         }
     }
 
-    /// Listens to the cgroups the process is in now. Answers whether these are others than before.
+    /// Observes the cgroups in which the process is now. Returns true if they have changed.
     pub(super) fn follow(&mut self, now: &Pressure) -> bool {
         let folder = now.stall_folder();
         if self
@@ -85,7 +85,7 @@ impl Alarm {
 
     fn arm(&self, folder: Option<&Path>) -> Result<(File, Scope), Why> {
         if !self.files.is_system() {
-            // A plain file would be written over.
+            // A plain file would be overwritten.
             return Err(Why::Absent);
         }
         let (path, scope) = match folder {
@@ -117,7 +117,7 @@ impl Alarm {
         folders.into_iter().filter_map(open).collect()
     }
 
-    /// Waits until something happens or the interval has passed.
+    /// Waits until an event occurs or the interval has passed.
     pub(super) fn wait(&mut self, stop: &PipeReader) -> Woken {
         let mut places = Vec::with_capacity(2 + self.events.len());
         places.push(PollFd::new(stop, PollFlags::IN));
@@ -129,7 +129,7 @@ impl Alarm {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Woken::Time,
             Ok(_) => {}
             Err(_) => {
-                // Nothing it refuses this for is known. Listening to nothing, it cannot end in a tight loop.
+                // No reason for a refusal is known. Without the files, this cannot become a busy loop.
                 drop(places);
                 self.trigger = Err(Why::Odd);
                 self.events.clear();
@@ -147,7 +147,7 @@ impl Alarm {
         self.events.retain(|file| {
             let quiet = heard_events.next().unwrap_or(true);
             told |= !quiet;
-            // Reading is what arms it again. One that cannot be read is of a cgroup that is gone.
+            // Reading the file arms it again. If it cannot be read, its cgroup is gone.
             quiet || heard(file)
         });
         let lost = self.events.len() < before;
@@ -161,7 +161,7 @@ impl Alarm {
         if told && !lost { Woken::Events } else { Woken::Time }
     }
 
-    /// Waits for the end only.
+    /// Waits only for the end.
     pub(super) fn pause(&self, stop: &PipeReader, time: Duration) -> Woken {
         let end = Instant::now() + time;
         loop {
@@ -179,17 +179,17 @@ impl Alarm {
     }
 }
 
-/// Asks to be told of so many microseconds of stall in so many.
+/// Requests a notification when tasks stall for the given microseconds in the given window.
 fn trigger(path: &Path, (stall, window): (u64, u64)) -> Result<File, Why> {
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
     let mut file = options.open(path)?;
-    // In one piece; the system takes the last byte off.
+    // The text must be written in one call. The system removes the last byte.
     file.write_all(format!("some {stall} {window}\0").as_bytes())?;
     Ok(file)
 }
 
-/// Reads what counts events, which arms it; false if it cannot be read.
+/// Reads the counts of events, which arms the notification. Returns false if they cannot be read.
 fn heard(file: &File) -> bool {
     let mut buffer = [0; 512];
     file.read_at(&mut buffer, 0).is_ok()

@@ -1,4 +1,4 @@
-//! What a watch is to be like, and why it cannot be.
+//! The builder of watches and its errors.
 
 use super::calls::{Call, Turn};
 use super::{Change, DeviceChange, Watch};
@@ -8,25 +8,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why nobody can watch.
+/// The error of a watch that could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WatchError {
-    /// The system gives no thread: the limit on threads or on memory is met.
+    /// The thread could not be started because a limit on threads or memory is reached.
     #[error("no thread to watch memory could be started: the system's code is {code}")]
     Thread {
-        /// The system's code, 0 where it has none.
+        /// The system's error code, or 0 if there is none.
         code: i32,
     },
-    /// The system gives no pipe: mostly the limit on open files is met.
+    /// The pipe could not be created, mostly because the limit on open files is reached.
     #[error("no pipe to stop the watch with could be made: the system's code is {code}")]
     Pipe {
-        /// The system's code, 0 where it has none.
+        /// The system's error code, or 0 if there is none.
         code: i32,
     },
 }
 
-/// Starts a [`Watch`].
+/// Builds and starts a [`Watch`].
 #[must_use = "a builder starts nothing until told to"]
 pub struct WatchBuilder {
     pub(super) readings: Readings,
@@ -67,67 +67,67 @@ impl WatchBuilder {
         }
     }
 
-    /// Where pressure is read from: the system, unless said.
+    /// Sets the source of the pressure data. The default is the system.
     pub fn readings(mut self, readings: Readings) -> Self {
         self.readings = readings;
         self
     }
 
-    /// Where the levels begin.
+    /// Sets the thresholds.
     pub fn thresholds(mut self, thresholds: Thresholds) -> Self {
         self.thresholds = thresholds;
         self
     }
 
-    /// How far below where a level of used bytes begins it is left again: 5 % unless said, half of where it
-    /// begins at the most. Levels of stalls are left at half of where they begin.
+    /// Sets how far used bytes must fall below the start of a level before the level is left. The default is 5 %, and
+    /// the maximum is half of the start. Levels of stalls are left at half of their start.
     pub fn margin(mut self, margin: Share) -> Self {
         self.margin = margin;
         self
     }
 
-    /// How often to look when the system tells nothing: a second, unless said. From 20 milliseconds to an hour;
-    /// what is outside is brought inside.
+    /// Sets the interval between checks without a notification. The default is a second. The value is clamped to 20
+    /// milliseconds to an hour.
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval.clamp(Self::LEAST_INTERVAL, Self::MOST_INTERVAL);
         self
     }
 
-    /// How long a level must not be met before it is left: ten seconds, unless said.
+    /// Sets how long the pressure must stay below a level before the level is left. The default is ten seconds.
     pub fn calm(mut self, calm: Duration) -> Self {
         self.calm = calm;
         self
     }
 
-    /// Calls this first when the level changes, to give memory back.
+    /// Adds a callback that frees memory. It runs first when the level changes.
     pub fn trim(mut self, call: impl Fn(&Change<'_>) + Send + Sync + 'static) -> Self {
         self.calls.push((Turn::Trim, Call::Process(Arc::new(call))));
         self
     }
 
-    /// Calls this when the level changes, after all trims.
+    /// Adds a callback that runs when the level changes, after all trims.
     pub fn tell(mut self, call: impl Fn(&Change<'_>) + Send + Sync + 'static) -> Self {
         self.calls.push((Turn::Tell, Call::Process(Arc::new(call))));
         self
     }
 
-    /// Calls this first when the level of a CUDA device's memory changes, to give some back. Those are looked at that this process has
-    /// opened by then, each time the thread looks; they have the same thresholds, margin and calm.
+    /// Adds a callback that frees memory of a CUDA device. It runs first when the device's level changes. Each check
+    /// includes the devices that the process has opened by then, with the same thresholds, margin and calm period.
     pub fn trim_device(mut self, call: impl Fn(&DeviceChange<'_>) + Send + Sync + 'static) -> Self {
         self.calls.push((Turn::Trim, Call::Device(Arc::new(call))));
         self
     }
 
-    /// Calls this when the level of a CUDA device's memory changes, after all trims.
+    /// Adds a callback that runs when the level of a CUDA device's memory changes, after all trims.
     pub fn tell_device(mut self, call: impl Fn(&DeviceChange<'_>) + Send + Sync + 'static) -> Self {
         self.calls.push((Turn::Tell, Call::Device(Arc::new(call))));
         self
     }
 
-    /// Looks once and starts the thread.
+    /// Reads the pressure once and starts the thread.
     ///
     /// # Errors
-    /// When the system gives no pipe or no thread.
+    /// Returns an error if the system cannot create the pipe or the thread.
     pub fn start(self) -> Result<Watch, WatchError> {
         Watch::start(self)
     }

@@ -1,18 +1,18 @@
-//! Whom to call, in which order, and which of them panicked.
+//! The callbacks, their order, and the count of their panics.
 
 use super::{Change, DeviceChange};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Whom to call, of what.
+/// A callback and the kind of change that it receives.
 #[derive(Clone)]
 pub(crate) enum Call {
     Process(Arc<dyn Fn(&Change<'_>) + Send + Sync>),
     Device(Arc<dyn Fn(&DeviceChange<'_>) + Send + Sync>),
 }
 
-/// What has changed.
+/// A change.
 #[derive(Clone, Copy)]
 pub(super) enum Changed<'a> {
     Process(&'a Change<'a>),
@@ -20,7 +20,7 @@ pub(super) enum Changed<'a> {
 }
 
 impl Call {
-    /// Calls, if it is about that.
+    /// Runs the callback if it receives this kind of change.
     fn tell(&self, changed: Changed<'_>) {
         match (self, changed) {
             (Self::Process(call), Changed::Process(change)) => call(change),
@@ -30,16 +30,16 @@ impl Call {
     }
 }
 
-/// When a callback is called.
+/// The order of a callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Turn {
-    /// First: it gives memory back.
+    /// First, to free memory.
     Trim,
     /// After all trims.
     Tell,
 }
 
-/// Callbacks of one order, called outside the lock.
+/// The callbacks in their order. They run outside the lock.
 #[derive(Default)]
 pub(super) struct Calls {
     state: Mutex<State>,
@@ -48,7 +48,7 @@ pub(super) struct Calls {
 #[derive(Default)]
 struct State {
     next: u64,
-    /// By turn, then by age.
+    /// Sorted by turn, then by age.
     calls: Vec<(Turn, u64, Call)>,
     panics: u64,
     last_panic: Option<String>,
@@ -56,7 +56,7 @@ struct State {
 
 impl Calls {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that can panic runs under the lock, so there is nothing half done.
+        // No code that can panic runs under the lock, so the state is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,11 +74,11 @@ impl Calls {
         let at = state.calls.iter().position(|(_, i, _)| *i == id);
         let removed = at.map(|at| state.calls.remove(at));
         drop(state);
-        // What the callback owns may do anything when it is dropped.
+        // The code that drops a callback's values is foreign and must run outside the lock.
         drop(removed);
     }
 
-    /// Calls everybody whom it is about.
+    /// Runs all callbacks that receive this change.
     pub(super) fn tell(&self, changed: Changed<'_>) {
         let calls: Vec<Call> = self
             .state()
@@ -87,12 +87,12 @@ impl Calls {
             .map(|(_, _, call)| call.clone())
             .collect();
         for call in calls {
-            // The callback may be the last of its kind: it is dropped in here too.
+            // This may be the last reference to the callback, so the callback is dropped in here too.
             let Err(panic) = catch_unwind(AssertUnwindSafe(move || call.tell(changed))) else {
                 continue;
             };
             let message = message(&*panic);
-            // A value somebody panicked with may panic again when it is dropped.
+            // The payload of a panic may panic again when it is dropped.
             if let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(panic))) {
                 std::mem::forget(again);
             }

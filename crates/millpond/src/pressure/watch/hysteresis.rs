@@ -1,4 +1,4 @@
-//! When a level changes: upwards at once, downwards only after calm.
+//! Decides when a level changes: up immediately, and down only after a calm period.
 
 use crate::pressure::Level;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Hysteresis {
     level: Level,
     calm: Duration,
-    /// Since when the level was not met any more, and the highest that was met since.
+    /// The time since which the pressure is below the level, and the highest level since then.
     below: Option<(Instant, Level)>,
 }
 
@@ -20,8 +20,8 @@ impl Hysteresis {
         }
     }
 
-    /// Takes what is met now: `rising` by the thresholds, `falling` by the lower ones that a level is left at.
-    /// Answers the level before and after, if it changes.
+    /// Takes the current levels: `rising` by the thresholds, and `falling` by the lower thresholds at which a level is
+    /// left. Returns the levels before and after a change.
     pub(super) fn step(&mut self, rising: Level, falling: Level, now: Instant) -> Option<(Level, Level)> {
         let before = self.level;
         if rising > before {

@@ -1,4 +1,4 @@
-//! The thread that watches.
+//! The watching thread.
 
 use super::alarm::{Alarm, Woken};
 use super::calls::Changed;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The least time between two looks, whatever happens: a cgroup at its limit tells a hundred times a second.
+/// The minimum time between two checks. A cgroup at its limit sends a hundred notifications per second.
 const LEAST_GAP: Duration = Duration::from_millis(20);
 
 pub(super) struct Watcher {
@@ -20,9 +20,9 @@ pub(super) struct Watcher {
     lower: Thresholds,
     alarm: Alarm,
     hysteresis: Hysteresis,
-    /// One for each device that was ever seen.
+    /// The state of each device that was ever seen.
     devices: Vec<(Device, Hysteresis)>,
-    /// What the limits' events came to at the last look, and in which cgroup.
+    /// The counts of limit events at the last check, and the cgroup.
     events: Option<(Option<PathBuf>, Events)>,
 }
 
@@ -40,7 +40,7 @@ impl Watcher {
         }
     }
 
-    /// Looks and calls until told to stop.
+    /// Checks and runs callbacks until the watch is stopped.
     pub(super) fn run(mut self) {
         let mut woken = Woken::Time;
         while woken != Woken::Stop {
@@ -84,7 +84,8 @@ impl Watcher {
         self.look_at_devices(&now);
     }
 
-    /// What is read now, and the level by the limits' events. To find that memory is scarce must not take any of the program's.
+    /// Reads the pressure, and the level from limit events. This must not use the program's memory, which may be
+    /// scarce.
     fn read(&mut self) -> (Arc<Pressure>, Level) {
         let _inside = inside();
         let now = Arc::new(self.rules.readings.pressure(&self.rules.thresholds));
@@ -116,7 +117,7 @@ impl Watcher {
         }
     }
 
-    /// The level that limits met since the last look give.
+    /// Returns the level for the limits that were reached since the last check.
     fn events(&mut self, now: &Pressure) -> Level {
         let (cgroup, after) = (now.cgroup(), now.events());
         let before = self.events.replace((cgroup.map(Into::into), after));
