@@ -4,7 +4,7 @@ use std::fmt;
 #[cfg(target_os = "linux")]
 use std::sync::OnceLock;
 
-/// Where memory is: on the host, or on a device of some kind with an index of its own.
+/// The location of memory: the host, or a device of some kind with an index.
 ///
 /// ```
 /// use millpond::{Device, Pool};
@@ -17,9 +17,9 @@ use std::sync::OnceLock;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Device {
-    /// Memory of this machine.
+    /// The memory of this machine.
     Host,
-    /// Memory of a CUDA device, by its number.
+    /// The memory of a CUDA device, by its number.
     Cuda(u32),
 }
 
@@ -42,7 +42,8 @@ pub(crate) trait OpenDevice {
     /// Returns the bytes that no process uses and all bytes of the device, if the driver answers.
     fn memory(&self) -> Option<(u64, u64)>;
 
-    /// Returns the id of each process on the device, with its bytes where they are known. Returns `None` if nobody can say.
+    /// Returns the id of each process on the device, with its bytes where they are known. Returns `None` if the
+    /// processes are unknown.
     fn processes(&self) -> Option<Vec<(u32, Option<u64>)>>;
 }
 
@@ -53,7 +54,7 @@ type Provider = fn() -> Vec<Box<dyn OpenDevice>>;
 #[cfg(target_os = "linux")]
 static PROVIDER: OnceLock<Provider> = OnceLock::new();
 
-/// Has [`open_devices`] ask `provider` from now on.
+/// Makes [`open_devices`] use `provider` from now on.
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub(crate) fn provide(provider: Provider) {
     if PROVIDER.get().is_none() {
@@ -63,7 +64,7 @@ pub(crate) fn provide(provider: Provider) {
     }
 }
 
-/// Returns the devices that this process has opened, by their numbers. Loads no driver.
+/// Returns the devices that this process has opened, by their numbers. Does not load a driver.
 #[cfg(target_os = "linux")]
 pub(crate) fn open_devices() -> Vec<Box<dyn OpenDevice>> {
     PROVIDER.get().map_or_else(Vec::new, |provider| provider())

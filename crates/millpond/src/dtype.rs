@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The type of elements in memory whose type is known only when the program runs.
+/// The type of elements in memory, for types that are known only at run time.
 ///
 /// ```
 /// use millpond::DType;
@@ -43,15 +43,15 @@ pub enum DType {
     U32,
     /// Unsigned, 64 bits.
     U64,
-    /// True or false, a byte of 1 or 0.
+    /// True or false, stored as a byte of 1 or 0.
     Bool,
-    /// Two of single precision: real and imaginary part.
+    /// Two single-precision numbers: the real and the imaginary part.
     Complex64,
-    /// Two of double precision: real and imaginary part.
+    /// Two double-precision numbers: the real and the imaginary part.
     Complex128,
 }
 
-/// Type, bytes of an element, its alignment, its name, and the name that arrays' libraries use.
+/// The type, the bytes and the alignment of an element, the name, and the name in array libraries.
 const TABLE: [(DType, usize, usize, &str, &str); 15] = [
     (DType::F64, 8, 8, "f64", "float64"),
     (DType::F32, 4, 4, "f32", "float32"),
@@ -72,28 +72,28 @@ const TABLE: [(DType, usize, usize, &str, &str); 15] = [
 
 impl DType {
     fn row(self) -> (Self, usize, usize, &'static str, &'static str) {
-        // In the order of the variants, as a test says.
+        // The table has the order of the variants, which a test checks.
         TABLE[self as usize]
     }
 
-    /// Every type.
+    /// Returns every type.
     pub fn all() -> impl Iterator<Item = Self> {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     #[must_use]
     pub fn size(self) -> usize {
         self.row().1
     }
 
-    /// What an element's address is a multiple of.
+    /// Returns the alignment of an element.
     #[must_use]
     pub fn align(self) -> usize {
         self.row().2
     }
 
-    /// Its name, as Rust writes it.
+    /// Returns the name, as in Rust.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.row().3
@@ -106,7 +106,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// A name that is no type's.
+/// The error of a name that is not a type's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "there is no element type {name:?}: choose one of f64, f32, f16, bf16, i8 to i64, u8 to u64, bool, complex64, complex128"
@@ -120,7 +120,7 @@ pub struct ParseDTypeError {
 impl FromStr for DType {
     type Err = ParseDTypeError;
 
-    /// Reads `f32` as well as `float32`.
+    /// Parses both `f32` and `float32`.
     fn from_str(name: &str) -> Result<Self, ParseDTypeError> {
         let found = TABLE.iter().find(|row| row.3 == name || row.4 == name);
         found.map(|row| row.0).ok_or_else(|| ParseDTypeError {
@@ -129,21 +129,21 @@ impl FromStr for DType {
     }
 }
 
-/// Elements were asked for as another type than they are.
+/// The error of a request for elements of another type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the elements are {found}, not {expected}")]
 pub struct DTypeError {
-    /// What was asked for.
+    /// The requested type.
     pub expected: DType,
-    /// What there is.
+    /// The actual type.
     pub found: DType,
 }
 
-/// Types of Rust that are a [`DType`].
+/// Rust types that correspond to a [`DType`].
 ///
-/// `f16` and `bf16` are with the feature `half`. Complex numbers are pairs, `[f32; 2]` and `[f64; 2]`, and with the feature
-/// `num-complex` its `Complex` too. [`DType::Bool`] has
-/// none, as a byte may hold what is no `bool`: [`Storage::as_bools`](crate::Storage::as_bools) looks.
+/// `f16` and `bf16` require the feature `half`. Complex numbers are pairs, `[f32; 2]` and `[f64; 2]`, or `Complex` with
+/// the feature `num-complex`. [`DType::Bool`] has no Rust type, because a byte may not be a valid `bool`.
+/// [`Storage::as_bools`](crate::Storage::as_bools) checks the bytes.
 pub trait Element: Pod + Send + Sync + sealed::Sealed {
     /// The type as a value.
     const DTYPE: DType;

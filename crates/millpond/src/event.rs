@@ -4,24 +4,24 @@ use crate::memory::MemoryKind;
 use std::fmt;
 use std::sync::Arc;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// A block was handed out.
+    /// A block was allocated.
     Allocated,
-    /// A block is given back. It is told before anyone else can have the block.
+    /// A block is freed. The event precedes any reuse of the block.
     Freed,
-    /// A pool has taken memory from its source: `bytes` of it.
+    /// A pool has taken `bytes` of memory from its source.
     Refilled,
-    /// A pool has given memory back to its source: `bytes` of it.
+    /// A pool has returned `bytes` of memory to its source.
     Trimmed,
     /// A request of `requested` bytes was refused.
     Refused,
 }
 
 impl EventKind {
-    /// In one word, as in a log.
+    /// Returns the name in one word, as used in logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,24 +40,24 @@ impl fmt::Display for EventKind {
     }
 }
 
-/// Which pool it is.
+/// The identity of a pool.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PoolLabel {
     /// A number that no other pool of this process ever has.
     pub id: u64,
-    /// Its name, which may be empty.
+    /// The name, which may be empty.
     pub name: Arc<str>,
     /// The kind of memory.
     pub kind: MemoryKind,
-    /// The device it is on; 0 for the host's memory.
+    /// The number of the device, or 0 for host memory.
     pub device: u32,
-    /// The policy that places its blocks; empty where there is none.
+    /// The policy that places its blocks, or an empty string if there is none.
     pub policy: Arc<str>,
 }
 
 impl PoolLabel {
-    /// A pool's label.
+    /// Makes a label.
     #[must_use]
     pub fn new(id: u64, name: &str, kind: MemoryKind, device: u32) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl PoolLabel {
         }
     }
 
-    /// The same of a pool under this policy.
+    /// Sets the policy.
     #[must_use]
     pub fn under(mut self, policy: &str) -> Self {
         self.policy = policy.into();
@@ -77,17 +77,17 @@ impl PoolLabel {
     }
 }
 
-/// A block or a request, as a pool tells of it. What does not apply is 0.
+/// A block or a request in an event. Fields that do not apply are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Where the block is.
+    /// The address of the block.
     pub address: usize,
-    /// Bytes asked for; with a free, those that the caller names.
+    /// The requested bytes. For a free, these are the bytes that the caller names.
     pub requested: usize,
-    /// Bytes of the block.
+    /// The bytes of the block.
     pub bytes: usize,
-    /// The alignment asked for. With a free, 0 says that the caller named the address only.
+    /// The requested alignment. For a free, 0 means that the caller named only the address.
     pub align: usize,
-    /// The number of the stream it happens on, on a device.
+    /// The number of the stream on a device.
     pub stream: u32,
 }

@@ -2,7 +2,7 @@
 
 use millpond_engine::{Counted, Faulty, Limited, Logged, Source, SourceEvent};
 
-/// What kind of memory a source gives.
+/// The kind of memory that a source provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryKind {
@@ -10,7 +10,7 @@ pub enum MemoryKind {
     Host,
     /// Memory of this process that is locked in place.
     Pinned,
-    /// Memory of a device, which the host cannot touch.
+    /// Memory of a device, which the host cannot access.
     Device,
     /// Memory that a CUDA driver moves between the host and devices, at one address for all of them.
     Managed,
@@ -18,12 +18,12 @@ pub enum MemoryKind {
 
 /// A source whose ranges are memory of this process: the bytes behind its addresses can be read and written.
 ///
-/// A plain [`Source`] is numbers, and calling it touches nothing. What makes a pointer of its addresses is an
-/// unsafe block, and that block rests on this trait.
+/// A plain [`Source`] handles numbers, and calling it accesses no memory. Converting its addresses to pointers requires
+/// an unsafe block, which relies on this trait.
 ///
 /// # Safety
 ///
-/// For whoever holds the source and lets nobody else call it, an implementation keeps all of this:
+/// An implementation guarantees all of the following to an owner of the source that lets nobody else call it:
 ///
 /// 1. *Access.* The bytes of a segment, from [`take`](Source::take) to the moment [`give`](Source::give) is
 ///    called with it, and the bytes of a committed part of a range, from [`commit`](Source::commit) to the
@@ -45,60 +45,61 @@ pub enum MemoryKind {
 /// 7. *Alignment.* A range begins at a multiple of [`page_bytes`](Source::page_bytes), a segment at a
 ///    multiple of that if it is at least as large, else of the system's page.
 ///
-/// The source itself stays safe whatever tokens it is called with: tokens can be made by anyone, so one that
-/// is not its own is refused, and no address is touched that it did not map.
+/// The source itself must be safe for any tokens. Anyone can make a token, so the source rejects tokens that it did not
+/// issue, and accesses no address that it did not map.
 pub unsafe trait MemorySource: Source {
-    /// The kind of memory.
+    /// Returns the kind of memory.
     fn kind(&self) -> MemoryKind;
 
-    /// Whether fresh memory reads as zero.
+    /// Returns true if fresh memory reads as zero.
     fn fresh_is_zero(&self) -> bool;
 
-    /// Forgets what some bytes hold and lets the system have the memory behind them until they are written again:
-    /// they stay accessible and read as zero. They are whole pages of the system (4 KiB, mostly) within one segment or
-    /// the committed parts of one range. Answers whether it was done; if not, nothing has changed.
+    /// Discards the contents of some bytes and lets the system reclaim the memory behind them until they are written
+    /// again. The bytes stay accessible and read as zero. They must be whole pages of the system (mostly 4 KiB) within
+    /// one segment or the committed parts of one range. Returns true if it was done; otherwise nothing has changed.
     ///
-    /// The bytes count as held all the same: it is not [`decommit`](Source::decommit), which takes whole pages of the
-    /// source only.
+    /// The bytes still count as held. Unlike [`decommit`](Source::decommit), this is not limited to whole pages of the
+    /// source.
     fn discard(&mut self, _address: u64, _bytes: u64) -> bool {
         false
     }
 
-    /// Puts memory behind some bytes now, so that no page faults when it is first touched; for the same parts.
-    /// Answers whether it was done. It is no promise that the system will not take it away again.
+    /// Allocates memory behind some bytes now, so that the first access causes no page fault. The bytes have the same
+    /// restrictions. Returns true if it was done. The system may still reclaim the memory later.
     fn populate(&self, address: u64, bytes: u64) -> bool {
         let _ = (address, bytes);
         false
     }
 
-    /// Takes the memory under `bytes` bytes from one address to another without copying them, and leaves zeros; answers
-    /// whether it did. Both parts lie in segments or committed parts of this source, begin and end at pages of the system,
-    /// and share no byte; where they do not, or it cannot be done, nothing is done.
+    /// Moves the memory under `bytes` bytes from one address to another without copying it, and leaves zeros. Returns
+    /// true if it was done. Both parts must be in segments or committed parts of this source, begin and end at pages of
+    /// the system, and be disjoint. Otherwise, or if the system cannot do it, nothing is done.
     ///
-    /// What a block holds changes places so, not the block: the account of both stays as it is.
+    /// Only the contents of blocks move. The accounts of both blocks stay unchanged.
     fn transfer(&mut self, _from: u64, _to: u64, _bytes: u64) -> bool {
         false
     }
 
-    /// Whether [`protect`](Self::protect) can be done here at all, in pages of the system.
+    /// Returns true if [`protect`](Self::protect) is supported, in pages of the system.
     fn can_protect(&self) -> bool {
         false
     }
 
-    /// Has every access to some bytes fault, if `closed`, or makes them as they were; answers whether it was done. The
-    /// bytes are whole pages of the system, within one segment or the committed parts of one range. Before they go back
-    /// to the source, or are moved, discarded or transferred, they are open again.
+    /// Makes every access to some bytes fault if `closed`, or restores the access. Returns true if it was done. The
+    /// bytes must be whole pages of the system, within one segment or the committed parts of one range. They must be
+    /// open before they are returned to the source, moved, discarded or transferred.
     fn protect(&mut self, _address: u64, _bytes: u64, _closed: bool) -> bool {
         false
     }
 }
 
-/// For a wrapper that hands its callers what the source below has given, and that source what they give back.
+/// Implements the trait for a wrapper that passes tokens between its callers and an inner source.
 macro_rules! wrapped_memory {
     ($($wrapper:ty $(, $sink:ident)?;)*) => {
         $(
-            // SAFETY: each call reaches the source below with the very tokens it was made with, or fails without
-            // reaching it; the wrapper makes no token and keeps none. What the source below keeps, it keeps.
+            // SAFETY: each call reaches the inner source with the same tokens with which it was made, or fails without
+            // reaching it. The wrapper makes no token and keeps none. The guarantees of the inner source therefore
+            // hold.
             unsafe impl<S: MemorySource $(, $sink: FnMut(&SourceEvent<'_>))?> MemorySource for $wrapper {
                 fn kind(&self) -> MemoryKind {
                     self.inner().kind()
@@ -133,7 +134,7 @@ wrapped_memory! {
     Logged<S, F>, F;
 }
 
-// SAFETY: a box calls what it holds, and adds nothing.
+// SAFETY: a box calls its contents and adds nothing.
 unsafe impl<S: MemorySource + ?Sized> MemorySource for Box<S> {
     fn kind(&self) -> MemoryKind {
         (**self).kind()

@@ -7,12 +7,12 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The scopes that a block counts for: numbers, or 0 for none.
+/// The scopes to which a block is charged, as numbers, or 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charged {
-    /// The innermost scope of the thread that allocated it.
+    /// The innermost scope of the allocating thread.
     pub(crate) scope: u32,
-    /// The profiler's.
+    /// The scope of the profiler.
     pub(crate) profile: u32,
 }
 
@@ -23,7 +23,7 @@ impl Charged {
     }
 }
 
-/// An allocation, known by its account and its number there; of nothing, 0 and 0.
+/// An allocation, identified by its account and its serial number there, or 0 and 0 for none.
 pub(crate) type Last = (usize, u64);
 
 thread_local! {
@@ -31,10 +31,10 @@ thread_local! {
     static LAST: Cell<Last> = const { Cell::new((0, 0)) };
 }
 
-/// The profiler's scope, of all threads.
+/// The profiler's scope, which all threads share.
 static PROFILE: AtomicU32 = AtomicU32::new(0);
 
-/// What is allocated here and now counts for these.
+/// Returns the scopes to which an allocation by this thread is charged now.
 #[inline]
 pub(crate) fn here() -> Charged {
     Charged {
@@ -43,7 +43,7 @@ pub(crate) fn here() -> Charged {
     }
 }
 
-/// This thread's innermost scope.
+/// Returns this thread's innermost scope.
 pub(crate) fn current() -> u32 {
     CURRENT.get()
 }
@@ -52,21 +52,21 @@ pub(crate) fn set_profile(number: u32) {
     PROFILE.store(number, Ordering::Relaxed);
 }
 
-/// What this thread allocated, if that was the last thing it did; something else takes its place.
+/// Returns the allocation of this thread if that was its last operation, and replaces it.
 #[inline]
 pub(crate) fn replace_last(by: Last) -> Last {
     LAST.replace(by)
 }
 
-/// While it lives, its thread is in a scope. Stays on that thread; guards that are not dropped in reverse order bring back
-/// what was there when they were made.
+/// A guard that keeps its thread in a scope. It cannot be sent to another thread. If guards are not dropped in reverse
+/// order, each restores the scope at its creation.
 #[derive(Debug)]
 pub(crate) struct Entered {
     before: u32,
     here: PhantomData<*const ()>,
 }
 
-/// This thread is in that scope until the answer is dropped, in a panic too.
+/// Puts this thread in the scope until the guard is dropped, also by a panic.
 pub(crate) fn enter(number: u32) -> Entered {
     LAST.set((0, 0));
     Entered {

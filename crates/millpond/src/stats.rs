@@ -4,13 +4,13 @@ use millpond_engine::{Gauge, display_size};
 use std::fmt;
 use std::iter::Sum;
 
-/// What a pool holds and has done, in bytes and counts. Exact at rest.
+/// The figures of a pool in bytes and counts. They are exact while no thread uses the pool.
 ///
-/// `requested <= allocated <= reserved`, always. Peaks of requested and allocated are exact while one thread has used
-/// the pool, and off by at most 4 MiB for each thread otherwise (an eighth of what it holds, but
-/// not less than 64 KiB, where that is less); reserved and its peak are exact.
+/// `requested <= allocated <= reserved` always holds. The peaks of requested and allocated are exact if only one thread
+/// has used the pool. Otherwise the error is at most 4 MiB for each thread (or an eighth of its holdings, but not less
+/// than 64 KiB, if that is less). Reserved and its peak are exact.
 ///
-/// Shown as a line:
+/// The figures are displayed as one line:
 ///
 /// ```
 /// let pool = millpond::Pool::builder().capacity(4 << 20).host()?;
@@ -25,82 +25,83 @@ use std::iter::Sum;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Bytes callers asked for and hold.
+    /// The bytes that callers requested and hold.
     pub requested: Gauge,
-    /// Bytes of the blocks they hold.
+    /// The bytes of the blocks that callers hold.
     pub allocated: Gauge,
-    /// Bytes taken from the source.
+    /// The bytes taken from the source.
     pub reserved: Gauge,
-    /// Bytes that the threads keep to hand them out again without a lock; part of what is cached.
+    /// The bytes in the caches of threads, which are reused without a lock. They are part of the cached bytes.
     pub kept: u64,
-    /// Bytes of blocks that were given back and wait for a stream of their device; a host has none.
+    /// The bytes of freed blocks that wait for a stream of their device. A host pool has none.
     pub waiting: u64,
-    /// Allocations served.
+    /// The number of successful allocations.
     pub allocations: u64,
-    /// Blocks given back.
+    /// The number of frees.
     pub frees: u64,
-    /// Allocations served without calling the source.
+    /// The number of allocations that were served without calling the source.
     pub hits: u64,
-    /// Allocations refused.
+    /// The number of refused allocations.
     pub refusals: u64,
 }
 
 impl PoolStats {
-    /// Hits over allocations; 0 before the first.
+    /// Returns hits divided by allocations, or 0 before the first allocation.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         ratio(self.hits, self.allocations)
     }
 
-    /// Allocated over reserved; 0 while nothing is reserved.
+    /// Returns allocated divided by reserved, or 0 while nothing is reserved.
     ///
-    /// Near 1 is where a pool should be: it says that little lies idle, not that little is left. To be warned before
+    /// A value near 1 is good: little memory is idle. It does not mean that little memory is left. For a warning before
     /// memory runs out, give the pool a [budget](crate::PoolBuilder::budget) with a soft limit.
     #[must_use]
     pub fn utilisation(&self) -> f64 {
         ratio(self.allocated.current, self.reserved.current)
     }
 
-    /// The share of reserved bytes in no caller's hands; 0 while nothing is reserved.
+    /// Returns the share of reserved bytes that no caller holds, or 0 while nothing is reserved.
     #[must_use]
     pub fn fragmentation_ratio(&self) -> f64 {
         ratio(self.cached(), self.reserved.current)
     }
 
-    /// Bytes held from the source that no caller has.
+    /// Returns the bytes from the source that no caller holds.
     #[must_use]
     pub fn cached(&self) -> u64 {
         self.reserved.current.saturating_sub(self.allocated.current)
     }
 
-    /// Bytes that can be handed out without more from the source, if they lie as they are wanted: reserved less allocated.
-    /// What the pool may still take beside them its [limit](crate::Pool::limit) says.
+    /// Returns the bytes that can be allocated without the source, if the free ranges have suitable sizes: reserved
+    /// minus allocated. The [limit](crate::Pool::limit) determines how much more the pool may take from the source.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.cached()
     }
 
-    /// Bytes of blocks that callers hold, and of those freed that wait for a stream of their device. A host has no
-    /// streams: there it is what is allocated.
+    /// Returns the bytes of blocks that callers hold, and of freed blocks that wait for a stream of their device. A
+    /// host has no streams, so there the value equals the allocated bytes.
     #[must_use]
     pub fn active(&self) -> u64 {
         self.allocated.current.saturating_add(self.waiting)
     }
 
-    /// Reserved less active.
+    /// Returns reserved minus active.
     #[must_use]
     pub fn inactive(&self) -> u64 {
         self.reserved.current.saturating_sub(self.active())
     }
 
-    /// Allocations saved: served without calling the source. Their share of all is the [hit rate](Self::hit_rate).
+    /// Returns the number of allocations that were served without calling the source. Their share of all allocations is
+    /// the [hit rate](Self::hit_rate).
     #[must_use]
     pub fn saved(&self) -> u64 {
         self.hits
     }
 
-    /// Peak reserved over peak requested; none before anything was asked for. 1 is the least there is. Peaks begin anew
-    /// with [`reset_peak`](crate::Pool::reset_peak).
+    /// Returns the peak of reserved divided by the peak of requested, or `None` before the first request. The minimum
+    /// is 1. [`reset_peak`](crate::Pool::reset_peak) resets the peaks.
     #[must_use]
     pub fn overhead(&self) -> Option<f64> {
         (self.requested.peak > 0).then(|| ratio(self.reserved.peak, self.requested.peak))
@@ -127,7 +128,7 @@ impl fmt::Display for PoolStats {
     }
 }
 
-/// Several pools together. The peaks are added: what was used at once was no more.
+/// Adds up several pools. The peaks are added too, so the result is an upper bound of the common peak.
 impl Sum for PoolStats {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         let gauge = |a: Gauge, b: Gauge| Gauge {

@@ -16,7 +16,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What memory is for. Copied freely; the same name is the same tag in every thread.
+/// The purpose of memory. Copies are cheap, and the same name is the same tag in every thread.
 ///
 /// ```
 /// use millpond::Tag;
@@ -38,47 +38,47 @@ thread_local! {
 }
 
 impl Tag {
-    /// No tag, shown as `untagged`.
+    /// No tag, displayed as `untagged`.
     pub const NONE: Self = Self(0);
-    /// What every new name is once there are 65,536 others, shown as `other tags`.
+    /// The tag of every new name once there are 65,536 others, displayed as `other tags`.
     pub const OTHERS: Self = Self(1);
 
-    /// The tag of this name, made if it is new. Names are kept for ever; past 65,536 of them everything new is
-    /// [`OTHERS`](Self::OTHERS), so a name should not hold a counter that grows.
+    /// Returns the tag with this name, and creates it if it is new. Names are never freed. After 65,536 names, each new
+    /// name gets [`OTHERS`](Self::OTHERS), so a name should not contain an increasing counter.
     ///
-    /// Looking up a known name takes no lock and about the time of hashing it.
+    /// The lookup of a known name takes no lock and about the time of hashing it.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self(names::number(name))
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         names::name(self.0)
     }
 
-    /// The number: 0 for no tag, 1 for the others, then in order of first use.
+    /// Returns the number: 0 for no tag, 1 for the others, then in order of first use.
     #[must_use]
     pub fn number(self) -> u32 {
         self.0
     }
 
-    /// The tag with a number, which was some tag's.
+    /// Returns the tag with a number, which must belong to a tag.
     #[cfg(all(feature = "record", target_os = "linux"))]
     pub(crate) const fn of_number(number: u32) -> Self {
         Self(number)
     }
 
-    /// This thread's tag.
+    /// Returns this thread's tag.
     #[inline]
     #[must_use]
     pub fn current() -> Self {
         Self(CURRENT.get())
     }
 
-    /// Makes it this thread's tag until the guard is dropped, which brings the one before back, in a panic too. Guards
-    /// that are not dropped in reverse order bring back what was there when they were made.
+    /// Makes this the thread's tag until the guard is dropped, which restores the previous tag, also after a panic. If
+    /// guards are not dropped in reverse order, each restores the tag at its creation.
     #[inline]
     #[must_use = "the tag holds until the scope is dropped"]
     pub fn enter(self) -> TagScope {
@@ -101,7 +101,7 @@ impl fmt::Debug for Tag {
     }
 }
 
-/// While it lives, its thread has its tag. Stays on that thread.
+/// A guard that keeps its thread's tag. It cannot be sent to another thread.
 #[derive(Debug)]
 #[must_use = "the tag holds until the scope is dropped"]
 pub struct TagScope {
@@ -116,15 +116,15 @@ impl Drop for TagScope {
     }
 }
 
-/// Names what this thread allocates from now on, until the answer is dropped: `let _scope = millpond::tag("weights");`.
+/// Tags the allocations of this thread until the returned guard is dropped: `let _scope = millpond::tag("weights");`.
 ///
-/// The name is looked up each time; [`tag!`](crate::tag!) does that once.
+/// The name is looked up in each call. [`tag!`](crate::tag!) looks it up once.
 #[must_use = "the tag holds until the scope is dropped"]
 pub fn tag(name: &str) -> TagScope {
     Tag::new(name).enter()
 }
 
-/// Names what this thread allocates from now on, until the answer is dropped. The name is looked up the first time only.
+/// Tags the allocations of this thread until the returned guard is dropped. The name is looked up only the first time.
 ///
 /// ```
 /// let _scope = millpond::tag!("weights");
@@ -138,12 +138,13 @@ macro_rules! tag {
     }};
 }
 
-/// A place that [`tag!`](crate::tag!) stands at.
+/// A use of [`tag!`](crate::tag!).
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct TagSite {
     name: &'static str,
-    /// One more than its number, once it is known. Whoever comes first looks the name up, or several do: nobody waits.
+    /// The tag's number plus one, once it is known. The first thread looks the name up. Several threads may do so at
+    /// once, and none waits.
     number: AtomicU32,
 }
 

@@ -7,9 +7,9 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A subscriber is being called: events caused now reach none, but blocks are still entered in the account.
+/// A subscriber is being called. Events in it are not delivered, but blocks are still recorded in the account.
 pub(crate) const DELIVERING: u8 = 1;
-/// The account itself is at work: what it allocates and frees is neither told nor entered.
+/// The account itself is active. Its allocations and frees are neither delivered nor recorded.
 pub(crate) const COUNTING: u8 = 2;
 
 thread_local! {
@@ -17,7 +17,8 @@ thread_local! {
     static INSIDE: Cell<u8> = const { Cell::new(0) };
 }
 
-/// This thread's number: 1 for the first thread that asked, and never used again. A load, but for the first time.
+/// Returns this thread's number. The first thread that asks has 1, and numbers are never reused. After the first call
+/// this is one load.
 #[inline]
 #[must_use]
 pub fn thread_number() -> u32 {
@@ -33,13 +34,13 @@ fn first_number() -> u32 {
     number
 }
 
-/// What this thread is inside of, as bits.
+/// Returns the flags of this thread.
 #[inline]
 pub(crate) fn inside() -> u8 {
     INSIDE.get()
 }
 
-/// Goes inside until the guard is dropped, in a panic too.
+/// Sets a flag until the guard is dropped, also by a panic.
 #[inline]
 pub(crate) fn enter(bit: u8) -> Inside {
     let before = INSIDE.get();
@@ -50,7 +51,7 @@ pub(crate) fn enter(bit: u8) -> Inside {
     }
 }
 
-/// See [`enter`]. Stays on its thread.
+/// The guard of [`enter`]. It cannot be sent to another thread.
 pub(crate) struct Inside {
     before: u8,
     here: PhantomData<*const ()>,

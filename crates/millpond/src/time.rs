@@ -8,14 +8,14 @@ use crate::ranked::{Locked, Rank, Ranked, might_take};
 use millpond_engine::ConfError;
 use std::time::Duration;
 
-/// The processor's counter. Not by `quanta::Instant::now`, which looks at a thread local with a destructor and so panics
-/// where memory is freed at the end of a thread.
+/// The processor's counter. `quanta::Instant::now` is not used, because it reads a thread-local value with a destructor
+/// and so panics if memory is freed at the end of a thread.
 #[cfg(all(feature = "quanta", not(miri)))]
 mod clock {
     use super::setting;
     use std::sync::OnceLock;
 
-    /// The clock, and where it stood at first.
+    /// The clock, and its first value.
     static CLOCK: OnceLock<(quanta::Clock, u64)> = OnceLock::new();
 
     #[inline]
@@ -31,7 +31,7 @@ mod clock {
     fn set_up() -> &'static (quanta::Clock, u64) {
         let _alone = setting();
         CLOCK.get_or_init(|| {
-            // If setting it up allocates, that must not ask for the time.
+            // An allocation during the initialisation must not read the time.
             let _inside = crate::thread::enter(crate::thread::COUNTING);
             let clock = quanta::Clock::new();
             let start = clock.raw();
@@ -80,7 +80,7 @@ fn setting() -> Locked<'static, ()> {
     SETTING.lock()
 }
 
-/// Reads a setting that is a time with its unit.
+/// Parses a setting that is a time with its unit.
 pub(crate) fn duration(key: &str, value: &str) -> Result<Duration, ConfError> {
     let units = [("ms", 1e-3), ("s", 1.0), ("min", 60.0)];
     let read = units.iter().find_map(|(unit, seconds)| {
@@ -91,12 +91,12 @@ pub(crate) fn duration(key: &str, value: &str) -> Result<Duration, ConfError> {
         .ok_or_else(|| ConfError::value(key, value, "write a time such as 500ms, 1s or 2min, or off"))
 }
 
-/// A moment, in nanoseconds since this process first asked for one. Never goes backwards on one thread.
+/// A moment in nanoseconds since this process first read the time. It never goes backwards on one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
 impl Time {
-    /// Now.
+    /// Returns the current time.
     #[inline]
     #[must_use]
     pub fn now() -> Self {
@@ -104,40 +104,41 @@ impl Time {
         Self(clock::nanos_at(clock::ticks()))
     }
 
-    /// A moment of a recording, or of a test.
+    /// Makes a moment of a recording or a test.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the process first asked.
+    /// Returns the nanoseconds since the process first read the time.
     #[must_use]
     pub const fn nanos(self) -> u64 {
         self.0
     }
 
-    /// How long ago the earlier moment was; nothing if it was later.
+    /// Returns the time since the earlier moment, or zero if that one was later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A moment as the clock counts: half the work of a [`Time`], which it can be made into later and by another thread.
+/// A moment in ticks of the clock. It costs half as much as a [`Time`], and can be converted to one later and by
+/// another thread.
 #[cfg(all(feature = "record", target_os = "linux"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticks(pub(crate) u64);
 
 #[cfg(all(feature = "record", target_os = "linux"))]
 impl Ticks {
-    /// Now.
+    /// Returns the current ticks.
     #[inline]
     pub(crate) fn now() -> Self {
         might_take(Rank::Clock);
         Self(clock::ticks())
     }
 
-    /// The time it was then.
+    /// Converts the ticks to a time.
     #[inline]
     pub(crate) fn time(self) -> Time {
         Time(clock::nanos_at(self.0))

@@ -114,11 +114,11 @@ pub struct Stall {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Events {
-    /// The process was slowed down at `memory.high`.
+    /// The number of slowdowns at `memory.high`.
     pub high: u64,
-    /// Memory was reclaimed at `memory.max`, or at a limit of version 1.
+    /// The number of times that memory was reclaimed at `memory.max`, or at a limit of version 1.
     pub max: u64,
-    /// Reclaiming was not sufficient.
+    /// The number of times that reclaiming was not sufficient.
     pub oom: u64,
     /// The number of killed processes.
     pub oom_kill: u64,

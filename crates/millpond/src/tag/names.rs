@@ -1,9 +1,9 @@
-//! Which number each name has.
+//! The table of tag names.
 //!
-//! Two tables of fixed size, zero until used, so that most of their pages are never touched: names by number, and numbers
-//! by the hash of the name, probed in a row. A number is put in only after its name, and neither is ever changed: so
-//! both are read without a lock. A table that grows would need one, and allocate under it, while the allocator may be
-//! the very pool that wants to know a name.
+//! There are two tables of fixed size: names by number, and numbers by the hash of the name, with linear probing. They
+//! are zero until used, so most of their pages are never touched. A number is inserted only after its name, and neither
+//! is ever changed, so both are read without a lock. A growing table would need a lock and allocate under it, while the
+//! allocator may be the pool that looks up a name.
 
 use crate::fork::Participant;
 use crate::ranked::{Rank, Ranked};
@@ -13,17 +13,17 @@ use std::hash::BuildHasher;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Names that are told apart.
+/// The maximum number of names.
 const NAMES: usize = 1 << 16;
-/// Numbers before the first name: no tag, and the others.
+/// The number of the first name. Lower numbers mean no tag and the others.
 const FIRST: u32 = 2;
 const NONE: &str = "untagged";
 const OTHERS: &str = "other tags";
-/// Twice as many as names, so that a row of taken slots stays short.
+/// Twice the number of names, so that runs of taken slots stay short.
 const SLOTS: usize = 2 * NAMES;
 static BY_HASH: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
 static BY_NUMBER: [OnceLock<&'static str>; NAMES] = [const { OnceLock::new() }; NAMES];
-/// How many there are; held while one is put in.
+/// The number of names. Its lock is held while a name is inserted.
 static USED: Ranked<usize> = Ranked::new(Rank::Names, 0);
 
 static FORKS: Participant = Participant::new(Rank::Names, || Box::new(USED.lock()));
@@ -47,11 +47,11 @@ pub(super) fn number(name: &str) -> u32 {
     }
 }
 
-/// The number, or the free slot it would go to.
+/// Returns the number, or the free slot for the name.
 fn find(name: &str) -> Result<u32, usize> {
     let mut at = FixedState::with_seed(0).hash_one(name) as usize % SLOTS;
     loop {
-        // Pairs with the store in `add`: the name was there before the number.
+        // This pairs with the store in `add`: the name is visible before the number.
         match BY_HASH[at].load(Ordering::Acquire) {
             0 => return Err(at),
             number if self::name(number) == name => return Ok(number),
@@ -69,9 +69,9 @@ fn add(name: &str) -> u32 {
     if name == OTHERS || full {
         return 1;
     }
-    // What is kept for ever is no leak of the caller's.
+    // The name is kept forever and must not appear as a leak of the caller.
     let _inside = thread::enter(thread::COUNTING);
-    // Before the lock: nothing is allocated under it.
+    // The name is allocated before the lock is taken, because nothing is allocated under the lock.
     let kept: Box<str> = name.into();
     FORKS.register();
     let mut used = USED.lock();
