@@ -1,8 +1,9 @@
-//! A barrier on every thread of the process at once.
+//! A memory barrier on all threads of the process.
 
-/// Registers the process for [`barrier_everywhere`]; false where the system does not have it.
+/// Registers the process for [`barrier_everywhere`]. Returns false if the system does not support it.
 ///
-/// Miri has no such call. There every barrier of the other side is a full one (`pool/sync.rs`), and this one is none.
+/// Miri does not have the call. There, every barrier of the other side is a full one (`pool/sync.rs`), and this one
+/// does nothing.
 pub(crate) fn can_barrier_everywhere() -> bool {
     cfg!(miri) || membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
 }
@@ -13,11 +14,11 @@ pub(crate) fn can_barrier_everywhere() -> bool {
 /// filter.
 pub(crate) fn barrier_everywhere() -> bool {
     let pass = || membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-    // A child of a fork has to be registered anew, and the call fails until it is.
+    // The child of a fork has to register again, and the call fails until then.
     cfg!(miri) || pass() || (can_barrier_everywhere() && pass())
 }
 
 fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: the call takes no pointer and changes nothing but when threads see each other's writes.
+    // SAFETY: the call takes no pointer. It only affects when threads see each other's writes.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }

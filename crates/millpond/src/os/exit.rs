@@ -1,10 +1,10 @@
-//! Being called at the end of the process.
+//! Functions that run at the end of the process.
 
-/// Has a function called when the process ends by `exit` or by the end of `main`, after the functions that were said so
-/// later; other threads may still run then. Answers whether there was room for it.
+/// Registers a function that runs when the process ends by `exit` or by the end of `main`, after functions that are
+/// registered later. Other threads may still be running then. Returns true if it was registered.
 pub(crate) fn at_exit(call: extern "C" fn()) -> bool {
     if cfg!(miri) {
-        // It has no such functions.
+        // Miri has no such functions.
         return false;
     }
     // SAFETY: the function lives as long as the program and takes nothing.

@@ -1,15 +1,15 @@
-//! Facts about the machine and the process, asked for when they are needed.
+//! Facts about the machine and the process, read on request.
 
 use std::fs::{self, File};
 use std::io::Read;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of the system's page.
+/// Returns the bytes of the system's page.
 pub(crate) fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Memory mappings this process has; none where the system does not say.
+/// Returns the number of memory mappings of this process, or `None` if the system does not report it.
 pub(crate) fn mappings() -> Option<u64> {
     let mut file = File::open("/proc/self/maps").ok()?;
     let mut buffer = [0; 1 << 14];
@@ -24,22 +24,22 @@ pub(crate) fn mappings() -> Option<u64> {
     }
 }
 
-/// Memory mappings a process may have; none where the system does not say.
+/// Returns the maximum number of memory mappings of a process, or `None` if the system does not report it.
 pub(crate) fn mappings_limit() -> Option<u64> {
     number("/proc/sys/vm/max_map_count")
 }
 
-/// Bytes this process may lock; none where there is no limit.
+/// Returns the bytes that this process may lock, or `None` if there is no limit.
 pub(crate) fn locked_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Memlock).current
 }
 
-/// Bytes of addresses this process may have; none where there is no limit.
+/// Returns the bytes of addresses that this process may map, or `None` if there is no limit.
 pub(crate) fn address_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::As).current
 }
 
-/// Bytes this process has locked, as the system counts them.
+/// Returns the bytes that this process has locked, as the system counts them.
 pub(crate) fn locked_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"))?;
@@ -47,14 +47,14 @@ pub(crate) fn locked_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Free and total bytes of the machine's memory.
+/// Returns the free and the total bytes of the machine's memory.
 pub(crate) fn machine_memory() -> (u64, u64) {
     let info = rustix::system::sysinfo();
     let unit = u64::from(info.mem_unit);
     (info.freeram as u64 * unit, info.totalram as u64 * unit)
 }
 
-/// Bytes of a transparent huge page.
+/// Returns the bytes of a transparent huge page.
 pub(crate) fn transparent_huge_page() -> u64 {
     // Not a `OnceLock`: if another thread is initialising it during a fork, the child waits for it forever.
     static BYTES: AtomicU64 = AtomicU64::new(0);
@@ -69,7 +69,8 @@ pub(crate) fn transparent_huge_page() -> u64 {
     bytes
 }
 
-/// How many explicit huge pages of this size the system has or would make; none where it knows no such size.
+/// Returns how many explicit huge pages of this size the system has or can make, or `None` if it does not support the
+/// size.
 pub(crate) fn explicit_huge_pages(bytes: u64) -> Option<u64> {
     let folder = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", bytes >> 10);
     let kept = number(&format!("{folder}/nr_hugepages"))?;
@@ -77,13 +78,13 @@ pub(crate) fn explicit_huge_pages(bytes: u64) -> Option<u64> {
     Some(kept.saturating_add(extra))
 }
 
-/// The NUMA nodes that are online, as the system writes them: `0` or `0-1,3`.
+/// Returns the NUMA nodes that are online in the system's format: `0` or `0-1,3`.
 pub(crate) fn online_nodes() -> Option<String> {
     let text = fs::read_to_string("/sys/devices/system/node/online").ok()?;
     Some(text.trim().to_owned())
 }
 
-/// Bytes of this process in main memory; none where the system does not say.
+/// Returns the bytes of this process in main memory, or `None` if the system does not report them.
 #[cfg(feature = "record")]
 pub(crate) fn resident_bytes() -> Option<u64> {
     let sums = std::fs::read_to_string("/proc/self/statm").ok()?;
@@ -91,13 +92,13 @@ pub(crate) fn resident_bytes() -> Option<u64> {
     pages.checked_mul(page_bytes())
 }
 
-/// What the system knows this thread by.
+/// Returns the system's id of this thread.
 #[cfg(feature = "record")]
 pub(crate) fn task() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
-/// The name of a thread of this process; empty where it has gone.
+/// Returns the name of a thread of this process, or an empty string if the thread has ended.
 #[cfg(feature = "record")]
 pub(crate) fn task_name(task: u32) -> String {
     let name = std::fs::read_to_string(format!("/proc/self/task/{task}/comm")).unwrap_or_default();

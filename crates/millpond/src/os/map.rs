@@ -1,4 +1,4 @@
-//! One owned map of addresses, closed or open part by part.
+//! An owned mapping of addresses, closed or open in parts.
 
 use rustix::mm::{self, Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::ffi::c_void;
@@ -6,7 +6,7 @@ use std::ptr;
 
 pub(crate) use rustix::io::Errno;
 
-/// A part of a map: bytes from its base, and how many. Multiples of the system's page.
+/// A part of a mapping: the offset from its base and the bytes, both multiples of the system's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) offset: u64,
@@ -19,7 +19,7 @@ impl Part {
     }
 }
 
-/// Addresses mapped by this process for itself: private, anonymous memory.
+/// Addresses that this process has mapped for itself: private, anonymous memory.
 ///
 /// ```text
 ///   outer                base                 base + bytes       outer + outer_bytes
@@ -35,7 +35,7 @@ pub(crate) struct Map {
     /// The pointer that the system returned. It has the provenance of every address of the map, which an integer does not have.
     outer: *mut u8,
     outer_bytes: u64,
-    /// Bytes from `outer` to the base.
+    /// The bytes from `outer` to the base.
     skipped: u64,
     bytes: u64,
 }
@@ -46,13 +46,13 @@ unsafe impl Send for Map {}
 // methods, which read or write bytes. Their callers guarantee that no other thread accesses these bytes at the same time.
 unsafe impl Sync for Map {}
 
-/// Not named where rustix calls the system through the C library, as it does under Miri.
+/// The constant of rustix is not available if rustix calls the system through the C library, as under Miri.
 const DONT_UNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUNMAP as u32);
 
 /// Huge pages stay huge when they move if both places have the same offset from a multiple of this size.
 const HUGE: usize = 2 << 20;
 
-/// Fails without asking the system where a size cannot be a size of this machine.
+/// Converts a size. Fails without a system call if the size is impossible on this machine.
 fn length(bytes: u64) -> Result<usize, Errno> {
     usize::try_from(bytes)
         .ok()
@@ -63,8 +63,8 @@ fn length(bytes: u64) -> Result<usize, Errno> {
 impl Map {
     /// Maps `bytes` of closed addresses at a multiple of `align`, a power of two.
     ///
-    /// Where the alignment is more than a page, more addresses are taken than asked for and the rest stays
-    /// closed: cutting it off would need calls that can fail, and addresses cost nothing.
+    /// If the alignment is more than a page, additional addresses are mapped and stay closed. Unmapping them would need
+    /// calls that can fail, and addresses cost nothing.
     pub(crate) fn new(bytes: u64, align: u64) -> Result<Self, Errno> {
         let page = super::page_bytes();
         let bytes = bytes.max(1).checked_next_multiple_of(page).ok_or(Errno::NOMEM)?;
@@ -72,9 +72,8 @@ impl Map {
             .checked_add(align.saturating_sub(page))
             .ok_or(Errno::NOMEM)?;
         let length = length(outer_bytes)?;
-        // Not NORESERVE: what cannot be written is not charged to the system's commit limit, and what is
-        // opened later shall be, so that a limit answers with an error and not with a kill.
-        // SAFETY: without FIXED the system chooses addresses that nothing else has mapped.
+        // NORESERVE is not used. The system does not charge pages that cannot be written to its commit limit. Pages
+        // that are opened later shall be charged, so that a limit causes an error and not a kill.
         let outer =
             unsafe { mm::mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), MapFlags::PRIVATE) }?;
         let start = outer.addr() as u64;
@@ -111,7 +110,7 @@ impl Map {
         self.outer.wrapping_add((self.skipped + offset) as usize).cast()
     }
 
-    /// The whole of it.
+    /// Returns the part that is the whole mapping.
     pub(crate) fn whole(&self) -> Part {
         Part {
             offset: 0,
@@ -119,7 +118,7 @@ impl Map {
         }
     }
 
-    /// Address and length of a part; an error where it is empty, crooked or not inside.
+    /// Returns the address and length of a part. Returns an error if it is empty, misaligned or not inside the mapping.
     fn locate(&self, part: Part) -> Result<(*mut c_void, usize), Errno> {
         let page = super::page_bytes();
         let end = part.offset.checked_add(part.bytes).ok_or(Errno::INVAL)?;
@@ -130,18 +129,18 @@ impl Map {
         Ok((self.pointer(part.offset), length(part.bytes)?))
     }
 
-    /// Makes a part readable and writable. What was closed reads as zero.
+    /// Makes a part readable and writable. A part that was closed reads as zero.
     pub(crate) fn open(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
         // SAFETY: the part is ours alone by the type's invariant, and gaining access invalidates nothing.
         unsafe { mm::mprotect(address, length, MprotectFlags::READ | MprotectFlags::WRITE) }
     }
 
-    /// Makes a part inaccessible and gives its memory back to the system. Fails where the system would have to
-    /// cut a map in two and may not; the part is then as it was.
+    /// Makes a part inaccessible and returns its memory to the system. Fails if the system would have to split a
+    /// mapping and may not. The part is then unchanged.
     ///
-    /// A fresh map is put over it. Taking the access away instead would leave maps that never join again once
-    /// they had memory, and would keep their bytes charged to the commit limit.
+    /// The part is replaced by a new mapping. Removing the access instead would leave mappings that never merge again
+    /// once they had memory, and would keep their bytes charged to the commit limit.
     pub(crate) fn close(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
@@ -149,16 +148,16 @@ impl Map {
         // lose what is in it.
         let closed = unsafe { mm::mmap_anonymous(address, length, ProtFlags::empty(), flags) };
         let Err(error) = closed else { return Ok(()) };
-        // The system checks its limits before it unmaps, but one that runs out of memory of its own between the
-        // two leaves a hole. Addresses of ours must stay ours: fill it, if there is one.
+        // The system checks its limits before it unmaps. If it runs out of its own memory between the two steps, it
+        // leaves a hole. The addresses must stay owned, so a hole is filled.
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: with NOREPLACE the call fails where anything is mapped.
         let filled = unsafe { mm::mmap_anonymous(address, length, ProtFlags::empty(), flags) };
         filled.map(|_| ()).map_err(|_| error)
     }
 
-    /// Makes a part inaccessible as it is. A fresh map, as [`close`](Self::close) makes, is better, but this can be
-    /// had where the system makes no more maps.
+    /// Makes a part inaccessible and keeps its contents. A new mapping, as in [`close`](Self::close), is better, but
+    /// this also works if the system makes no more mappings.
     pub(crate) fn shut(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
         // SAFETY: what lies at these addresses is ours alone by the type's invariant, and the caller means not to
@@ -166,7 +165,8 @@ impl Map {
         unsafe { mm::mprotect(address, length, MprotectFlags::empty()) }
     }
 
-    /// Gives the memory of an open part back, locked or not; it stays open and reads as zero.
+    /// Returns the memory of an open part to the system, whether it is locked or not. The part stays open and reads as
+    /// zero.
     pub(crate) fn empty(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
         // SAFETY: the part is ours alone by the type's invariant, and the caller means to lose what is in it.
@@ -178,21 +178,21 @@ impl Map {
         unsafe { mm::madvise(address, length, Advice::LinuxDontneedLocked) }
     }
 
-    /// Asks for transparent huge pages, which the system may or may not give.
+    /// Requests transparent huge pages. The system may ignore the request.
     pub(crate) fn advise_huge(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
         // SAFETY: the advice changes no contents.
         unsafe { mm::madvise(address, length, Advice::LinuxHugepage) }
     }
 
-    /// Asks for ordinary pages from now on. A huge one that is there stays.
+    /// Requests ordinary pages from now on. Existing huge pages stay.
     pub(crate) fn advise_small(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
         // SAFETY: the advice changes no contents.
         unsafe { mm::madvise(address, length, Advice::LinuxNoHugepage) }
     }
 
-    /// Puts memory behind every page of an open part now. Linux can from 5.14 on, and answers
+    /// Allocates memory for every page of an open part now. Linux supports this from 5.14 on and returns
     /// [`Errno::INVAL`] before.
     pub(crate) fn populate(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
@@ -200,7 +200,7 @@ impl Map {
         unsafe { mm::madvise(address, length, Advice::LinuxPopulateWrite) }
     }
 
-    /// Writes a zero to every page of a part, which puts memory behind it.
+    /// Writes a zero to every page of a part, which allocates memory for it.
     ///
     /// # Safety
     /// The part must be open and hold only zeros. No other thread may access its bytes during the call.
@@ -214,7 +214,8 @@ impl Map {
         Ok(())
     }
 
-    /// Takes memory for a part from one NUMA node: only from it if `only`, else as long as it has some.
+    /// Allocates the memory of a part from one NUMA node: only from it if `only`, and otherwise as long as it has
+    /// memory.
     pub(crate) fn bind(&self, part: Part, node: u32, only: bool) -> Result<(), Errno> {
         const NODES: u32 = 1024;
         let (address, length) = self.locate(part)?;
@@ -225,7 +226,7 @@ impl Map {
         } else {
             libc::MPOL_PREFERRED
         };
-        // The system reads one bit less than it is told of.
+        // The system reads one bit less than the given number.
         let bits = libc::c_ulong::from(NODES + 1);
         // SAFETY: the mask lives through the call and has the bits announced, the rest being a documented off by
         // one; where memory comes from changes no contents.
@@ -237,7 +238,7 @@ impl Map {
         Err(code.map_or(Errno::NOSYS, Errno::from_raw_os_error))
     }
 
-    /// Locks an open part in memory, faulting it in.
+    /// Locks an open part in memory and allocates its pages.
     pub(crate) fn lock(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
         // SAFETY: locking changes no contents.
@@ -251,12 +252,12 @@ impl Map {
         unsafe { mm::munlock(address, length) }
     }
 
-    /// Takes the pages of an open part to a part of the same size, here or in another map, which ends up open
-    /// with them. The part they leave stays open and empty, so that its addresses are ours at every moment.
-    /// The open part must be of one piece: opened, or moved there, by one call. A failed call changes nothing.
+    /// Moves the pages of an open part to a part of the same size, in this or another mapping. The target is open
+    /// afterwards. The source stays open and empty, so its addresses are owned at every moment. The source must have
+    /// been opened, or moved to its place, by one call. A failed call changes nothing.
     ///
-    /// The part must not be locked: Linux then forgets the lock of all the map it was cut from, and counts what
-    /// was moved twice for ever (seen on 6.18).
+    /// The part must not be locked. Otherwise Linux loses the lock of the whole mapping from which it was split, and
+    /// counts the moved bytes twice forever (seen on 6.18).
     ///
     /// During the call, as many additional addresses and bytes count against the limits of the process.
     ///
@@ -322,10 +323,11 @@ impl Map {
         Ok(ptr::with_exposed_provenance_mut(lifted as usize))
     }
 
-    /// The same between two open parts of whole pages: the target ends up with the pages, the origin open and empty.
+    /// Moves pages between two open parts of whole pages. The target has the pages afterwards, and the source is open
+    /// and empty.
     ///
-    /// After a failure the origin is as it was and the target open; what the target held may be lost. The pages of neither
-    /// may be locked.
+    /// After a failure the source is unchanged and the target is open, but the contents of the target may be lost. The
+    /// pages of neither part may be locked.
     ///
     /// # Safety
     /// The part `from` must be open. No other thread may access the bytes of either part during the call.
@@ -341,7 +343,7 @@ impl Map {
         })
     }
 
-    /// Makes an open part zero.
+    /// Fills an open part with zeros.
     ///
     /// # Safety
     /// The part must be open. No other thread may access its bytes during the call.
@@ -352,7 +354,7 @@ impl Map {
         Ok(())
     }
 
-    /// Copies a part to one of the same size, here or in another map.
+    /// Copies a part to one of the same size, in this or another mapping.
     ///
     /// # Safety
     /// Both parts must be open. No other thread may access their bytes during the call.
@@ -368,10 +370,10 @@ impl Map {
         Ok(())
     }
 
-    /// Gives all addresses back, and with them all memory; answers the token where the system refuses.
+    /// Unmaps all addresses and frees their memory. Returns the token if the system refuses.
     ///
-    /// It does where a neighbour, perhaps not ours, has grown together with this map, and no further map may be
-    /// made for the cut.
+    /// The system refuses if it has merged this mapping with a neighbour, perhaps a foreign one, and no more mappings
+    /// are available for the split.
     pub(crate) fn unmap(self) -> Result<(), Self> {
         let map = std::mem::ManuallyDrop::new(self);
         // SAFETY: the addresses are ours alone by the type's invariant, and the token ends here unless the
@@ -408,7 +410,7 @@ impl Drop for Map {
         // SAFETY: the addresses are ours alone by the type's invariant, and the token ends here.
         let unmapped = unsafe { mm::munmap(self.outer.cast(), self.outer_bytes as usize) };
         if unmapped.is_err() {
-            // The addresses are lost; the memory need not be.
+            // The addresses are lost, but the memory can still be freed.
             let _ = self.empty(self.whole());
         }
     }

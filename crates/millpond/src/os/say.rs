@@ -1,7 +1,7 @@
-//! A word to the user where the standard library's way may not be gone.
+//! Writes messages without the standard library's locks and buffers.
 
-/// Writes a line to standard error, by nothing but the system: what is written by the allocator of the whole program
-/// may not allocate, nor wait for a lock of the standard library that the caller holds.
+/// Writes a line to standard error with a system call only. A message of the program's allocator may not allocate, and
+/// may not wait for a lock of the standard library that the caller holds.
 pub(crate) fn say(line: &str) {
     let mut rest = line.as_bytes();
     while !rest.is_empty() {

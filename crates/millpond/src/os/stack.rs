@@ -1,12 +1,12 @@
-//! Where a thread is: the return addresses on its stack.
+//! Reads the return addresses on a thread's stack.
 //!
 //! ```text
 //!   walker   one thread's: what it found the last time, and how much of that still holds
 //!   code     what the process's code says of its frames
 //! ```
 //!
-//! By `framehop` where there is a walker; by `backtrace`, which takes many times as long, on other processors and wherever the
-//! walker does not come through.
+//! The walker uses `framehop`. On other processors, and where the walker fails, `backtrace` is used, which takes many
+//! times as long.
 
 #[cfg(all(feature = "stacks", target_arch = "x86_64", not(miri)))]
 mod code;
@@ -16,10 +16,11 @@ mod walker;
 #[cfg(feature = "stacks")]
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Shows return addresses of the caller, from the innermost, as many as `most` at most.
+/// Visits the return addresses of the caller, from the innermost, at most `most`.
 ///
-/// May allocate: to be called where that is neither told nor served by a pool that is looked at. Takes no lock but, now and then, the
-/// loader's, and that never in a child of a fork, which would wait for ever for one that another thread held.
+/// This may allocate, so the caller must ensure that the allocations are neither reported by nor served from an
+/// observed pool. It takes no lock except, occasionally, the loader's lock. It never takes that one in a child of a
+/// fork, which would wait forever if another thread held it at the fork.
 #[cfg(feature = "stacks")]
 pub(crate) fn walk(most: usize, mut visit: impl FnMut(usize)) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -29,8 +30,8 @@ pub(crate) fn walk(most: usize, mut visit: impl FnMut(usize)) {
     trace(most, visit);
 }
 
-/// Whether the loader can be asked. It has a lock, which another thread may have held when this process was forked: in a child it would be
-/// waited for for ever.
+/// Returns true if the loader can be called. Another thread may have held the loader's lock when this process was
+/// forked, and the child would wait for it forever.
 #[cfg(feature = "stacks")]
 pub(crate) fn may_ask_loader() -> bool {
     static FIRST: AtomicU32 = AtomicU32::new(0);
@@ -41,13 +42,13 @@ pub(crate) fn may_ask_loader() -> bool {
     }
 }
 
-/// The return addresses by `backtrace`, as [`walk`] shows them.
+/// Visits the return addresses found by `backtrace`, like [`walk`].
 #[cfg(feature = "stacks")]
 fn trace(most: usize, mut visit: impl FnMut(usize)) {
     let mut left = most;
     let each = |frame: &backtrace::Frame| {
         let address = frame.ip().addr();
-        // Beyond the stack's end.
+        // A zero address is beyond the end of the stack.
         if left > 0 && address != 0 {
             visit(address);
             left -= 1;
@@ -65,7 +66,8 @@ mod tests {
     use proptest::prelude::*;
     use std::hint::black_box;
 
-    /// The return addresses by both ways, without those of this function and further in.
+    /// Returns the return addresses found by both methods, without the frames of this function and of the functions
+    /// that it calls.
     #[inline(never)]
     fn both(most: usize) -> [Vec<usize>; 2] {
         let (mut walked, mut traced) = (Vec::new(), Vec::new());
@@ -74,14 +76,14 @@ mod tests {
         [walked, traced]
     }
 
-    /// Frames that are asked for where not all are.
+    /// The number of requested frames in tests that do not request all.
     const FEW: usize = 9;
-    /// Frames at most that are of the ways themselves.
+    /// The maximum number of frames that belong to the methods themselves.
     const INNER: usize = 4;
 
     type Calls<'a> = std::slice::Iter<'a, u8>;
 
-    /// Calls itself in three ways, each with a frame of its own size, and looks where it is on the way.
+    /// Calls itself in three ways, with frames of different sizes, and checks the stack on the way.
     #[inline(never)]
     fn call(calls: &mut Calls<'_>, depth: usize, found: &mut Vec<[Vec<usize>; 2]>) -> u64 {
         let Some(way) = calls.next() else { return 0 };
@@ -117,7 +119,7 @@ mod tests {
                 call(&mut calls, 0, &mut found);
             }
             for [walked, traced] in found {
-                // Innermost come the ways' own frames, and two calls of one function.
+                // The innermost frames belong to the methods, and to two calls of one function.
                 let inner = walked.iter().position(|address| traced.contains(address));
                 let inner = inner.unwrap_or(walked.len());
                 prop_assert!(inner <= INNER, "{walked:x?}\n{traced:x?}");

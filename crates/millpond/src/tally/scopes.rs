@@ -1,15 +1,16 @@
-//! The scopes there are, and which of them a block counts for: the one that its thread was in, and all around that.
+//! The existing scopes, and the scopes to which a block is charged: the one of its thread and all that enclose it.
 //!
 //! ```text
 //!   live     counts
 //!   ended    counts no more, and shows the way to the scope around it as long as blocks of it are live
 //! ```
 //!
-//! A scope that has ended and is needed for no way is gone, and with a scope go those that ended inside it. So there are no
-//! more of them than scopes at work and blocks they left behind.
+//! A scope that has ended is removed when no live block needs it as a link to the enclosing scope, together with the
+//! scopes that ended inside it. So the number of stored scopes is at most the number of active scopes and of ended
+//! scopes with live blocks.
 //!
-//! One lock is around all of it. Under it nothing is allocated, freed or called: the program's allocator may be a pool that
-//! is watched.
+//! One lock protects all of this. Nothing is allocated, freed or called under it, because the program's allocator may
+//! be an observed pool.
 
 use super::sites::{Figures, Site, Tally};
 use crate::fork::Participant;
@@ -19,25 +20,25 @@ use crate::scope::{self as place, Charged};
 use crate::thread::{self, COUNTING};
 use std::sync::Arc;
 
-/// Scopes at once. The first place is the profiler's.
+/// The maximum number of scopes at one time. The first place belongs to the profiler.
 const MOST: usize = 1024;
 
-/// Invariant: it is at the place that is its number modulo [`MOST`], and `blocks` are live that were allocated in it or in
-/// one inside.
+/// Invariant: it is at the place that is its number modulo [`MOST`], and `blocks` are live that were allocated in it or
+/// in a scope inside it.
 struct Scope {
     number: u32,
-    /// The one around it; 0: none.
+    /// The enclosing scope, or 0 for none.
     parent: u32,
     blocks: u64,
-    /// None when it has ended.
+    /// The figures, or `None` when it has ended.
     tally: Option<Box<Tally>>,
 }
 
 struct Scopes {
     all: [Option<Scope>; MOST],
-    /// The number given last. A number is given again after 2^32 others.
+    /// The last assigned number. A number is reused after 2^32 others.
     last: u32,
-    /// The same of the profiler's.
+    /// The last assigned number of the profiler's scope.
     last_profile: u32,
 }
 
@@ -57,15 +58,15 @@ fn scopes() -> Locked<'static, Scopes> {
     SCOPES.lock()
 }
 
-/// What a scope came to.
+/// The result of a scope.
 pub(crate) struct Outcome {
     pub(crate) figures: Figures,
     pub(crate) sites: Vec<Site>,
-    /// Those that may have blocks of it.
+    /// The accounts that may contain blocks of it.
     pub(crate) accounts: Vec<Arc<Ledger>>,
-    /// What is live of others.
+    /// The live blocks of other accounts.
     pub(crate) elsewhere: LeakReport,
-    /// Its number, and those of scopes inside it that blocks may be from.
+    /// The numbers of the scope and of scopes inside it, to which its blocks may be charged.
     pub(crate) family: Vec<u32>,
 }
 
@@ -81,7 +82,7 @@ impl Outcome {
     }
 }
 
-/// Drops what was made while the thread was counting: it is in no account.
+/// Drops a value that was made while the thread was counting, so it is in no account.
 fn discard<T>(made: T) {
     let _inside = thread::enter(COUNTING);
     drop(made);
@@ -98,7 +99,7 @@ impl Scopes {
         Some(place.filter(|scope| scope.number == number)?.parent)
     }
 
-    /// Does something with a scope and all around it.
+    /// Calls `work` for a scope and for all enclosing scopes.
     fn each(&mut self, number: u32, mut work: impl FnMut(&mut Scope)) {
         let mut next = number;
         while let Some(scope) = self.find(next) {
@@ -118,7 +119,7 @@ impl Scopes {
         true
     }
 
-    /// Ends the way of those that nobody needs, from this one outwards.
+    /// Removes the scopes that are not needed, from this one outwards.
     fn tidy(&mut self, number: u32) {
         let mut next = number;
         while let Some(scope) = self.find(next) {
@@ -139,7 +140,7 @@ impl Scopes {
         });
     }
 
-    /// Puts a scope in at the next number whose place is free.
+    /// Inserts a scope under the next number whose place is free.
     fn place(&mut self, parent: u32, tally: Box<Tally>) -> Result<u32, Box<Tally>> {
         for _ in 0..MOST {
             self.last = self.last.wrapping_add(1);
@@ -152,7 +153,7 @@ impl Scopes {
         Err(tally)
     }
 
-    /// Ends a scope; answers what it came to and writes who belongs to it.
+    /// Ends a scope. Returns its figures and writes the numbers of its family.
     fn end(&mut self, number: u32, family: &mut Vec<u32>) -> Option<Box<Tally>> {
         let tally = self.find(number)?.tally.take()?;
         for at in 0..MOST {
@@ -176,7 +177,8 @@ impl Scopes {
     }
 }
 
-/// Begins a scope inside another, of these pools or of all, with room for so many sites; none where there are too many.
+/// Begins a scope inside another, for these pools or all pools, with space for the given number of sites. Returns
+/// `None` if there are too many scopes.
 pub(crate) fn begin(parent: u32, pools: &[u64], sites: usize) -> Option<u32> {
     let _inside = thread::enter(COUNTING);
     let tally = Box::new(Tally::new(pools.into(), sites));
@@ -184,7 +186,7 @@ pub(crate) fn begin(parent: u32, pools: &[u64], sites: usize) -> Option<u32> {
     placed.ok()
 }
 
-/// Begins the scope of the profiler. Does nothing if it has begun.
+/// Begins the profiler's scope. Does nothing if it has already begun.
 pub(crate) fn begin_profile(sites: usize) {
     let _inside = thread::enter(COUNTING);
     let tally = Box::new(Tally::new(Box::default(), sites));
@@ -198,7 +200,7 @@ pub(crate) fn begin_profile(sites: usize) {
     place::set_profile(number);
 }
 
-/// Ends a scope, if it has not ended. What is allocated in it from now on counts for those around it.
+/// Ends a scope, if it has not ended. Later allocations in it are charged to the enclosing scopes.
 pub(crate) fn end(number: u32) -> Option<Outcome> {
     let (tally, family) = {
         let _inside = thread::enter(COUNTING);
@@ -214,7 +216,7 @@ pub(crate) fn end(number: u32) -> Option<Outcome> {
     outcome
 }
 
-/// What a scope has come to so far.
+/// Returns the result of a scope so far.
 pub(crate) fn so_far(number: u32) -> Option<Outcome> {
     let tally = copy_of(number);
     let outcome = tally.as_deref().map(|tally| Outcome::of(tally, &[number]));
@@ -240,7 +242,7 @@ fn copy_of(number: u32) -> Option<Box<Tally>> {
     }
 }
 
-/// A block was entered in an account. Before the caller has it.
+/// Counts a block that was recorded in an account. This runs before the caller has the block.
 #[inline(never)]
 pub(crate) fn allocated(pool: u64, account: &Arc<Ledger>, record: &Record) {
     place::replace_last((Arc::as_ptr(account).addr(), record.serial));
@@ -257,7 +259,7 @@ pub(crate) fn allocated(pool: u64, account: &Arc<Ledger>, record: &Record) {
     }
 }
 
-/// A block was taken out of an account. Before anybody else can have it.
+/// Counts a block that was removed from an account. This runs before the block can be reused.
 #[inline(never)]
 pub(crate) fn freed(pool: u64, account: &Arc<Ledger>, record: &Record) {
     let temporary = place::replace_last((0, 0)) == (Arc::as_ptr(account).addr(), record.serial);

@@ -1,9 +1,11 @@
-//! The figures of one scope, in all and by tag and stack.
+//! The figures of one scope, in total and by tag and stack.
 //!
-//! What each site held at the peak is known without a copy of all sites at each new peak: changes are numbered, the peak
-//! was at one of them, and a site that is to change for the first time since then notes first what it holds.
+//! The bytes of each site at the peak are known without a copy of all sites at each new peak. Changes are numbered, and
+//! the number of the peak is stored. A site that changes for the first time since the peak first stores its bytes at
+//! the peak.
 //!
-//! Room for sites is made once. What comes when they are used up is added up as one site more: sums stay exact.
+//! The space for sites is allocated once. When it is full, all other blocks are counted as one additional site, so the
+//! sums stay exact.
 
 use crate::ledger::{LeakGroup, LeakReport, Ledger, Places, Record, Stack, StackId};
 use crate::tag::Tag;
@@ -15,10 +17,10 @@ use std::collections::btree_map::{BTreeMap, Entry as Slot};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-/// Accounts that are told apart, which is one for each pool.
+/// The maximum number of distinct accounts. Each pool has one.
 const ACCOUNTS: usize = 64;
 
-/// Bytes of blocks, and how many they are.
+/// The bytes and the number of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) bytes: u64,
@@ -48,43 +50,43 @@ impl Held {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
     pub(crate) live: Held,
-    /// When most bytes were live.
+    /// The live blocks when the most bytes were live.
     pub(crate) peak: Held,
-    /// Everything that was ever allocated.
+    /// All blocks that were ever allocated.
     pub(crate) total: Held,
     pub(crate) temporary: u64,
 }
 
-/// What was allocated with one tag at one place.
+/// The allocations with one tag at one place.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Site {
     /// The tag.
     pub tag: Tag,
-    /// Where, if stacks are kept.
+    /// The place, if stacks are stored.
     pub stack: Option<Stack>,
-    /// Blocks that were allocated.
+    /// The number of allocated blocks.
     pub allocations: u64,
-    /// Bytes of all of them.
+    /// The bytes of these blocks.
     pub total: u64,
-    /// Those that were freed as the very next thing that their thread did.
+    /// The number of blocks that were freed as the next operation of the allocating thread.
     pub temporary: u64,
-    /// Bytes that were live when most were, of all sites together.
+    /// The live bytes at the moment when the live bytes of all sites together were highest.
     pub peak_bytes: u64,
-    /// In so many blocks.
+    /// The number of live blocks at that moment.
     pub peak_blocks: u64,
-    /// Bytes that are live.
+    /// The live bytes.
     pub live_bytes: u64,
-    /// In so many blocks.
+    /// The number of live blocks.
     pub live_blocks: u64,
-    /// Bytes of the largest block.
+    /// The bytes of the largest block.
     pub largest: u64,
-    /// The threads that allocated them: the lowest number and the highest.
+    /// The lowest and the highest number of the threads that allocated the blocks.
     pub threads: (u32, u32),
 }
 
 impl Site {
-    /// With what another one of the same tag and place comes to.
+    /// Adds the figures of another site with the same tag and place.
     fn join(&mut self, other: &Self) {
         self.allocations += other.allocations;
         self.total = self.total.saturating_add(other.total);
@@ -112,9 +114,9 @@ struct Key {
 struct Entry {
     key: Key,
     live: Held,
-    /// What was live at the peak, if it has changed since.
+    /// The live blocks at the peak, if they have changed since.
     at_peak: Held,
-    /// The last change of it.
+    /// The number of its last change.
     changed: u64,
     total: Held,
     temporary: u64,
@@ -122,21 +124,21 @@ struct Entry {
     threads: (u32, u32),
 }
 
-/// See the module. Invariant: the sums of all sites are the figures.
+/// The figures of a scope. Invariant: the sums of all sites are the figures.
 pub(crate) struct Tally {
-    /// The pools that count; none: all.
+    /// The pools that are counted. An empty list means all.
     pools: Box<[u64]>,
     figures: Figures,
-    /// Changes so far, and which of them made the peak.
+    /// The number of changes, and the number of the change that made the peak.
     changes: u64,
     peak_at: u64,
-    /// Never grows.
+    /// The accounts. It never grows.
     accounts: Vec<Arc<Ledger>>,
-    /// Never grows.
+    /// The sites. It never grows.
     sites: HashTable<Entry>,
-    /// What there was no room for.
+    /// The blocks of sites that did not fit.
     others: Entry,
-    /// The same of accounts.
+    /// The blocks of accounts that did not fit.
     elsewhere: Entry,
 }
 
@@ -182,7 +184,7 @@ impl Entry {
 }
 
 impl Tally {
-    /// Of these pools, or of all where there are none, with room for so many sites.
+    /// Makes a tally of these pools, or of all if the list is empty, with space for the given number of sites.
     pub(crate) fn new(pools: Box<[u64]>, sites: usize) -> Self {
         Self {
             pools,
@@ -208,12 +210,12 @@ impl Tally {
         self.figures
     }
 
-    /// Its accounts: those that may have blocks of it.
+    /// Returns the accounts that may contain its blocks.
     pub(crate) fn accounts(&self) -> &[Arc<Ledger>] {
         &self.accounts
     }
 
-    /// What is live of pools whose accounts it does not know.
+    /// Returns the live blocks of pools whose accounts did not fit.
     pub(crate) fn live_elsewhere(&self) -> LeakReport {
         let Entry {
             live,
@@ -233,7 +235,7 @@ impl Tally {
         LeakReport::of(group)
     }
 
-    /// Adds a block that was allocated. Allocates nothing.
+    /// Adds an allocated block. Does not allocate.
     pub(super) fn allocated(&mut self, account: &Arc<Ledger>, record: &Record) {
         let held = Held::of(record, account.weight());
         self.changes += 1;
@@ -256,7 +258,7 @@ impl Tally {
         }
     }
 
-    /// Takes one off that comes back. Allocates nothing.
+    /// Removes a freed block. Does not allocate.
     pub(super) fn freed(&mut self, account: &Arc<Ledger>, record: &Record, temporary: bool) {
         let weight = account.weight();
         let held = Held::of(record, weight);
@@ -271,7 +273,8 @@ impl Tally {
         self.figures.temporary += temporary;
     }
 
-    /// The site of a block. One that was not told apart when it came is not either when it goes: there is never more room.
+    /// Returns the site of a block. A block that was counted in a combined entry at its allocation is found there at
+    /// its free too, because the space never grows.
     fn site(&mut self, account: &Arc<Ledger>, record: &Record) -> &mut Entry {
         let same = |one: &Arc<Ledger>| Arc::ptr_eq(one, account);
         let place = self.accounts.iter().rposition(same).or_else(|| {
@@ -300,7 +303,7 @@ impl Tally {
             .into_mut()
     }
 
-    /// Copies all of it into one that is empty and has as much room. Allocates nothing.
+    /// Copies everything to an empty tally with the same space. Does not allocate.
     pub(super) fn copy_into(&self, other: &mut Self) {
         other.figures = self.figures;
         (other.changes, other.peak_at) = (self.changes, self.peak_at);
@@ -313,7 +316,8 @@ impl Tally {
         }
     }
 
-    /// The sites, those first that held most bytes at the peak. What several pools have at one place is one site.
+    /// Returns the sites, those with the most bytes at the peak first. The blocks of several pools at one place form
+    /// one site.
     pub(crate) fn sites(&self) -> Vec<Site> {
         let mut sites: BTreeMap<(Tag, Option<Vec<usize>>), Site> = BTreeMap::new();
         let others = [&self.others, &self.elsewhere].into_iter();
@@ -354,7 +358,7 @@ fn most_at_peak_first(mut sites: Vec<Site>) -> Vec<Site> {
     sites
 }
 
-/// These sites by tag and [place](crate::ledger::Places) instead of by tag and stack. Looks up names.
+/// Groups sites by tag and [place](crate::ledger::Places) instead of by tag and stack. Resolves names.
 pub(crate) fn by_place(sites: &[Site]) -> Vec<Site> {
     let places = Places::of(sites.iter().filter_map(|site| site.stack.as_ref()));
     let mut found = HashMap::new();
@@ -373,7 +377,7 @@ pub(crate) fn by_place(sites: &[Site]) -> Vec<Site> {
     most_at_peak_first(joined)
 }
 
-/// What these sites held at the peak, a group each.
+/// Returns the contents of these sites at the peak, as one group each.
 pub(crate) fn at_peak(sites: &[Site]) -> LeakReport {
     let groups = sites.iter().filter(|site| site.peak_blocks > 0);
     LeakReport::of(groups.map(|site| LeakGroup {
@@ -406,7 +410,7 @@ mod tests {
         account.record(&facts, MemoryKind::Host, None)
     }
 
-    /// A block that is allocated, with the number of its tag and its bytes; or one of those that are live, and freed.
+    /// An allocation, with the number of its tag and its bytes, or the free of one of the live blocks.
     #[derive(Clone, Debug)]
     enum Step {
         Allocate(usize, usize),
@@ -420,7 +424,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a copy of everything at each new peak.
+        /// Compares the tally with a copy of everything at each new peak.
         #[test]
         fn what_each_site_held_at_the_peak_is_exact(steps in steps()) {
             let account = Arc::new(Ledger::new(Tracking::All));

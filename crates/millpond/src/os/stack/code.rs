@@ -1,7 +1,7 @@
-//! What the code in this process says of its frames: for each address, how its caller's registers are found.
+//! The unwind information of the code in this process: how to find the registers of the caller of each address.
 //!
-//! The tables that say so are copied while the loader's lock is held. So a table is never read that has been unloaded; rules for code that
-//! was replaced since may be wrong, until somebody notices by [`changes`].
+//! The tables are copied while the loader's lock is held, so a table is never read after it was unloaded. The rules for
+//! code that has been replaced since may be wrong until [`changes`] shows it.
 
 use super::may_ask_loader;
 use framehop::x86_64::UnwinderX86_64;
@@ -12,19 +12,20 @@ use std::sync::{Arc, RwLock, TryLockError};
 /// A copy of a table.
 type Table = Arc<[u8]>;
 
-/// Pointers of a table's header are relative to themselves, of 32 bits with a sign: what all linkers write.
+/// The pointers in a table's header are relative to themselves, with 32 bits and a sign. All linkers write this format.
 const RELATIVE_32: u8 = 0x1b;
 
 pub(super) struct Code {
     pub(super) unwinder: UnwinderX86_64<Table>,
-    /// Where code is that has a table, in order.
+    /// The address ranges of code with a table, in order.
     ranges: Vec<Range<u64>>,
-    /// As of [`changes`].
+    /// The value of [`changes`].
     changes: u64,
 }
 
 impl Code {
-    /// That of the process as it is now, or as it was when this process was forked from it; none where another thread is reading it anew.
+    /// Returns the information for the current process, or for its state at the fork. Returns `None` if another thread
+    /// is reading it.
     pub(super) fn current() -> Option<Arc<Self>> {
         static CURRENT: RwLock<Option<Arc<Code>>> = RwLock::new(None);
         let known = match CURRENT.try_read() {
@@ -73,12 +74,12 @@ impl Code {
         self.ranges.push(code);
     }
 
-    /// Whether code has been loaded or unloaded since.
+    /// Returns true if code has been loaded or unloaded since.
     pub(super) fn is_old(&self) -> bool {
         may_ask_loader() && self.changes != changes()
     }
 
-    /// Where the code with this address is, if it has a table.
+    /// Returns the range of the code with this address, if it has a table.
     pub(super) fn range_of(&self, address: u64) -> Option<Range<u64>> {
         let after = self.ranges.partition_point(|range| range.start <= address);
         let range = self.ranges.get(after.checked_sub(1)?)?;
@@ -86,7 +87,7 @@ impl Code {
     }
 }
 
-/// How often code was loaded and unloaded.
+/// Returns the number of times that code was loaded and unloaded.
 fn changes() -> u64 {
     let mut changes = 0;
     each_object(&mut |object| {
@@ -96,7 +97,7 @@ fn changes() -> u64 {
     changes
 }
 
-/// A file of code as the loader has it, while it cannot go.
+/// A code file as shown by the loader, while it cannot be unloaded.
 struct Object<'a> {
     base: u64,
     segments: &'a [libc::Elf64_Phdr],
@@ -116,7 +117,7 @@ impl Object<'_> {
         from..from.saturating_add(segment.p_memsz)
     }
 
-    /// From its first to its last instruction.
+    /// Returns the range from its first to its last instruction.
     fn code(&self) -> Option<Range<u64>> {
         let of_code = self
             .segments
@@ -143,7 +144,7 @@ impl Object<'_> {
             .wrapping_add(4)
             .wrapping_add_signed(offset.into());
         let segment = self.segment_of(frames_at)?;
-        // Where it ends is not said, but in itself.
+        // The end is stated only in the table itself.
         let frames = self.copy(frames_at..segment.end)?;
         Some(Tables {
             index_at: index_place.start,
@@ -153,7 +154,7 @@ impl Object<'_> {
         })
     }
 
-    /// The segment that is loaded and can be read around an address.
+    /// Returns the loaded, readable segment around an address.
     fn segment_of(&self, address: u64) -> Option<Range<u64>> {
         let mut loaded = self
             .segments
@@ -178,7 +179,7 @@ impl Object<'_> {
 
 type Visit<'a> = &'a mut dyn FnMut(&Object<'_>) -> bool;
 
-/// Shows all files of code, until `visit` answers false.
+/// Visits all code files until `visit` returns false.
 fn each_object(mut visit: Visit<'_>) {
     unsafe extern "C" fn show(
         info: *mut libc::dl_phdr_info,
@@ -205,7 +206,7 @@ fn each_object(mut visit: Visit<'_>) {
     unsafe { libc::dl_iterate_phdr(Some(show), (&raw mut visit).cast()) };
 }
 
-/// What is there unless another thread is reading code anew.
+/// Returns the current information unless another thread is reading it.
 #[cfg(test)]
 pub(super) fn patient<T>(what: impl Fn() -> Option<T>) -> T {
     loop {
@@ -250,7 +251,7 @@ mod tests {
                     false
                 });
             });
-            // A thread that has walked nothing yet.
+            // This thread has not walked a stack yet.
             let status = scope.spawn(|| {
                 while !holds.load(Ordering::Acquire) {
                     std::thread::yield_now();

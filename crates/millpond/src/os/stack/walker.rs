@@ -1,9 +1,9 @@
-//! Walks of one thread's stack, each with what the last one found.
+//! Walks the stack of one thread, using the result of the previous walk.
 //!
-//! How a caller's registers are found depends on an address of code and on words of the stack. A walk remembers for each frame which words
-//! it has read. The next walk of that thread begins with the same registers, or soon comes to a frame where they are the same; as far
-//! as the words from there on are as they were, so is the way. So a program that allocates in a loop has one or two words compared for
-//! each frame, and only those unwound that are new.
+//! The registers of a caller depend on a code address and on words of the stack. A walk remembers for each frame which
+//! words it has read. The next walk of the thread begins with the same registers, or soon reaches a frame with the same
+//! registers. If the words from there on are unchanged, the remaining frames are unchanged too. So in a program that
+//! allocates in a loop, one or two words per frame are compared, and only new frames are unwound.
 
 use super::code::Code;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64};
@@ -13,53 +13,54 @@ use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Frames that are remembered.
+/// The maximum number of remembered frames.
 const MOST: usize = 256;
-/// How often in a walk the rest is compared, so that a stack which differs at its outer end does not cost its length squared.
+/// The maximum number of comparisons of the remaining frames in a walk, so that a stack that differs at its outer end
+/// does not cost the square of its length.
 const TRIES: u32 = 3;
-/// Walks until the next look whether code has come or gone.
+/// The number of walks between two checks for loaded or unloaded code.
 const LOOK: u32 = 1 << 12;
 
 thread_local! {
     static MINE: RefCell<Option<Box<Walker>>> = const { RefCell::new(None) };
 }
 
-/// A frame, and what was read to come to it.
+/// A frame, and the words from which it was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Frame {
-    /// Its return address, which was in the word below `sp`.
+    /// The return address, which was in the word below `sp`.
     ip: u64,
     sp: u64,
     bp: u64,
-    /// Where `bp` was; 0 where it is that of the frame before.
+    /// The address of the saved `bp`, or 0 if it equals that of the previous frame.
     bp_at: u64,
 }
 
 struct Walker {
     code: Arc<Code>,
     rules: CacheX86_64,
-    /// Of this thread, whole.
+    /// The whole stack of this thread.
     stack: Range<u64>,
-    /// Where the last walk began.
+    /// The start of the previous walk.
     start: Frame,
-    /// What it came to, from the innermost.
+    /// The frames of the previous walk, from the innermost.
     last: Vec<Frame>,
-    /// Whether these go to the stack's end.
+    /// True if the frames reach the end of the stack.
     ended: bool,
     fresh: Vec<Frame>,
-    /// Where code is that one of the last frames was in.
+    /// The range of the code of one of the last frames.
     near: Range<u64>,
     until_look: u32,
 }
 
-/// The way is not known from here.
+/// The error of a frame that cannot be unwound.
 struct Lost;
 
-/// Shows as many return addresses of the caller; false, and none, where that does not come through.
+/// Visits at most `most` return addresses of the caller. On failure visits none and returns false.
 pub(super) fn walk(most: usize, visit: &mut impl FnMut(usize)) -> bool {
     let walked = MINE.try_with(|mine| {
         let Ok(mut mine) = mine.try_borrow_mut() else {
-            // In a signal's handler that came in the middle of another walk.
+            // This is a signal handler that interrupted another walk.
             return false;
         };
         if mine.is_none() {
@@ -80,7 +81,7 @@ pub(super) fn walk(most: usize, visit: &mut impl FnMut(usize)) -> bool {
     walked.unwrap_or(false)
 }
 
-/// Where this function's caller is.
+/// Returns the registers at this place.
 #[inline(always)]
 fn here() -> Frame {
     let (ip, sp, bp): (u64, u64, u64);
@@ -100,7 +101,7 @@ impl Frame {
         UnwindRegsX86_64::new(self.ip, self.sp, self.bp)
     }
 
-    /// Whether the words by which it was found are as they were.
+    /// Returns true if the words from which the frame was found are unchanged.
     #[inline]
     fn holds(&self, live: &Range<u64>) -> bool {
         read(self.sp.wrapping_sub(8), live) == Some(self.ip)
@@ -123,11 +124,11 @@ impl Walker {
         })
     }
 
-    /// Finds so many frames, or all up to the stack's end, into `last`.
+    /// Finds the given number of frames, or all up to the end of the stack, and stores them in `last`.
     #[inline(never)]
     fn walk(&mut self, most: usize) -> Result<(), Lost> {
         let start = here();
-        // Not so on a stack that the program has made for itself.
+        // This fails on a stack that the program has made itself.
         if !self.stack.contains(&start.sp) {
             return Err(Lost);
         }
@@ -148,7 +149,7 @@ impl Walker {
         self.unwind_after(held, most, &live)
     }
 
-    /// Finds what comes after so many of the last frames.
+    /// Finds the frames that follow the first `held` of the last ones.
     fn unwind_after(&mut self, held: usize, most: usize, live: &Range<u64>) -> Result<(), Lost> {
         self.fresh.clear();
         self.fresh.extend_from_slice(self.last.get(..held).ok_or(Lost)?);
@@ -171,7 +172,7 @@ impl Walker {
                 if self.ended || self.last.len() >= most {
                     return Ok(());
                 }
-                // The last walk was not asked for more.
+                // The previous walk was not asked for more frames.
                 self.fresh.clear();
                 self.fresh.append(&mut self.last);
                 tries = 0;
@@ -181,7 +182,7 @@ impl Walker {
         self.keep_fresh(false)
     }
 
-    /// Unwinds one frame. None at the stack's end.
+    /// Unwinds one frame. Returns `None` at the end of the stack.
     fn step(
         &mut self,
         address: FrameAddress,
@@ -193,7 +194,8 @@ impl Walker {
             self.near = self.code.range_of(at).ok_or(Lost)?;
         }
         let before = registers.bp();
-        // The words this frame is found by: few, and of its registers only the frame's pointer leads on.
+        // The words from which this frame is found. They are few, and of its registers only the frame pointer is needed
+        // further.
         let mut reads = [(0, 0); 8];
         let mut count = 0;
         let mut read_word = |at: u64| {
@@ -219,7 +221,7 @@ impl Walker {
         Ok(Some(Frame { ip, sp, bp, bp_at }))
     }
 
-    /// Whether the last walk came to this frame, and all words that it read from there on are as they were.
+    /// Returns true if the previous walk reached this frame, and all words that it read from there on are unchanged.
     fn goes_on_as_before(&self, frame: &Frame, met: usize, live: &Range<u64>, tries: &mut u32) -> bool {
         let Some((same, rest)) = self.last.get(met..).and_then(<[Frame]>::split_first) else {
             return false;
@@ -231,7 +233,7 @@ impl Walker {
         rest.iter().all(|frame| frame.holds(live))
     }
 
-    /// Puts the fresh frames in the place of the last walk's up to one.
+    /// Replaces the frames of the previous walk up to index `met` by the fresh ones.
     fn join(&mut self, met: usize) {
         match self.last.get_mut(..=met) {
             Some(inner) if inner.len() == self.fresh.len() => inner.copy_from_slice(&self.fresh),
@@ -255,14 +257,14 @@ impl Walker {
         Ok(LOOK)
     }
 
-    /// The next walk begins anew.
+    /// Makes the next walk start from nothing.
     fn forget(&mut self) {
         self.last.clear();
         self.ended = false;
     }
 }
 
-/// A word of this thread's stack.
+/// Reads a word of this thread's stack.
 #[inline]
 fn read(at: u64, live: &Range<u64>) -> Option<u64> {
     if at < live.start || at > live.end - 8 || !at.is_multiple_of(8) {
@@ -274,7 +276,7 @@ fn read(at: u64, live: &Range<u64>) -> Option<u64> {
     Some(unsafe { word.read_volatile() })
 }
 
-/// From the lowest address that this thread's stack can come to, to its beginning.
+/// Returns the range from the lowest address that this thread's stack can reach to its start.
 fn this_stack() -> Option<Range<u64>> {
     let mut attributes = mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     // SAFETY: there is nothing to look out for.
@@ -303,7 +305,8 @@ mod tests {
         for turn in 0..4 {
             assert!(walker.walk(MOST).is_ok());
             assert!(walker.ended && walker.last.len() > 3);
-            // All but this function's own place, which is another one in each turn of a loop that was unrolled.
+            // The first frame is omitted, because the function's own place differs in each iteration of an unrolled
+            // loop.
             found.push(walker.last[1..].to_vec());
             if turn % 2 == 1 {
                 walker.forget();
