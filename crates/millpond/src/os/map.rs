@@ -74,6 +74,7 @@ impl Map {
         let length = length(outer_bytes)?;
         // NORESERVE is not used. The system does not charge pages that cannot be written to its commit limit. Pages
         // that are opened later shall be charged, so that a limit causes an error and not a kill.
+        // SAFETY: without FIXED the system chooses addresses that nothing else has mapped.
         let outer =
             unsafe { mm::mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), MapFlags::PRIVATE) }?;
         let start = outer.addr() as u64;
