@@ -23,73 +23,73 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// What a lock is for. Locks are taken from above to below, as a [fork](crate::fork) takes them.
+/// The purpose of a lock. Locks are taken in the order of the variants, also by a [fork](crate::fork).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// A recording begins or ends.
+    /// Recordings that begin or end.
     #[cfg(feature = "record")]
     Recording,
-    /// The clock is being set up.
+    /// The initialisation of the clock.
     Clock,
-    /// The default set of pools; read by whoever looks into any set.
+    /// The default set of pools. Every access to a set takes it for reading.
     Sets,
     /// The pools of one set.
     Set,
     /// The names of tags.
     Names,
-    /// What the keeper looks after.
+    /// The work of the keeper.
     Keeper,
-    /// The profiler is being turned on or off.
+    /// Turning the profiler on or off.
     Profiler,
-    /// Accounts of live blocks begin and end for whoever counts.
+    /// The beginning and end of accounts of live blocks.
     Counting,
-    /// Whose turn it is to write down that memory ran out.
+    /// The decision which thread writes an out-of-memory snapshot.
     #[cfg(feature = "record")]
     Snapshots,
     /// The list of pools.
     Heaps,
-    /// Of a pool, up to `Line`: the list of caches.
+    /// The list of caches of a pool. The ranks from here to `Line` belong to a pool.
     Roll,
-    /// Small blocks that no thread keeps, of one size; a smaller size first.
+    /// The small blocks of one size that no thread caches. Smaller sizes come first.
     Shelf,
-    /// Where guarded blocks are.
+    /// The places of guarded blocks.
     Book,
-    /// What was found to be wrong with them.
+    /// The errors that were found in guarded blocks.
     Found,
-    /// Of tests: as if the system made no more maps.
+    /// For tests: simulates that the system makes no more mappings.
     #[cfg(test)]
     NoMaps,
     /// The engine.
     Core,
     Watchers,
     Retain,
-    /// What each block is charged to.
+    /// The charge of each block.
     Charges,
-    /// Counts that are not told any more.
+    /// Counts that are no longer reported.
     Forgotten,
-    /// The accounts of live blocks that there are.
+    /// The list of the accounts of live blocks.
     Ledgers,
-    /// Requests that wait.
+    /// The waiting requests.
     Line,
-    /// Of an account of live blocks: a part of the blocks.
+    /// One shard of the blocks of an account.
     Shard,
-    /// Of the same: a part of the stacks.
+    /// One shard of the stacks of an account.
     Stacks,
-    /// The scopes that blocks count for.
+    /// The scopes to which blocks are charged.
     Scopes,
-    /// Memory is being locked, or locked pages moved.
+    /// Locking memory, and moving locked pages.
     Locking,
-    /// Which addresses are pinned.
+    /// The pinned addresses.
     Pinned,
-    /// Whatever locks budgets have; read by who takes one of them, and changed with their lines.
+    /// The locks of budgets. Taking one of them takes this for reading, and changes of their lines take it for writing.
     Budgets,
-    /// Who takes part in a fork.
+    /// The participants in a fork.
     Participants,
-    /// Whatever is in the arena.
+    /// The tables in the arena.
     Tables,
 }
 
-/// Number of ranks.
+/// The number of ranks.
 pub(crate) const RANKS: usize = Rank::Tables as usize + 1;
 
 #[cfg(debug_assertions)]
@@ -135,25 +135,25 @@ impl Rank {
     }
 }
 
-/// A pool has no more shelves.
+/// The maximum number of shelves of a pool.
 pub(crate) const SHELVES: usize = 64;
 #[cfg(debug_assertions)]
 const SLOTS: usize = SHELVES + Rank::Line as usize - Rank::Roll as usize;
 
-/// Who holds each lock of a pool, in their order: a thread's [`id`], or none.
+/// The [`id`] of the thread that holds each lock of a pool, in their order, or 0.
 #[cfg(debug_assertions)]
 struct Holders([AtomicUsize; SLOTS]);
 
-/// The locks of one pool. In release builds nothing.
+/// The locks of one pool. It is empty in release builds.
 #[derive(Clone, Copy)]
 pub(crate) struct Order {
-    /// Never freed, as the pool's shared part is not.
+    /// Never freed, like the pool's shared part.
     #[cfg(debug_assertions)]
     holders: &'static Holders,
 }
 
 impl Order {
-    /// Of a new pool.
+    /// Makes the order for a new pool.
     pub(crate) fn new() -> Self {
         Self {
             #[cfg(debug_assertions)]
@@ -161,12 +161,12 @@ impl Order {
         }
     }
 
-    /// The pool's lock of a rank.
+    /// Makes the pool's lock of a rank.
     pub(crate) fn lock<T>(self, rank: Rank, value: T) -> Ranked<T> {
         self.nth(rank, 0, value)
     }
 
-    /// One of several locks of a rank, which are taken in the order of their places.
+    /// Makes one of several locks of a rank, which are taken in the order of their places.
     pub(crate) fn nth<T>(self, rank: Rank, place: usize, value: T) -> Ranked<T> {
         #[cfg(not(debug_assertions))]
         let _ = (rank, place);
@@ -188,7 +188,7 @@ impl Order {
     }
 }
 
-/// Where a lock stands.
+/// The place of a lock in the order.
 #[cfg(debug_assertions)]
 #[derive(Clone, Copy)]
 struct Place {
@@ -204,13 +204,13 @@ mod held {
     use std::cell::Cell;
 
     thread_local! {
-        /// Locks that this thread holds, by rank.
+        /// The number of locks that this thread holds, by rank.
         pub(super) static BY_RANK: [Cell<u32>; RANKS] = const { [const { Cell::new(0) }; RANKS] };
         pub(super) static FORKS: Cell<bool> = const { Cell::new(false) };
     }
 }
 
-/// Of the threads that are alive no two have the same; the child of a fork keeps its own.
+/// Returns an id that no other live thread has. The child of a fork keeps its id.
 #[cfg(debug_assertions)]
 fn id() -> usize {
     held::BY_RANK.with(|held| held.as_ptr().addr())
@@ -218,7 +218,7 @@ fn id() -> usize {
 
 #[cfg(debug_assertions)]
 impl Place {
-    /// Panics unless it is this lock's turn on this thread.
+    /// Panics unless this thread may take the lock now.
     fn check(self) {
         let forks = held::FORKS.get();
         let out_of_turn = held::BY_RANK.with(|held| {
@@ -226,8 +226,8 @@ impl Place {
             below.iter().enumerate().position(|(at, count)| {
                 let rank = self.rank as usize + at;
                 let of_a_pool = self.rank.is_of_a_pool() && rank <= Rank::Line as usize;
-                // A fork takes all parts of an account, and one account after the other. Every other kind has one lock, or one
-                // lock for each pool.
+                // A fork takes all shards of an account, and one account after the other. Every other kind has one
+                // lock, or one lock for each pool.
                 let of_a_kind = match self.rank {
                     Rank::Shard => true,
                     Rank::Stacks => at == 0,
@@ -241,7 +241,7 @@ impl Place {
             self.refuse(self.rank as usize + at, "");
         }
         let Some(Holders(slots)) = self.of else { return };
-        // Most threads hold nothing of the kind, of any pool.
+        // Most threads hold no lock of any pool.
         let after = self.rank as usize..=Rank::Line as usize;
         if held::BY_RANK.with(|held| held[after].iter().all(|count| count.get() == 0)) {
             return;
@@ -281,18 +281,18 @@ impl Place {
     }
 }
 
-/// That a lock is held, until this is dropped. In release builds nothing.
+/// Shows that a lock is held, until this is dropped. It is empty in release builds.
 struct Turn<'a> {
     #[cfg(debug_assertions)]
     place: Place,
-    /// The field of the lock that says which thread holds it.
+    /// The field of the lock that contains the holding thread.
     #[cfg(debug_assertions)]
     holder: Option<&'a AtomicUsize>,
     _lock: PhantomData<&'a ()>,
 }
 
 impl Turn<'_> {
-    /// Panics, in debug builds, unless it is this rank's turn. To be called before the lock is taken.
+    /// Panics, in debug builds, unless a lock of this rank may be taken now. Call this before the lock is taken.
     fn of(rank: Rank) -> Self {
         #[cfg(not(debug_assertions))]
         let _ = rank;
@@ -326,7 +326,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Panics, in debug builds, where a lock of this rank could not be taken now: for locks that are seldom taken in fact.
+/// Panics, in debug builds, if a lock of this rank could not be taken now. It is for locks that are seldom actually
+/// taken.
 #[inline]
 pub(crate) fn might_take(rank: Rank) {
     #[cfg(debug_assertions)]
@@ -335,7 +336,7 @@ pub(crate) fn might_take(rank: Rank) {
     let _ = rank;
 }
 
-/// This thread takes every lock of each kind, as a fork does, or is done with that.
+/// Sets whether this thread may take every lock of each kind, as a fork does.
 pub(crate) fn take_all_of_a_kind(yes: bool) {
     #[cfg(debug_assertions)]
     held::FORKS.set(yes);
@@ -343,7 +344,8 @@ pub(crate) fn take_all_of_a_kind(yes: bool) {
     let _ = yes;
 }
 
-/// A mutex with a place in the order. No panic of ours leaves half done what is in it, so it is never poisoned.
+/// A mutex with a place in the order. No panic in the library leaves its contents inconsistent, so poisoning is
+/// ignored.
 pub(crate) struct Ranked<T> {
     #[cfg(debug_assertions)]
     place: Place,
@@ -355,13 +357,13 @@ pub(crate) struct Ranked<T> {
 
 /// A lock that is held.
 pub(crate) struct Locked<'a, T> {
-    /// Before the guard: it ends as long as the lock is still held.
+    /// This is dropped before the guard, while the lock is still held.
     turn: Turn<'a>,
     guard: MutexGuard<'a, T>,
 }
 
 impl<T> Ranked<T> {
-    /// A lock that is no pool's.
+    /// Makes a lock that does not belong to a pool.
     pub(crate) const fn new(rank: Rank, value: T) -> Self {
         #[cfg(not(debug_assertions))]
         let _ = rank;
@@ -391,7 +393,7 @@ impl<T> Ranked<T> {
         self.locked(self.mutex.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The lock, if nobody holds it. Nobody waits, so there is no order to keep.
+    /// Takes the lock if no thread holds it. This does not wait, so it needs no order.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_, T>> {
         match self.mutex.try_lock() {
             Ok(guard) => Some(self.locked(guard)),
@@ -420,13 +422,13 @@ impl<T> Ranked<T> {
 }
 
 impl<'a, T> Locked<'a, T> {
-    /// Lets go, sleeps until the condition is told or the time is over, and takes the lock again.
+    /// Releases the lock, sleeps until the condition is signalled or the time has passed, and takes the lock again.
     pub(crate) fn wait_timeout(self, condition: &Condvar, limit: Duration) -> Self {
         let Self { turn, guard } = self;
         #[cfg(debug_assertions)]
         let (place, holder) = (turn.place, turn.holder);
         drop(turn);
-        // It is taken again under whatever else is held.
+        // The lock is taken again while the thread's other locks are held.
         #[cfg(debug_assertions)]
         place.check();
         let waited = condition.wait_timeout(guard, limit);
@@ -477,13 +479,13 @@ impl<T: fmt::Debug> fmt::Debug for Locked<'_, T> {
     }
 }
 
-/// A lock that many may read at once, with a place in the order; nobody reads it twice at once.
+/// A read-write lock with a place in the order. No thread reads it twice at once.
 pub(crate) struct Shared<T> {
     rank: Rank,
     lock: RwLock<T>,
 }
 
-/// Such a lock, held.
+/// A held [`Shared`].
 pub(crate) struct InTurn<G> {
     guard: G,
     _turn: Turn<'static>,

@@ -44,7 +44,7 @@ pub(crate) trait LivePool {
     /// Replaces the observers by those that `change` returns.
     fn change_watchers(&self, change: &dyn Fn(&Watchers) -> Watchers);
 
-    /// Creates an account of all blocks that ends when nobody counts any more.
+    /// Creates an account of all blocks that ends with the last user of it.
     fn passing_account(&self) -> Arc<Ledger>;
 
     #[cfg(feature = "record")]
@@ -66,7 +66,7 @@ pub(crate) trait LivePool {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Look {
     pub(crate) stats: PoolStats,
-    /// Calls in which pages were moved or given back, or a device was waited for.
+    /// The number of calls in which pages were moved or returned, or a device was waited for.
     pub(crate) stalls: u64,
     pub(crate) policy: &'static str,
 }
@@ -84,7 +84,7 @@ pub(crate) enum Kind {
 
 static PROVIDERS: [OnceLock<Provider>; 2] = [const { OnceLock::new() }; 2];
 
-/// Has [`live_pools`] ask `provider` for the pools of this kind from now on.
+/// Makes [`live_pools`] ask `provider` for the pools of this kind from now on.
 pub(crate) fn provide(kind: Kind, provider: Provider) {
     let place = &PROVIDERS[kind as usize];
     if place.get().is_none() {

@@ -24,7 +24,7 @@ fn whoever_takes_a_lock_out_of_turn_is_told_both_names() {
     let (other, tables) = (pool(), Ranked::new(Rank::Tables, ()));
     {
         let _all = [&roll, &small, &large, &line].map(Ranked::lock);
-        // Another pool's are not held against these, nor is the arena's, which comes after all.
+        // The order does not apply to another pool's locks, nor to the arena's, which come last.
         let _theirs = other.each_ref().map(Ranked::lock);
         drop(tables.lock());
     }
@@ -60,7 +60,7 @@ fn whoever_takes_a_lock_out_of_turn_is_told_both_names() {
         let told = told(std::panic::AssertUnwindSafe(case)).expect(expected);
         assert_eq!(told, format!("locks in the wrong order: {expected}"));
     }
-    // What a panic unwinds past is let go of.
+    // A panic releases the locks past which it unwinds.
     drop([&roll, &small, &large, &line].map(Ranked::lock));
     assert!(held::BY_RANK.with(|held| held.iter().all(|count| count.get() == 0)));
 }
@@ -101,7 +101,7 @@ fn no_lock_is_taken_twice_by_one_thread_during_a_fork_either() {
             Some(expected)
         );
     }
-    // A fork takes all parts of an account, and then all parts of another account.
+    // A fork takes all shards of an account, and then all shards of another account.
     drop((
         shards[0].lock(),
         stacks[0].lock(),
@@ -109,7 +109,7 @@ fn no_lock_is_taken_twice_by_one_thread_during_a_fork_either() {
         stacks[1].lock(),
     ));
     take_all_of_a_kind(false);
-    // A lock that a panic unwound past can be taken again.
+    // A lock can be taken again after a panic has unwound past it.
     drop((small.lock(), tables.lock()));
 }
 
@@ -132,7 +132,7 @@ fn what_another_thread_holds_is_not_held_against_this_one() {
     std::thread::scope(|scope| {
         let waits = line.lock();
         let other = scope.spawn(|| {
-            // The lock is free while its holder sleeps, and this thread's.
+            // While its holder sleeps, the lock is free, and this thread can take it.
             drop((roll.lock(), line.lock()));
             condition.notify_one();
         });

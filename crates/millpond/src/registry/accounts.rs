@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The number of [`Watching`]s. Locked while accounts begin or end for them.
 static COUNTING: Ranked<u32> = Ranked::new(Rank::Counting, 0);
-/// Whether there is any [`Watching`].
+/// True if there is any [`Watching`].
 static WANTED: AtomicBool = AtomicBool::new(false);
 
 static FORKS: Participant = Participant::new(Rank::Counting, || Box::new(COUNTING.lock()));
@@ -19,20 +19,21 @@ fn counting() -> Locked<'static, u32> {
     COUNTING.lock()
 }
 
-/// Keeps an account of live blocks in every pool, also in pools that are created later. The accounts that were begun for this end with the
-/// last value.
+/// Keeps an account of live blocks in every pool, including pools that are created later. The accounts that were begun
+/// for this end with the last value.
 #[derive(Debug)]
 pub(crate) struct Watching(());
 
 impl Watching {
     pub(crate) fn begin() -> Self {
-        // Dropped after the lock.
+        // The pools are dropped after the lock is released.
         let pools;
-        // Nothing that this allocates is asked of the program's pool under the lock.
+        // Allocations under the lock must not use the program's pool.
         let _inside = inside();
         let mut counting = counting();
         *counting += 1;
-        // Before the pools are listed: a pool that is created meanwhile either reads this or is in the list.
+        // This comes before the pools are listed, so that a pool that is created concurrently either reads this or is
+        // in the list.
         WANTED.store(true, Ordering::SeqCst);
         pools = live_pools();
         pools.iter().for_each(|pool| begin_account(&**pool));
@@ -42,7 +43,7 @@ impl Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        // Dropped after the lock.
+        // The pools are dropped after the lock is released.
         let pools;
         let _inside = inside();
         let mut counting = counting();
@@ -61,7 +62,7 @@ pub(crate) fn are_wanted() -> bool {
     WANTED.load(Ordering::SeqCst)
 }
 
-/// Begins an account of all blocks for as long as somebody counts, unless the pool has an account.
+/// Begins an account of all blocks that ends with the last [`Watching`], unless the pool has an account.
 pub(crate) fn begin_account(pool: &dyn LivePool) {
     if pool.account().is_some() {
         return;
