@@ -170,7 +170,7 @@ impl Object<'_> {
             return None;
         }
         let from = std::ptr::with_exposed_provenance::<u8>(usize::try_from(place.start).ok()?);
-        // SAFETY: it is part of a segment that the loader has mapped to be read, and cannot go while it shows it to us. Nobody writes tables
+        // SAFETY: it is part of a readable segment, which the loader cannot unload while it shows the segment to us. Nobody writes tables
         // of code.
         let table = unsafe { std::slice::from_raw_parts(from, usize::try_from(bytes).ok()?) };
         Some(table.into())
