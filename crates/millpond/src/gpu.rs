@@ -83,9 +83,9 @@ pub(crate) use mark::{Mark, settle_on};
 pub(crate) use pinned::is_known;
 pub(crate) use transfer::upload_part;
 
-/// Returns whether this process was forked from one that uses CUDA.
-pub(crate) fn is_forked() -> bool {
-    fork::is_forked()
+/// Returns whether this process may have devices and pools of devices. In the child of a process that uses CUDA it has none.
+pub(crate) fn is_in_use() -> bool {
+    fork::is_in_use()
 }
 
 /// Returns the names of the optional functions of the driver that this crate uses and that this driver does not have.

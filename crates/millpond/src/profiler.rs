@@ -15,7 +15,7 @@ use crate::reentrancy::inside;
 use crate::registry::{Watching, live_pools};
 use crate::scope;
 use crate::stats::PoolStats;
-use crate::tally::{self, Outcome};
+use crate::tally::{self, Ending, Outcome, ProfileRoom};
 use millpond_engine::ParseSizeError;
 use std::sync::Arc;
 
@@ -33,7 +33,8 @@ struct State {
     before: Arc<[(u64, PoolStats)]>,
 }
 
-/// Locked while the profiler is turned on or off, so that it is either on or off in the child of a fork.
+/// Locked while the profiler is switched, so that it is either on or off in the child of a fork. The accounts of pools begin before and end
+/// after the switch. If another thread was at that, the child's pools keep their accounts.
 static STATE: Ranked<Option<State>> = Ranked::new(Rank::Profiler, None);
 
 static FORKS: Participant = Participant::new(Rank::Profiler, || Box::new(STATE.lock()));
@@ -88,39 +89,50 @@ impl Profiler {
         let pools = live_pools();
         let stats = pools.iter().map(|pool| (pool.label().id, pool.stats()));
         let before: Arc<[(u64, PoolStats)]> = stats.collect();
+        let room = ProfileRoom::new(SITES);
         let spare = {
-            // Nothing is allocated from the program's pool under the lock.
+            // The lock is held only while the profiler is switched. Nothing is allocated under it.
             let _inside = inside();
             let mut state = state();
             let on = state.as_ref().is_some_and(|state| state.watching.is_some());
             if on {
-                Err((watching, before))
+                (Some(room), Some(watching), None)
             } else {
-                tally::begin_profile(SITES);
-                Ok(state.replace(State {
+                let room = tally::begin_profile(room);
+                let before = state.replace(State {
                     watching: Some(watching),
                     last: None,
                     before,
-                }))
+                });
+                (room, None, before)
             }
         };
-        // This is dropped outside the lock, because it may end accounts or drop the last result.
-        drop(spare);
+        // Outside the lock: accounts end with it, or the last measurement does.
+        let (room, watching, before) = spare;
+        room.into_iter().for_each(ProfileRoom::discard);
+        drop((watching, before));
     }
 
     /// Stops counting. The figures can still be [reported](Self::report). The accounts that were started for the profiler end,
     /// unless somebody else uses them.
     pub fn disable(&self) {
-        let gone = {
+        let mut ending = Ending::new();
+        let watching = {
             let _inside = inside();
             let mut state = state();
-            let ended = tally::end(scope::here().profile).map(Arc::new);
-            state.as_mut().map(|state| {
-                let before = ended.and_then(|ended| state.last.replace(ended));
-                (state.watching.take(), before)
-            })
+            ending.end(scope::here().profile);
+            state.as_mut().and_then(|state| state.watching.take())
         };
-        drop(gone);
+        let ended = ending.outcome().map(Arc::new);
+        let before = ended.and_then(|ended| {
+            let _inside = inside();
+            match &mut *state() {
+                Some(state) if state.watching.is_none() => state.last.replace(ended),
+                // Another thread has turned the profiler on again.
+                _ => Some(ended),
+            }
+        });
+        drop((watching, before));
     }
 
     /// Returns whether the profiler is on.
@@ -133,14 +145,10 @@ impl Profiler {
     /// was never on.
     #[must_use]
     pub fn report(&self) -> ProfilerReport {
-        let (now, last, before) = {
-            let _inside = inside();
-            let state = state();
-            let now = tally::so_far(scope::here().profile).map(Arc::new);
-            match &*state {
-                Some(state) => (now, state.last.clone(), Some(Arc::clone(&state.before))),
-                None => (now, None, None),
-            }
+        let now = tally::so_far(scope::here().profile).map(Arc::new);
+        let (last, before) = match &*state() {
+            Some(state) => (state.last.clone(), Some(Arc::clone(&state.before))),
+            None => (None, None),
         };
         ProfilerReport::new(now.or(last).as_deref(), before.as_deref().unwrap_or_default())
     }

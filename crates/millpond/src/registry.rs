@@ -39,6 +39,7 @@ pub(crate) trait LivePool {
     /// Returns whether the pool only waits for its last blocks.
     fn is_closed(&self) -> bool;
 
+    /// Returns the observers. The caller holds no lock when it drops them, because the code of an observer may run then.
     fn watchers(&self) -> Arc<Watchers>;
 
     /// Replaces the observers by those that `change` returns.
@@ -57,9 +58,7 @@ pub(crate) trait LivePool {
     fn each_placed(&self, each: &mut dyn FnMut(u64, u64, u32)) -> bool;
 
     /// Returns the account of live blocks.
-    fn account(&self) -> Option<Arc<Ledger>> {
-        self.watchers().ledger().cloned()
-    }
+    fn account(&self) -> Option<Arc<Ledger>>;
 }
 
 /// The figures of a pool that the monitor reads.

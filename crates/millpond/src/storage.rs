@@ -214,6 +214,7 @@ macro_rules! make_storage {
 
 make_storage!(Pool Tenant Unpooled);
 
+/// Takes over the memory of the buffer. Nothing is copied.
 impl<T: Element> From<Buffer<T>> for Storage {
     fn from(buffer: Buffer<T>) -> Self {
         Self {

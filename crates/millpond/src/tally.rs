@@ -13,6 +13,6 @@
 mod scopes;
 mod sites;
 
-pub(crate) use scopes::{Outcome, allocated, begin, begin_profile, end, freed, so_far};
+pub(crate) use scopes::{Ending, Outcome, ProfileRoom, allocated, begin, begin_profile, end, freed, so_far};
 pub use sites::Site;
 pub(crate) use sites::{Figures, at_peak, by_place};

@@ -13,6 +13,7 @@ use super::later;
 use super::products::OfDevice;
 use crate::device::Device;
 use crate::pressure::{DevicePressure, Thresholds};
+use crate::reentrancy::inside;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,6 +62,8 @@ pub(super) fn open_devices() -> Vec<CudaDevice> {
     if !fork::is_in_use() {
         return Vec::new();
     }
+    // An observer of the program's pool may ask for the devices, so nothing is allocated from it under the lock.
+    let _inside = inside();
     let mut devices: Vec<_> = open().iter().filter_map(Weak::upgrade).map(CudaDevice).collect();
     devices.sort_by_key(CudaDevice::number);
     devices.dedup_by_key(|device| device.number());
@@ -305,14 +308,18 @@ impl CudaDevice {
             spare_events: Mutex::default(),
         });
         super::open::provide();
-        open().push(Arc::downgrade(&context));
+        {
+            let _inside = inside();
+            open().push(Arc::downgrade(&context));
+        }
         Ok(Self(context))
     }
 
     /// Returns the number of devices.
     ///
     /// # Errors
-    /// Returns an error if there is no driver, or if it cannot return the number.
+    /// Returns an error if there is no driver, or if it cannot return the number. Returns [`CudaError::Forked`] in the child of a process
+    /// that has used the driver.
     pub fn count() -> Result<u32, CudaError> {
         let driver = Driver::get()?;
         fork::check()?;

@@ -27,10 +27,17 @@ impl OpenDevice for CudaDevice {
         Some((free, total))
     }
 
-    /// Asks NVIDIA's management library, which is loaded on first use.
+    /// Asks NVIDIA's management library, which stays loaded once it could be loaded.
     fn processes(&self) -> Option<Vec<(u32, Option<u64>)>> {
-        static LIBRARY: OnceLock<Option<ManagementLibrary>> = OnceLock::new();
-        let library = LIBRARY.get_or_init(|| ManagementLibrary::load().ok());
-        library.as_ref()?.processes(&self.pci_bus().ok()?)
+        static LIBRARY: OnceLock<ManagementLibrary> = OnceLock::new();
+        let bus = self.pci_bus().ok()?;
+        if let Some(library) = LIBRARY.get() {
+            return library.processes(&bus);
+        }
+        let library = ManagementLibrary::load().ok()?;
+        let processes = library.processes(&bus);
+        // Another thread may have been first. The library counts how often it is initialised.
+        let _ = LIBRARY.set(library);
+        processes
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn provide() {
 
 impl LivePool for &'static Heap {
     fn label(&self) -> PoolLabel {
-        self.watchers().pool().clone()
+        lock(&self.watchers).pool().clone()
     }
 
     fn device(&self) -> Device {
@@ -58,6 +58,10 @@ impl LivePool for &'static Heap {
 
     fn watchers(&self) -> Arc<Watchers> {
         Heap::watchers(self)
+    }
+
+    fn account(&self) -> Option<Arc<Ledger>> {
+        self.ledger()
     }
 
     fn change_watchers(&self, change: &dyn Fn(&Watchers) -> Watchers) {

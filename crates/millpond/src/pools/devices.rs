@@ -19,7 +19,7 @@ impl Devices {
     /// Returns the existing pools. Returns none in the child of a fork, where they cannot be used, and where the list may be locked
     /// by a thread that does not exist.
     pub(super) fn pools(&self) -> Vec<DevicePool> {
-        if crate::gpu::is_forked() {
+        if !crate::gpu::is_in_use() {
             return Vec::new();
         }
         self.made().clone()
@@ -85,6 +85,9 @@ impl Pools {
 
     /// Removes a device's pool from the set. The next request creates another one.
     pub fn remove_cuda(&self, number: u32) -> Option<DevicePool> {
+        if !crate::gpu::is_in_use() {
+            return None;
+        }
         let mut made = self.set.devices.made();
         let at = made.iter().position(|pool| pool.device().number() == number)?;
         Some(made.remove(at))
@@ -110,4 +113,33 @@ pub(super) fn make(
 
 pub(super) fn member(pool: DevicePool) -> Box<dyn Member> {
     Box::new(pool)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::end_of_child;
+    use std::sync::Barrier;
+    use std::thread;
+
+    #[test]
+    fn a_child_does_not_wait_for_the_list_of_device_pools() {
+        let set = Pools::new();
+        let (locked, forked) = (Barrier::new(2), Barrier::new(2));
+        let end = thread::scope(|scope| {
+            scope.spawn(|| {
+                let _made = set.set.devices.made();
+                locked.wait();
+                forked.wait();
+            });
+            locked.wait();
+            let end = end_of_child(|| {
+                set.trim();
+                set.remove_cuda(0).is_none()
+            });
+            forked.wait();
+            end
+        });
+        assert_eq!(end, 0);
+    }
 }

@@ -289,7 +289,9 @@ pub(super) fn measure() -> (u64, Vec<Measured>) {
         measure_pool(pool.label().id, &pool.stats(), &mut measured);
         with_pools.insert(pool.device());
     }
-    for of in open_devices() {
+    // Devices are asked for only if some have pools: a handle keeps a device open.
+    let has_devices = with_pools.iter().any(|device| *device != Device::Host);
+    for of in has_devices.then(open_devices).into_iter().flatten() {
         let Device::Cuda(device) = of.device() else {
             continue;
         };

@@ -2,9 +2,10 @@
 
 use super::{LivePool, live_pools};
 use crate::fork::Participant;
+use crate::ledger::Ledger;
 use crate::ranked::{Locked, Rank, Ranked};
 use crate::reentrancy::inside;
-use crate::watchers::Watchers;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The number of [`Watching`]s. Locked while accounts begin or end for them.
@@ -77,10 +78,10 @@ pub(crate) fn begin_account(pool: &dyn LivePool) {
 
 /// Ends an account that [`begin_account`] began, unless somebody else relies on it.
 fn end_passing_account(pool: &dyn LivePool) {
-    let is_passing = |watchers: &Watchers| watchers.ledger().is_some_and(|ledger| ledger.is_passing());
-    if is_passing(&pool.watchers()) {
+    let is_passing = |ledger: Option<&Arc<Ledger>>| ledger.is_some_and(|ledger| ledger.is_passing());
+    if is_passing(pool.account().as_ref()) {
         pool.change_watchers(&|watchers| {
-            if is_passing(watchers) {
+            if is_passing(watchers.ledger()) {
                 watchers.with_ledger(None)
             } else {
                 watchers.clone()

@@ -186,34 +186,73 @@ pub(crate) fn begin(parent: u32, pools: &[u64], sites: usize) -> Option<u32> {
     placed.ok()
 }
 
-/// Begins the profiler's scope. Does nothing if it has already begun.
-pub(crate) fn begin_profile(sites: usize) {
-    let _inside = thread::enter(COUNTING);
-    let tally = Box::new(Tally::new(Box::default(), sites));
+/// The room for the figures of the profiler's scope. It is allocated before any lock is taken.
+pub(crate) struct ProfileRoom(Box<Tally>);
+
+impl ProfileRoom {
+    pub(crate) fn new(sites: usize) -> Self {
+        let _inside = thread::enter(COUNTING);
+        Self(Box::new(Tally::new(Box::default(), sites)))
+    }
+
+    pub(crate) fn discard(self) {
+        discard(self);
+    }
+}
+
+/// Begins the profiler's scope, and allocates nothing. Returns the room if the scope has begun already.
+pub(crate) fn begin_profile(room: ProfileRoom) -> Option<ProfileRoom> {
     let mut scopes = scopes();
     if scopes.all[0].is_some() {
-        return;
+        return Some(room);
     }
     scopes.last_profile = scopes.last_profile.wrapping_add(MOST as u32).max(MOST as u32);
     let number = scopes.last_profile;
-    scopes.put(number, 0, tally);
+    scopes.put(number, 0, room.0);
     place::set_profile(number);
+    None
 }
 
 /// Ends a scope, if it has not ended. Later allocations in it are charged to the enclosing scopes.
 pub(crate) fn end(number: u32) -> Option<Outcome> {
-    let (tally, family) = {
+    let mut ending = Ending::new();
+    ending.end(number);
+    ending.outcome()
+}
+
+/// The end of a scope in two steps: [`end`](Self::end) allocates nothing, and [`outcome`](Self::outcome) takes no lock.
+pub(crate) struct Ending {
+    tally: Option<Box<Tally>>,
+    family: Vec<u32>,
+}
+
+impl Ending {
+    pub(crate) fn new() -> Self {
         let _inside = thread::enter(COUNTING);
-        let mut family = Vec::with_capacity(MOST);
+        Self {
+            tally: None,
+            family: Vec::with_capacity(MOST),
+        }
+    }
+
+    /// Ends a scope, if it has not ended.
+    pub(crate) fn end(&mut self, number: u32) {
         let mut scopes = scopes();
         if place::here().profile == number {
             place::set_profile(0);
         }
-        (scopes.end(number, &mut family), family)
-    };
-    let outcome = tally.as_deref().map(|tally| Outcome::of(tally, &family));
-    discard((tally, family));
-    outcome
+        self.tally = scopes.end(number, &mut self.family);
+    }
+
+    /// Returns the result of the scope that was ended.
+    pub(crate) fn outcome(self) -> Option<Outcome> {
+        let outcome = self
+            .tally
+            .as_deref()
+            .map(|tally| Outcome::of(tally, &self.family));
+        discard(self);
+        outcome
+    }
 }
 
 /// Returns the result of a scope so far.

@@ -24,7 +24,7 @@ pub(super) fn provide() {
 
 impl LivePool for DevicePool {
     fn label(&self) -> PoolLabel {
-        self.0.watchers().pool().clone()
+        self.0.label()
     }
 
     fn device(&self) -> Device {
@@ -59,6 +59,10 @@ impl LivePool for DevicePool {
 
     fn watchers(&self) -> Arc<Watchers> {
         self.0.watchers()
+    }
+
+    fn account(&self) -> Option<Arc<Ledger>> {
+        self.0.ledger()
     }
 
     fn change_watchers(&self, change: &dyn Fn(&Watchers) -> Watchers) {

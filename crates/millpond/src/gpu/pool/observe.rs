@@ -42,7 +42,7 @@ impl DevicePool {
     /// Returns the account of live blocks, if there is one: leaks, the largest blocks, bytes by tag.
     #[must_use]
     pub fn ledger(&self) -> Option<Arc<Ledger>> {
-        self.0.watchers().ledger().cloned()
+        self.0.ledger()
     }
 
     /// Returns at most `n` of the largest live blocks with their places, largest first. Returns `None` if the pool keeps no

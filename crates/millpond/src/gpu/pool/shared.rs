@@ -11,11 +11,13 @@ use crate::gpu::error::CudaError;
 use crate::gpu::source::CudaMemory;
 use crate::gpu::stream::CudaStream;
 use crate::gpu::{fork, graph, later};
+use crate::ledger::Ledger;
 use crate::memory::MemoryKind;
 #[cfg(feature = "record")]
 use crate::pool::by_a_source;
 use crate::pool::{Flow, PoolHeap};
 use crate::post_mortem::{Lister, PostMortem, Survey};
+use crate::reentrancy::inside;
 #[cfg(feature = "record")]
 use crate::session::Sink;
 use crate::watchers::Watchers;
@@ -90,6 +92,8 @@ pub(super) fn all_pools() -> Vec<Arc<Shared>> {
     if !fork::is_in_use() {
         return Vec::new();
     }
+    // An observer of the program's pool may ask for the pools, so nothing is allocated from it under the lock.
+    let _inside = inside();
     let mut pools = lock(&POOLS);
     pools.retain(|pool| pool.strong_count() > 0);
     pools.iter().filter_map(Weak::upgrade).collect()
@@ -164,10 +168,12 @@ impl Shared {
             budget.set_lister(Some(Arc::new(PoolLister(Arc::downgrade(&shared)))));
         }
         super::live::provide();
-        let mut pools = lock(&POOLS);
-        pools.retain(|pool| pool.strong_count() > 0);
-        pools.push(Arc::downgrade(&shared));
-        drop(pools);
+        {
+            let _inside = inside();
+            let mut pools = lock(&POOLS);
+            pools.retain(|pool| pool.strong_count() > 0);
+            pools.push(Arc::downgrade(&shared));
+        }
         #[cfg(feature = "record")]
         if let Some(sink) = shared.sink() {
             shared.change_watchers(|watchers| (watchers.with_sink(Some(sink)), ()));
@@ -511,6 +517,14 @@ impl Shared {
 
     pub(super) fn watchers(&self) -> Arc<Watchers> {
         Arc::clone(&lock(&self.watchers))
+    }
+
+    pub(super) fn label(&self) -> PoolLabel {
+        lock(&self.watchers).pool().clone()
+    }
+
+    pub(super) fn ledger(&self) -> Option<Arc<Ledger>> {
+        lock(&self.watchers).ledger().cloned()
     }
 
     /// Replaces the watchers.
