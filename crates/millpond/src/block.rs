@@ -1,7 +1,7 @@
-//! Blocks that give themselves back: what buffers, storages, rented memory and workspaces are made of.
+//! Owned blocks of bytes, which are freed when dropped. Buffers, storages, rented memory and workspaces consist of them.
 //!
-//! An [`OwnedBlock`] knows bytes and no elements, so all that touches memory by pointer and size is written once, here.
-//! It neither knows nor cares what its bytes hold; the types above it do.
+//! An [`OwnedBlock`] has bytes and no elements. All code that accesses memory by pointer and size is here, so it is written only
+//! once. The types above it define what the bytes contain.
 
 mod direct;
 mod foreign;

@@ -1,4 +1,4 @@
-//! The Rust code of the README and of the book, compiled and run by the documentation tests.
+//! The Rust code of the README and of the book. The documentation tests compile and run it.
 #![allow(dead_code, reason = "each item only carries documentation")]
 
 #[doc = include_str!("../../../README.md")]

@@ -1,36 +1,37 @@
-//! Budgets: limits on bytes that nest, and a line for requests that wait.
+//! Budgets: nested limits on bytes, and a queue for requests that wait.
 //!
 //! ```text
-//!   process  64 GiB    reserved      a pool charges what it takes from its source: device, process
+//!   process  64 GiB    reserved      a pool charges the bytes it takes from its source to: device, process
 //!     device  24 GiB   reserved
-//!       pool  20 GiB   allocated     a pool charges what it hands out: scope or tenant, pool
+//!       pool  20 GiB   allocated     a pool charges the bytes it allocates to: scope or tenant, pool
 //!         tenant a     allocated
 //!         tenant b     allocated
 //! ```
 //!
-//! A charge is made to a budget and to all above it that count the same bytes, or to none; reserved and allocated
-//! bytes are never added up. No limit is passed, not even for the time of a call: room is taken first, bottom up,
-//! and given back where one further up refuses. Without waiters a charge takes no lock.
+//! A charge is made to a budget and to all budgets above it that count the same bytes, or to none of them. Reserved and
+//! allocated bytes are never added up. No limit is exceeded, not even during a call: room is taken first, from the lowest
+//! budget up, and is returned if a higher budget refuses. A charge takes no lock if no request waits.
 //!
 //! ```text
-//!   node      one budget's figures              room, limit, used, peak, who waits
-//!   room      what may still be charged         one word with a flag: someone waits
-//!   way       a charge's way upwards            all or nothing
-//!   line      requests that wait                served in order by whoever gives bytes back
-//!   wait      one of them                       as a future, or with a thread
-//!   soft      limits that tell                  outside every lock
-//!   later     whom a pool's own calls concern   called when the pool's locks are let go
+//!   node      the figures of one budget         room, limit, used, peak, waiting requests
+//!   room      the bytes that can be charged     one word with a flag for waiting requests
+//!   way       the path of a charge              all budgets or none
+//!   line      the queue of waiting requests     served in order by the thread that returns bytes
+//!   wait      one waiting request               a future or a blocked thread
+//!   soft      limits that only call back        outside every lock
+//!   later     deferred callbacks                called after the pool's locks are released
 //! ```
 //!
-//! How a pool uses them: what it takes from its source it charges to [`Budget::nearest`] of reserved bytes with
-//! [`Budget::try_charge`], before it asks, and gives the charge back after the memory. A block is charged to its
-//! tenant, scope or pool before it is placed; the [`Charge`] lies in the block's header, or its bytes are
-//! [forgotten](Charge::forget) there and [restored](Budget::restore) when it is freed. Where a request is to wait, the
-//! pool [joins](Wait::join) the line, then empties the caches, and only then sleeps; while [`Budget::has_waiters`],
-//! frees go past the caches. Its [`Lister`] tells refusals what it holds.
+//! How a pool uses them: it charges bytes from its source to [`Budget::nearest`] of reserved bytes with
+//! [`Budget::try_charge`] before it requests them, and returns the charge after it has freed them. A block is charged to its
+//! tenant, scope or pool before it is placed. The [`Charge`] is stored in the block's header, or its bytes are
+//! [forgotten](Charge::forget) there and [restored](Budget::restore) when the block is freed. If a request may wait, the
+//! pool first [joins](Wait::join) the queue, then empties its caches, and only then sleeps. While
+//! [`Budget::has_waiters`], freed blocks bypass the caches. The pool's [`Lister`] reports its blocks for refusals.
 //!
-//! What is not promised: while a charge that a higher budget is about to refuse holds room in a lower one, another
-//! may be refused there that would have fitted. One that waits is served when that room comes back.
+//! There is no guarantee that a charge succeeds whenever there is room. While a charge that a higher budget is about to
+//! refuse holds room in a lower budget, the lower one may refuse another charge that would have fitted. A waiting request is
+//! served when that room is returned.
 
 mod builder;
 mod charge;

@@ -1,17 +1,17 @@
-//! Buffers: elements of one type in memory that goes back by itself.
+//! Buffers: elements of one type in memory that is freed automatically.
 //!
 //! ```text
-//!   make      how pools and sources make them
-//!   uninit    from memory of which nothing is known to elements
-//!   grow      longer and shorter, in place where there is room
-//!   shared    one buffer in several hands, read only
-//!   cast      the same memory as another type
-//!   raw       taken apart and put together again
-//!   leaked    never given back, and counted
-//!   foreign   bytes of others
+//!   make      allocates buffers from pools and sources
+//!   uninit    initialises new buffers
+//!   grow      changes the length, in place if there is room
+//!   shared    shared, read-only buffers
+//!   cast      casts between element types
+//!   raw       raw parts of buffers
+//!   leaked    buffers that are never freed, and their count
+//!   foreign   memory that another library or a `Vec` owns
 //! ```
 //!
-//! What touches memory by pointer and size is in `block.rs`; here bytes are elements.
+//! Code that accesses memory by pointer and size is in `block.rs`. This module treats the bytes as elements.
 
 mod cast;
 mod foreign;

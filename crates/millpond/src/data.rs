@@ -1,4 +1,4 @@
-//! Data sets larger than memory: files of elements, read in batches, in any order, ahead of the computation.
+//! Data sets larger than memory: files of elements that are read in batches, in any order, ahead of the computation.
 
 mod error;
 mod files;

@@ -1,4 +1,4 @@
-//! Where memory is.
+//! The location of memory: the host or a device.
 
 use std::fmt;
 #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! Types of elements, as values.
+//! Element types as values.
 
 use bytemuck::Pod;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Why a pool refused a request.
+//! The errors with which a pool refuses a request.
 
 use crate::budget::BudgetError;
 use crate::post_mortem::{In, PostMortem};

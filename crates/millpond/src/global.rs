@@ -1,6 +1,6 @@
 //! A pool as the allocator of a whole program.
 //!
-//! A thread's requests go to the one pool, or to the [metadata arena](crate::metadata) while the thread is
+//! The requests of a thread go to that one pool, or to the [metadata arena](crate::metadata) while the thread is
 //! [inside](crate::reentrancy) the slow path of a pool.
 
 mod inside;

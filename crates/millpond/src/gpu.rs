@@ -1,5 +1,5 @@
-//! Devices, streams, memory, copies and kernels of CUDA. The public module `cuda` is this module with device tensors, workspaces and
-//! structures of arrays.
+//! Devices, streams, memory, copies and kernels of CUDA. The public module `cuda` consists of this module and of the tensors,
+//! workspaces and structures of arrays on devices.
 
 mod abi;
 mod buffer;

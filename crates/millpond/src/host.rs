@@ -1,4 +1,4 @@
-//! Ordinary memory of this process.
+//! The source of ordinary memory of this process.
 
 mod builder;
 mod dress;

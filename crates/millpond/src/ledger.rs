@@ -1,22 +1,22 @@
-//! The ledger: an account of live blocks, one entry for each, to find leaks, the largest blocks, who holds what, and frees
-//! that are wrong.
+//! The ledger: an account with one entry for each live block. It finds leaks, the largest blocks, the holders of memory, and
+//! wrong frees.
 //!
 //! ```text
-//!   record      what is known of one block
-//!   sampling    which allocations are entered, if not all
-//!   table       a hash table under whose lock nothing is allocated
-//!   shard       one part of the account, by address: blocks, sums by tag, what was freed last
-//!   stacks      where from: addresses, each stack kept once
-//!   stack       a stack that a person can read
-//!   places      which stacks are of one place in the program
-//!   wrong       a free that is wrong, and who was there first
-//!   leak        what is live, as values
-//!   report      the same, as a person wants to read it
+//!   record      the entry of one block
+//!   sampling    selects the allocations that are entered
+//!   table       a hash table that never allocates under its lock
+//!   shard       one part of the account, by address: blocks, sums by tag, recent frees
+//!   stacks      stacks as addresses, each stored once
+//!   stack       stacks with resolved names
+//!   places      groups stacks by the place in the program
+//!   wrong       wrong frees, with the block's earlier allocation and free
+//!   leak        live blocks as values
+//!   report      live blocks as a readable report
 //! ```
 //!
-//! Its locks are the last ones anybody takes: under them nothing is allocated, freed or called. So it works while the
-//! pool that it accounts for is the program's global allocator, and may be asked under that pool's own locks. What it
-//! allocates for itself, outside its locks, is not entered in any account.
+//! Its locks are the last in the lock order, and nothing is allocated, freed or called while they are held. So it works while
+//! the pool that it observes is the program's global allocator, and it may be called under that pool's own locks. Its own
+//! allocations, which are made outside its locks, are not entered in any account.
 
 mod leak;
 mod places;

@@ -1,4 +1,4 @@
-//! Which sources give memory, and what may be done with it.
+//! The sources of memory, and the ways in which their memory can be used.
 
 use millpond_engine::{Counted, Faulty, Limited, Logged, Source, SourceEvent};
 

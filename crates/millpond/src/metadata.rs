@@ -1,19 +1,19 @@
-//! The metadata arena: where a pool's own tables live in a program whose allocator is the pool.
+//! The metadata arena, which holds a pool's own tables in a program whose allocator is the pool.
 //!
 //! ```text
-//!   base                                next             open                        base + bytes
-//!    | blocks, live or in a list of free ones | never handed out | closed addresses, no memory |
+//!   base                                next               open                        base + bytes
+//!    | blocks, live or in a free list    | never allocated  | closed addresses, no memory |
 //! ```
 //!
-//! One range of addresses, so that whoever gives a block back knows by two compares whose it is. Blocks are powers of
-//! two of at least 16 bytes, each at a multiple of its size from the base. Free ones are in a list for each size, which
-//! runs through the blocks; nothing is joined again, because tables mostly double: what they leave is what they need
-//! next time. Large free blocks give their memory back to the system and keep their first page.
+//! The arena is one range of addresses, so two comparisons decide whether a block belongs to it. The size of a block is a power
+//! of two of at least 16 bytes, and its offset from the base is a multiple of its size. There is one list of free blocks for
+//! each size, whose links are in the blocks. Free blocks are not merged, because tables mostly double: a table needs next time
+//! the sizes that others have freed. Large free blocks return their memory to the system, except their first page.
 //!
-//! What is open runs ahead of what is handed out by a reserve, in proportion to the largest table. When the system has no
-//! more memory for it, a pool first gives back what it can and then refuses to grow ([`has_reserve`](Arena::has_reserve)),
-//! and the reserve is there for the tables of what the pool has handed out. Half of it is spared for small blocks that the program
-//! could not do without ([`spare`](Arena::spare)).
+//! The arena opens more memory than it has allocated. This reserve is proportional to the largest table. If the system has no
+//! more memory for it, a pool first frees what it can and then refuses to grow ([`has_reserve`](Arena::has_reserve)). The
+//! reserve then serves the tables for blocks that the pool has already allocated. Up to half of it may be used for small blocks
+//! without which the program could not continue ([`spare`](Arena::spare)).
 //!
 //! The arena's lock is the last in the [order](crate::ranked::Rank). No function outside this module is called under it.
 

@@ -1,21 +1,21 @@
-//! The live monitor: what the process has, followed over time and shown to whoever asks.
+//! The live monitor: samples the memory of the process over time and publishes it.
 //!
 //! ```text
-//!   Snapshot        what the process has now: memory, pools, budgets, devices, tags, losses      (read.rs)
-//!     Monitor       a thread that takes one at an interval, keeps their course, watches thresholds
-//!       Server      a thread that hands out the last one: a Unix socket, a port of this machine  (serve.rs)
+//!   Snapshot        the state of the process: memory, pools, budgets, devices, tags, losses        (read.rs)
+//!     Monitor       a thread that takes snapshots at an interval, keeps a history, checks thresholds
+//!       Server      a thread that serves the last snapshot on a Unix socket and on a local port     (serve.rs)
 //! ```
 //!
-//! Everything shown is made of the same snapshots: the report, the timeline, `/stats`, `/metrics` and `millpond top`. However many
-//! look, pools are looked at once in an interval, and who looks never waits for a pool, nor a pool for them.
+//! The report, the timeline, `/stats`, `/metrics` and `millpond top` all show the same snapshots. Pools are read once in each
+//! interval for any number of readers. Readers and pools never wait for each other.
 //!
-//! What is kept is bounded: points by [`MonitorBuilder::points`], series by 512, pools and budgets in a snapshot by 256 each; what
-//! goes beyond is counted and shown.
+//! The stored data is bounded: [`MonitorBuilder::points`] limits the points, there are at most 512 series, and a snapshot has at
+//! most 256 pools and 256 budgets. The rest is counted, and the count is shown.
 //!
-//! Where a mebibyte cannot be had, a sample is left out and counted rather than taken at the program's expense.
+//! If less than 1 MiB can be allocated, the sample is skipped and counted, because the program may need that memory.
 //!
-//! *Fork.* A child has neither thread: its copy of a monitor is not running, answers with nothing and leaves the socket alone. With
-//! `MILLPOND_MONITOR` set it has a monitor of its own as soon as it makes a pool.
+//! *Fork.* The child of a fork has neither thread. Its copy of a monitor is not running, returns no data and leaves the socket
+//! alone. If `MILLPOND_MONITOR` is set, the child gets its own monitor when it creates a pool.
 
 mod builder;
 mod environment;

@@ -1,9 +1,8 @@
-//! The only place that calls the system about memory: owned maps, and facts about the machine.
+//! The only module that makes system calls for memory: owned mappings, and facts about the machine.
 //!
-//! [`Map`] is a token for addresses that this process has mapped for itself. Its methods are safe because
-//! they refuse parts outside the token and because the token lends nothing: whoever turns one of its
-//! addresses into a reference does so in an unsafe block of their own, and answers there for what the map's
-//! owner may do meanwhile.
+//! A [`Map`] represents addresses that this process has mapped for itself. Its methods are safe because they refuse parts outside
+//! the mapping and because it lends no references. Code that converts one of its addresses to a reference does so in its own
+//! unsafe block, and is responsible there for everything that the mapping's owner may do in the meantime.
 
 mod barrier;
 mod exit;

@@ -1,4 +1,4 @@
-//! Memory of this process that is locked in place.
+//! The source of page-locked memory of this process.
 
 mod registry;
 

@@ -1,12 +1,12 @@
-//! Pools: memory that is handed out and taken back many times before it goes back to the system.
+//! Pools: memory that is allocated and freed many times before it is returned to the system.
 //!
 //! ```text
-//!   thread's cache   the block of this size freed last           no lock, nothing shared     (cache.rs)
-//!   shelf            small blocks of one size                    a lock for each size        (shelf.rs)
-//!   engine           best fit, growth, moving pages              the pool's lock             (core.rs)
+//!   thread's cache   the block of this size that was freed last   no lock, nothing shared     (cache.rs)
+//!   shelf            small blocks of one size                     one lock for each size      (shelf.rs)
+//!   engine           best fit, growth, moving pages               the pool's lock             (core.rs)
 //! ```
 //!
-//! Blocks up to 64 KiB are cut from spans of one size each, larger ones come from the policy as they are.
+//! Blocks of up to 64 KiB are cut from spans that hold blocks of one size. Larger blocks are placed by the policy.
 
 mod account;
 #[cfg(any(feature = "allocator-api2", feature = "allocator-api2-02"))]

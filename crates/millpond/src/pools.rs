@@ -1,14 +1,14 @@
-//! Sets of pools: what a process, or a scope of it, draws from.
+//! Sets of pools: the pools from which a process, or a scope of it, allocates.
 //!
 //! ```text
-//!   alloc(n)   memory_stats()                      what acts on the set that holds here      (shorthand.rs)
-//!   pools()    this thread's innermost scope,      else the process's default                (scope.rs, default.rs)
-//!              as a thread remembers it                                           (here.rs)
-//!   Pools      a pool for each device and kind     made when first asked for                 (set.rs)
+//!   alloc(n)   memory_stats()                         functions that use the current set    (shorthand.rs)
+//!   pools()    the set of this thread's innermost scope, or the process's default set   (scope.rs, default.rs)
+//!              a thread caches the current host pool                                          (here.rs)
+//!   Pools      one pool for each device and kind, created when it is first requested           (set.rs)
 //! ```
 //!
-//! A lock of a set is held for a look and no longer: pools are made, changed, trimmed and closed outside it, so
-//! whoever is called on the way may ask the set for anything.
+//! A lock of a set is held only while the set is read or changed. Pools are created, changed, trimmed and closed outside it, so
+//! every callback may use the set.
 
 mod builder;
 mod default;
