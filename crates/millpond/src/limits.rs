@@ -1,8 +1,8 @@
-//! Limits for tests: the most memory that a piece of work may hold, leave behind, or ask for.
+//! Limits for tests: the maximum memory that a piece of work may hold, leak or allocate.
 //!
-//! What counts is what a *scope* does: the thread that enters it, and the threads that [join](ScopeHandle::join) it; in every
-//! pool of the process, of the host and of devices, or in those that are named. A block counts for the scope that it was
-//! allocated in, whoever frees it, and wherever. So tests that run beside each other do not disturb each other.
+//! A *scope* consists of the thread that enters it and the threads that [join](ScopeHandle::join) it. It counts their operations
+//! in all pools of host and device memory of the process, or in selected pools. A block counts for the scope in which it was
+//! allocated, regardless of the thread that frees it. So concurrent tests do not affect each other.
 //!
 //! ```
 //! use millpond::Pool;
@@ -26,7 +26,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! With the feature `derive` it is an attribute of a test:
+//! With the feature `derive`, limits can be written as an attribute of a test:
 //!
 #![cfg_attr(feature = "derive", doc = "```")]
 #![cfg_attr(not(feature = "derive"), doc = "```ignore")]
@@ -40,23 +40,23 @@
 //!
 //! # What is counted
 //!
-//! | limit | holds for |
+//! | limit | counts |
 //! |---|---|
-//! | [`peak`](Limits::peak) | bytes that are live at once |
+//! | [`peak`](Limits::peak) | bytes that are live at the same time |
 //! | [`total`](Limits::total) | bytes of all blocks together |
-//! | [`leaked`](Limits::leaked) | bytes that are live at the end: in all; [`leaked_at_one_place`](Limits::leaked_at_one_place): with one tag, from one place |
-//! | [`allocations`](Limits::allocations) | blocks that were allocated |
-//! | [`temporary`](Limits::temporary) | blocks that were freed as the very next thing that their thread did with memory |
+//! | [`leaked`](Limits::leaked) | bytes that are live at the end; [`leaked_at_one_place`](Limits::leaked_at_one_place): of one tag and one place |
+//! | [`allocations`](Limits::allocations) | allocated blocks |
+//! | [`temporary`](Limits::temporary) | blocks that were freed by the next memory operation of their thread |
 //!
-//! - Bytes are those of blocks, which are a little more than was asked for, as in every other report of live blocks. They follow
-//!   from the request alone, so that figures are the same on every run.
-//! - It takes the [account](crate::Pool::ledger) of live blocks: a pool that keeps none has one as long as there is a scope, of
-//!   stacks too where the feature `stacks` is there. An account of some blocks only is no base for limits
-//!   ([`LimitsError::Sampled`]). A scope's figures are wrong if the account is [replaced](crate::Pool::track) meanwhile.
-//! - Where the program's own allocator is a [`GlobalPool`](crate::GlobalPool), everything that the scope allocates counts.
-//! - Memory that comes from no pool ([`Unpooled`](crate::Unpooled), `GlobalPool`'s arena, what libraries take) does not.
-//! - A thread keeps no block longer for it. What a pool keeps for later is in nobody's hands, and does not count.
-//! - At most 1,024 scopes at once; 512 places are told apart in each, and what more there are is one sum.
+//! - Bytes are those of blocks, which are slightly larger than requested, as in all reports of live blocks. They depend only on
+//!   the request, so the figures are the same on every run.
+//! - The figures come from the [account](crate::Pool::ledger) of live blocks. A pool without an account has one as long as there is
+//!   a scope, with stacks if the feature `stacks` is enabled. An account that contains only some blocks cannot be used
+//!   ([`LimitsError::Sampled`]). A scope's figures are wrong if the account is [replaced](crate::Pool::track) in the meantime.
+//! - If the program's allocator is a [`GlobalPool`](crate::GlobalPool), all allocations of the scope count.
+//! - Memory outside pools does not count: [`Unpooled`](crate::Unpooled), `GlobalPool`'s arena, and memory that libraries allocate.
+//! - Threads do not hold blocks longer because of a scope. Free memory that a pool keeps for later does not count.
+//! - There are at most 1,023 scopes at one time. Each distinguishes 512 places, and the rest is one sum.
 
 mod error;
 mod scope;
@@ -75,25 +75,25 @@ use millpond_engine::ParseSizeError;
 use std::fmt;
 use std::sync::Arc;
 
-/// What is not to count as leaked.
+/// Selects the groups of blocks that do not count as leaked.
 type Filter = Arc<dyn Fn(&LeakGroup) -> bool + Send + Sync>;
 
-/// The most that a piece of work may do with memory. What is not limited is measured.
+/// Limits on the memory use of a piece of work. Quantities without a limit are only measured.
 #[derive(Clone, Default)]
 #[must_use = "limits are kept to where they are checked"]
 pub struct Limits {
     most: Most,
-    /// Those that count; none: all.
+    /// The ids of the pools that count. If it is empty, all pools count.
     pools: Vec<u64>,
     ignored: Vec<Filter>,
     warm_up: u32,
-    /// Beyond the first one.
+    /// The number of measured runs after the first one.
     more_runs: u32,
-    /// The first text that is no size.
+    /// The error of the first text that is not a size.
     wrong: Option<ParseSizeError>,
 }
 
-/// The limits themselves.
+/// The limits, or `None` for unlimited quantities.
 #[derive(Clone, Copy, Debug, Default)]
 struct Most {
     peak: Option<u64>,
@@ -105,64 +105,64 @@ struct Most {
 }
 
 impl Limits {
-    /// Without a limit.
+    /// Returns limits that limit nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The most bytes that may be live at once: a number, or a text as `"24 MiB"`.
+    /// Limits the bytes that are live at the same time, as a number or a text such as `"24 MiB"`.
     pub fn peak(mut self, bytes: impl Into<Size>) -> Self {
         self.most.peak = self.read(bytes.into());
         self
     }
 
-    /// The most bytes that all blocks together may have, live or not.
+    /// Limits the bytes of all blocks together, live or not.
     pub fn total(mut self, bytes: impl Into<Size>) -> Self {
         self.most.total = self.read(bytes.into());
         self
     }
 
-    /// The most bytes that may be live at the end. What the work answers is live then. Blocks that were
+    /// Limits the bytes that are live at the end. The work's return value is still live then. Blocks that were
     /// [leaked](crate::Buffer::leak) on purpose do not count.
     pub fn leaked(mut self, bytes: impl Into<Size>) -> Self {
         self.most.leaked = self.read(bytes.into());
         self
     }
 
-    /// The most bytes that may be live at the end of those that were allocated with one tag and one stack. Without the feature
-    /// `stacks` a tag is a place.
+    /// Limits the bytes that are live at the end and were allocated with one tag and one stack. Without the feature `stacks`,
+    /// blocks are only distinguished by their tags.
     pub fn leaked_at_one_place(mut self, bytes: impl Into<Size>) -> Self {
         self.most.leaked_at_one_place = self.read(bytes.into());
         self
     }
 
-    /// The most blocks that may be allocated.
+    /// Limits the number of allocated blocks.
     pub fn allocations(mut self, blocks: u64) -> Self {
         self.most.allocations = Some(blocks);
         self
     }
 
-    /// The most blocks that may be temporary: freed as the very next thing that their thread does with memory. Loops that
-    /// allocate what could be kept are found by them.
+    /// Limits the number of temporary blocks, which are freed by the next memory operation of their thread. They show loops that
+    /// allocate memory which could be reused.
     pub fn temporary(mut self, blocks: u64) -> Self {
         self.most.temporary = Some(blocks);
         self
     }
 
-    /// Only what happens in this pool counts, and in others that are named.
+    /// Counts only this pool, and other pools that are added.
     pub fn pool(mut self, pool: &Pool) -> Self {
         self.pools.push(pool.id());
         self
     }
 
-    /// The same of a pool of a device.
+    /// Counts only this pool of device memory, and other pools that are added.
     #[cfg(feature = "cuda")]
     pub fn device_pool(mut self, pool: &crate::gpu::DevicePool) -> Self {
         self.pools.push(pool.id());
         self
     }
 
-    /// Groups of blocks that are live at the end and do not count as leaked: those of which this is true.
+    /// Ignores leaks for which `holder` returns true: such groups of blocks do not count as leaked.
     ///
     /// ```
     /// use millpond::Tag;
@@ -182,14 +182,14 @@ impl Limits {
         self
     }
 
-    /// How often the work is done before anything is measured: for caches that fill once. What these runs leave behind is
-    /// told apart. Of [`check`](Self::check) and [`assert`](Self::assert).
+    /// Sets the number of runs before the measurement, for caches that fill once. Blocks that these runs leave are reported
+    /// separately. It applies to [`check`](Self::check), [`assert`](Self::assert) and [`assert_ok`](Self::assert_ok).
     pub fn warm_up(mut self, runs: u32) -> Self {
         self.warm_up = runs;
         self
     }
 
-    /// How often it is done and measured; once, where nothing is said. Each run has to keep to the limits.
+    /// Sets the number of measured runs. The default is 1. The limits apply to each run.
     pub fn runs(mut self, runs: u32) -> Self {
         self.more_runs = runs.saturating_sub(1);
         self
@@ -205,20 +205,20 @@ impl Limits {
         }
     }
 
-    /// Does the work, as often as was said, and answers what it came to. What it answers itself is dropped after each
-    /// run, and is still held when the run is measured.
+    /// Runs the work as often as configured and returns the measurements. The work's return value is still held when its run is
+    /// measured, and is dropped afterwards.
     ///
     /// # Errors
-    /// When a run does not keep to a limit, which ends it there: [`LimitsError::Exceeded`] says who holds what. When nothing can
-    /// be measured: before the work is done.
+    /// Returns [`LimitsError::Exceeded`], which lists the holders of memory, if a run exceeds a limit. No further run is made then.
+    /// Returns another error if the use cannot be measured, usually before the work runs.
     pub fn check<R>(&self, work: impl FnMut() -> R) -> Result<Measured, LimitsError> {
         self.run(work, |_| true).map(|(_, measured)| measured)
     }
 
-    /// The same for a test: answers what the last run did.
+    /// Runs the work in a test and returns the result of the last run.
     ///
     /// # Panics
-    /// Where [`check`](Self::check) answers an error, with its text.
+    /// Panics with the error's text if [`check`](Self::check) would return an error.
     #[track_caller]
     pub fn assert<R>(&self, work: impl FnMut() -> R) -> R {
         match self.run(work, |_| true) {
@@ -227,13 +227,13 @@ impl Limits {
         }
     }
 
-    /// The same of work that can fail. Where it does, that is the answer, and nothing is said of limits.
+    /// Runs work that can fail in a test, and returns the result of the last run. After a failed run no limits are checked.
     ///
     /// # Errors
-    /// The first of the work.
+    /// Returns the first error of the work.
     ///
     /// # Panics
-    /// Where [`check`](Self::check) answers an error, with its text.
+    /// Panics with the error's text if [`check`](Self::check) would return an error.
     #[track_caller]
     pub fn assert_ok<R, E>(&self, work: impl FnMut() -> Result<R, E>) -> Result<R, E> {
         match self.run(work, Result::is_ok) {
@@ -242,7 +242,7 @@ impl Limits {
         }
     }
 
-    /// As [`assert`](Self::assert), of work that is done once, and of which `passes` says whether it counts.
+    /// Like [`assert`](Self::assert), for work that runs once. The limits are checked only if `passes` returns true for its result.
     #[cfg(feature = "derive")]
     #[doc(hidden)]
     #[track_caller]
@@ -260,7 +260,7 @@ impl Limits {
         answer
     }
 
-    /// Runs until an answer says that it is of no use to go on.
+    /// Runs the work as often as configured, or until `go_on` returns false for a result.
     fn run<R>(
         &self,
         mut work: impl FnMut() -> R,
@@ -301,7 +301,7 @@ impl Limits {
         }
     }
 
-    /// Holds against the limits what one run came to.
+    /// Compares the use of one run with the limits.
     fn judge(&self, usage: Usage) -> Result<Usage, Box<LimitsExceeded>> {
         let exceeded = self.exceeded(&usage);
         if exceeded.is_empty() {
@@ -339,7 +339,7 @@ impl Limits {
             .collect()
     }
 
-    /// Whether a group of live blocks does not count.
+    /// Returns whether a group of live blocks does not count.
     fn ignores(&self, group: &LeakGroup) -> bool {
         self.ignored.iter().any(|ignores| ignores(group))
     }
@@ -357,7 +357,7 @@ impl fmt::Debug for Limits {
     }
 }
 
-/// Leaves out what is ignored.
+/// Removes the ignored groups from a report.
 fn counted(limits: &Limits, report: LeakReport) -> LeakReport {
     if limits.ignored.is_empty() {
         return report;

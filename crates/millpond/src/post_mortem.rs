@@ -1,17 +1,18 @@
-//! Why memory ran out: the request, what refused it, who holds what, and the least that would have to go.
+//! The post-mortem of an out-of-memory error: the request, the limit that refused it, the holders of memory, and the smallest set
+//! of blocks that would have to be freed.
 //!
-//! A post-mortem is made when memory has just run out, maybe in the allocator that the whole program uses. So it is
-//! a value of fixed size, with texts and lists that have a fixed capacity, and so is the [`Survey`] that gathers it,
-//! which lives on the stack. An arena made in advance would hold no more and would be one more thing to lock; lists
-//! that grow would ask the very pool that failed. What does not fit is added up under "more".
+//! A post-mortem is created when memory has just run out, possibly in the program's global allocator. So it is a value of fixed
+//! size, whose texts and lists have a fixed capacity. The [`Survey`] that collects its data has a fixed size as well and lives on
+//! the stack. An arena that is allocated in advance would hold no more data and would need another lock. Growing lists would
+//! allocate from the pool that has just failed. Entries that do not fit are added up under "more".
 //!
 //! ```text
-//!   text      words of limited length
-//!   top       the largest few, and the sum of the rest
-//!   holders   bytes by tag, with a table of limited size
-//!   heaviest  the fewest blocks that free so much
-//!   window    the cheapest place for a hole
-//!   survey    gathers all of that                     what a pool's lister fills in
+//!   text      texts of limited length
+//!   top       the largest entries, and the sum of the rest
+//!   holders   bytes by tag, in a table of fixed size
+//!   heaviest  the fewest blocks that free a number of bytes
+//!   window    the cheapest range for a hole
+//!   survey    collects all of this from a pool's lister
 //! ```
 
 mod figures;

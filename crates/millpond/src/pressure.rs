@@ -1,25 +1,25 @@
-//! How scarce memory is for this process, by what the system says: to ask, or to be called.
+//! Memory pressure: how scarce memory is for this process according to the system, on request or by a callback.
 //!
-//! [`pressure`] reads every limit that the process is under (its cgroups up to the highest that can be seen, its
-//! own resource limits, the machine) and how long tasks waited for memory lately, and answers a [`Pressure`]: the
-//! limit that *binds*, which is the one with the fewest bytes left, and a [`Level`]. What could not be read is
-//! told with the reason, and the rest counts without it. [`Watch`] asks again and again from a thread of its own
-//! and calls when the level changes, so that pools can give back what they cache before the system kills.
+//! [`pressure`] reads every limit that applies to the process (its cgroups up to the highest visible one, its own
+//! resource limits, the machine), and how long tasks recently waited for memory. It returns a [`Pressure`]: the limit
+//! that *binds*, which is the one with the fewest bytes left, and a [`Level`]. Values that cannot be read are reported
+//! with the reason, and the level is computed without them. A [`Watch`] reads the pressure regularly on its own thread
+//! and runs callbacks when the level changes, so that pools can free their caches before the system kills the process.
 //!
-//! The level is the highest that any of these gives:
+//! The level is the highest of these:
 //!
-//! - *A limit*: how much of it is used, less what the system takes back by itself. File pages count against a
-//!   cgroup and go when memory is needed, so a program that reads a large file is not short of memory. At
-//!   `memory.high` nothing is refused, so it gives no more than [`Level::High`]. Swap space is told and never
-//!   counted as available: whoever asks wants to stay out of it.
-//! - *Stalls* of the process's own cgroup. Where there are none to be had, those of the machine count instead,
-//!   up to [`Level::High`]: they may be a neighbour's who has met a limit of its own.
+//! - *A limit*: the used share, without the memory that the system reclaims by itself. File pages count against a
+//!   cgroup and are dropped when memory is needed, so a program that reads a large file is not short of memory. The
+//!   limit `memory.high` refuses nothing, so it raises the level at most to [`Level::High`]. Swap space is reported but
+//!   never counted as available, because callers want to avoid swapping.
+//! - *Stalls* of the process's own cgroup. If they cannot be read, the machine's stalls count instead, up to
+//!   [`Level::High`], because another process that has reached its own limit may cause them.
 //!
-//! A CUDA device's memory is another matter than the process's: [`Pressure::devices`] has what is used of each device that this
-//! process has opened, and a level for it, and a watch calls of its changes apart ([`DeviceChange`]).
+//! The memory of CUDA devices is separate. [`Pressure::devices`] contains the used bytes and a level for each device that this
+//! process has opened, and a watch reports its changes separately ([`DeviceChange`]).
 //!
-//! Nothing here panics, whatever the files say. Reading takes no locks and allocates nothing but the answer: some
-//! paths and small lists whose lengths are bounded.
+//! Nothing here panics, whatever the files contain. Reading takes no locks and allocates only the result, which consists
+//! of some paths and of small lists of bounded length.
 //!
 //! ```
 //! use millpond::pressure::Level;
@@ -32,7 +32,7 @@
 //!     println!("not read: {} ({:?})", missing.path.display(), missing.why);
 //! }
 //! if now.level() >= Level::High {
-//!     // give back what is cached
+//!     // free caches
 //! }
 //! ```
 

@@ -1,4 +1,4 @@
-//! What a piece of work does to pools: their accounts before and after it, and the difference.
+//! The effect of a piece of work on pools: their accounts before and after it, and the difference.
 
 use crate::device::Device;
 use crate::pool::Pool;

@@ -1,7 +1,7 @@
-//! The profiler: what all threads do with memory between two moments, in the process that does it.
+//! The profiler, which measures in the running process what all threads do with memory between two moments.
 //!
-//! It is a scope of every thread, as [`limits`](mod@crate::limits) has one of some: figures by tag and place with an exact peak,
-//! over the accounts of live blocks, which pools keep for it as long as it is on.
+//! It is a scope of all threads, while a scope of [`limits`](mod@crate::limits) has some threads. It computes figures by tag and
+//! place, with an exact peak, from the accounts of live blocks, which pools keep for the profiler while it is on.
 
 mod report;
 

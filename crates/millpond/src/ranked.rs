@@ -1,16 +1,15 @@
-//! Locks that have a place in one order.
+//! Locks with a rank in one global order.
 //!
-//! Threads that take the same two locks in different orders wait for each other for ever, sooner or later; and a fork takes
-//! them all. So there is one order, [`Rank`]. In debug builds, a thread that asks for a lock which does not come after all
-//! locks that it holds panics at once, even if no other thread is involved. So every test that runs this code finds the
-//! mistake. A thread that asks for a lock that it already holds also panics, even during a fork. In release builds, a
-//! [`Ranked`] is only a mutex.
+//! Threads that take the same two locks in different orders will eventually deadlock, and a fork takes all locks. So there is one
+//! order, [`Rank`]. In debug builds, a thread that requests a lock which does not come after all locks that it holds panics at
+//! once, even if no other thread is involved. So every test that runs this code finds the mistake. A thread that requests a lock
+//! that it already holds also panics, even during a fork. In release builds, a [`Ranked`] is only a mutex.
 //!
-//! Two pools' locks are not held against each other: a source of one may draw on another, and whoever sums up or forks goes
-//! through all of them.
+//! The locks of two pools are not ordered, because the source of one pool may allocate from another, and because sums and forks go
+//! through all pools.
 //!
-//! How many locks of each rank a thread holds is in cells without a destructor; who holds a pool's is written at the pool. So
-//! it works inside the program's allocator and at a thread's very end.
+//! The number of locks of each rank that a thread holds is in cells without a destructor. The holder of a pool's lock is stored in
+//! the pool. So the checks work inside the program's allocator and at the very end of a thread.
 
 #[cfg(test)]
 mod tests;

@@ -1,15 +1,15 @@
-//! Recordings: what happens to the memory of every pool, written to a file while the program runs.
+//! Recordings: files to which all events of every pool are written while the program runs.
 //!
 //! ```text
-//!   scribe    the thread that writes: all threads' events in one order
+//!   scribe    the writing thread, which puts the events of all threads into one order
 //!   file      creates the files: replaces older recordings and empty files, and no other files
-//!   snapshot  one moment in a file of its own: when somebody asks, and when memory has run out
+//!   snapshot  one moment in its own file: on request, and when memory has run out
 //!   book      serial numbers, frees with the facts of their allocations, definitions, keyframes
 //! ```
 //!
-//! The file is [`millpond_trace::recording`]'s. Exact sums are in it beside the events, from the pools' own accounts, so that an event
-//! that was lost costs detail and never a total. While there is no recording pools pay nothing beyond the one load that tells
-//! them whether anybody watches.
+//! The format is that of [`millpond_trace::recording`]. A file also contains exact sums from the pools' own accounts, so a lost
+//! event costs detail but does not change the totals. While there is no recording, pools pay only the load that shows whether they
+//! have observers.
 
 mod book;
 mod file;

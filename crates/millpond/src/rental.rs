@@ -1,7 +1,7 @@
-//! Rental: buffers of at least a length, for a while.
+//! Rental: temporary use of buffers with at least the requested length.
 //!
-//! Lengths come in classes, so that what one renter gives back serves the next who asks for something near it. Classes
-//! are powers of two from 1 KiB to 1 MiB of bytes; beyond, whole MiB, which are never kept.
+//! Lengths are rounded up to classes, so that a returned buffer fits the next request of a similar length. The classes are powers
+//! of two from 1 KiB to 1 MiB. Longer buffers have whole MiB and are never kept.
 
 pub(crate) mod shelves;
 #[cfg(test)]

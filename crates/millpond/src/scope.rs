@@ -1,7 +1,7 @@
-//! Which scope this thread is in, and what it allocated last.
+//! The scope of this thread, and its last allocation.
 //!
-//! Plain cells without a destructor and without a first use, as those of `thread.rs`: an allocator may read them at any
-//! moment of a thread's life.
+//! Both are plain cells without a destructor and without lazy initialisation, like those in `thread.rs`, so an allocator may read
+//! them at any moment of a thread's life.
 
 use std::cell::Cell;
 use std::marker::PhantomData;

@@ -1,13 +1,13 @@
-//! Structures of arrays: what `#[derive(Soa)]` makes for a structure is made of these.
+//! The parts of which the structures of arrays of `#[derive(Soa)]` are made.
 //!
 //! ```text
-//!   layout   what an array of the structure loses, as a value and a table
-//!   column   what is done with the buffer of one field
-//!   device   the same in the memory of a device, as arguments of kernels
-//!   chunks   parts of slices, one after the other
+//!   layout   the padding in an array of the structure, as a value and a table
+//!   column   the operations on the buffer of one field
+//!   device   structures of arrays on a device, as arguments of kernels
+//!   chunks   iterators over parts of slices
 //! ```
 //!
-//! The derive is in `millpond-derive`. Nothing here knows an element's fields: what it makes has them by name.
+//! The derive is in `millpond-derive`. This module does not know the fields. The generated code refers to them by name.
 
 mod chunks;
 mod column;

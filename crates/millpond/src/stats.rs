@@ -1,4 +1,4 @@
-//! The account of a pool, as its users read it.
+//! The statistics of a pool.
 
 use millpond_engine::{Gauge, display_size};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Storage: owned memory for elements whose type is known only when the program runs.
+//! Storage: owned memory for elements whose type is known only at run time.
 
 #[cfg(test)]
 mod tests;

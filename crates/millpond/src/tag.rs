@@ -1,11 +1,11 @@
-//! Tags: what memory is for, in a word.
+//! Tags: short names for the purpose of memory.
 //!
-//! A tag is a number, and its name is kept for the life of the process. Each thread has one tag at a time, the
-//! innermost scope's: a block belongs to one tag, so that bytes by tag add up to all bytes. Whoever wants a path puts it
-//! into the name.
+//! A tag is a number, and its name is kept for the life of the process. Each thread has one tag at a time, that of the innermost
+//! scope. A block has exactly one tag, so that the bytes of all tags add up to the bytes of all blocks. Hierarchies can be
+//! expressed as paths in the names.
 //!
 //! ```text
-//!   names     what each number is called: written once, read without a lock
+//!   names     the name of each number: written once, read without a lock
 //!   current   this thread's tag: a cell, read with one load
 //! ```
 

@@ -1,14 +1,14 @@
-//! Tallies: what threads do with memory, added up for whoever asked. The scopes of [`limits`](mod@crate::limits) and the
+//! Tallies: sums of the memory operations of a set of threads. The scopes of [`limits`](mod@crate::limits) and the
 //! [profiler](crate::profiler) are tallies.
 //!
 //! ```text
-//!   scopes    the scopes there are, and which of them a block counts for
-//!   sites     the figures of one scope, by tag and stack, and what they were at its peak
+//!   scopes    the existing scopes, and the scopes for which a block counts
+//!   sites     the figures of one scope, by tag and stack, now and at its peak
 //! ```
 //!
-//! It is no account of its own: the account of live blocks has, with each block, the scope that its thread was in. So who
-//! frees a block, and where, makes no difference. While there is no scope it costs a watched allocation two loads, and a
-//! pool that nobody watches nothing.
+//! A tally has no account of its own. The account of live blocks stores for each block the scope of its allocating thread, so it
+//! makes no difference which thread frees the block. While there is no scope, an observed allocation pays two loads, and a pool
+//! without observers pays nothing.
 
 mod scopes;
 mod sites;

@@ -1,36 +1,36 @@
-//! Tensors: numbers in any shape over a storage, and views of them that share it.
+//! Tensors: numbers in any shape over a storage, and views that share the storage.
 //!
 //! ```text
-//!   layout       sizes, strides and offsets: integers only
-//!   view         views that borrow: to read, to write
-//!   views        from one view to another: part, order, shape
-//!   batches      a large tensor piece by piece
-//!   make, empty  how tensors come to be
-//!   copy         copies, and what is shared instead
+//!   layout       sizes, strides and offsets, as integers
+//!   view         borrowed views, shared and mutable
+//!   views        views of views: part, order, shape
+//!   batches      iterators over a large tensor
+//!   make, empty  constructors
+//!   copy         copies, and views in place of copies
 //!   scalar       single numbers
-//!   number       what operations ask of elements
-//!   walk         the rows of several layouts at once
+//!   number       the operations on elements
+//!   walk         iterates over the rows of several layouts
 //!   operand      tensors and numbers as operands
-//!   arithmetic   element by element: new, in place, into an output
-//!   elementwise  what that is made of
-//!   kernel       loops over slices, by what vectors the processor has
-//!   threads      when several threads work on one operation, and on which parts
-//!   map          a caller's function on elements, chunks and batches, on several threads
-//!   cast         elements as another type
+//!   arithmetic   element-wise arithmetic: new, in place, into an output
+//!   elementwise  the implementation of arithmetic
+//!   kernel       loops over slices, compiled for the processor's vector instructions
+//!   threads      splits an operation between threads
+//!   map          functions of the caller on elements, chunks and batches, on several threads
+//!   cast         conversions between element types
 //!   reduce       sums and products of vectors
-//!   matmul       products of matrices, and of many at once
-//!   display      for people
-//!   arrays       exchange with arrays of ndarray's, which borrow
+//!   matmul       products of matrices and of batches of matrices
+//!   display      text for people
+//!   arrays       conversions from and to `ndarray`
 //!   dlpack       exchange with other libraries in the process, by DLPack
-//!   serial       written and read
+//!   serial       serde
 //!   device       tensors on CUDA devices
 //! ```
 //!
-//! A [`Tensor`] is a storage that is counted and a [`Layout`](layout::Layout), which says where the elements of this view
-//! lie in it. Both are values: a view is a count and a few numbers, and no allocator is called for it. Elements are
-//! reached through slices of the storage, so nothing here needs unsafe code but the call of a library that multiplies
-//! matrices (`matmul/gemm.rs`), the step into functions that are compiled for a processor's wider vectors (`kernel.rs`), the
-//! pointers of DLPack, and kernels on devices (`device/launch.rs`, `device/storage.rs`).
+//! A [`Tensor`] consists of a reference-counted storage and a [`Layout`](layout::Layout), which contains the positions of its
+//! elements in the storage. Creating a view increments a count and copies a few numbers, and calls no allocator. Elements are
+//! accessed through slices of the storage. So unsafe code is only needed for the call of a library that multiplies matrices
+//! (`matmul/gemm.rs`), for calls of functions that are compiled for wider vectors (`kernel.rs`), for the pointers of DLPack, and
+//! for kernels on devices (`device/launch.rs`, `device/storage.rs`).
 
 #[forbid(unsafe_code)]
 mod arithmetic;

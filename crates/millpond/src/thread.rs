@@ -1,7 +1,7 @@
-//! What a thread knows about itself while memory is counted: its number, and whether it is inside our own code.
+//! A thread's number, and flags for code of this library that it is running.
 //!
-//! Both are plain cells without a destructor and without a first use, so they can be read by an allocator at any
-//! moment of a thread's life.
+//! Both are plain cells without a destructor and without lazy initialisation, so an allocator can read them at any moment of a
+//! thread's life.
 
 use std::cell::Cell;
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! How many threads one operation uses. With the feature `rayon` there may be several, without it there is one.
+//! The number of threads of one operation: one or more with the feature `rayon`, and one without it.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
-//! The time of an event: cheap to take, and comparable within the process.
+//! The times of events, which are cheap to read and comparable within the process.
 //!
-//! With the feature `quanta` (on by default) it is read from the processor's counter, in less than half the time that
-//! the system's clock takes. The first look sets the clock up, which takes about a millisecond.
+//! With the feature `quanta`, which is on by default, the time is read from the processor's counter. This takes less than half as
+//! long as reading the system's clock. The first read initialises the clock, which takes about a millisecond.
 
 use crate::fork::Participant;
 use crate::ranked::{Locked, Rank, Ranked, might_take};

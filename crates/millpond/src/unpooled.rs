@@ -1,4 +1,4 @@
-//! A source used without a pool.
+//! Sources that are used without a pool.
 
 #[cfg(test)]
 pub(crate) mod fake;

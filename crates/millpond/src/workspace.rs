@@ -1,11 +1,11 @@
-//! Workspaces: memory taken once, for work that repeats.
+//! Workspaces: memory that is allocated once, for repeated work.
 //!
 //! ```text
-//!   named     buffers and tensors that are there from the beginning to the end
-//!   arena     room for temporaries, which end with the scope they were made in
-//!   scratch   a scope's hold on the arena
-//!   by_name   how the named ones are found
-//!   device    the same on a device
+//!   named     buffers and tensors that exist as long as the workspace
+//!   arena     memory for temporaries, which end with their scope
+//!   scratch   a scope's access to the arena
+//!   by_name   finds named buffers and tensors
+//!   device    workspaces on a device
 //! ```
 
 mod arena;
@@ -88,8 +88,8 @@ impl WorkspaceStats {
 /// assert_eq!(pool.stats().allocations, 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
 /// Tensors can also be named or temporary:
-/// Tensors are there by name too, and as temporaries:
 ///
 /// ```
 /// use millpond::{DType, Pool, Workspace};
@@ -113,8 +113,8 @@ impl WorkspaceStats {
 /// assert_eq!(pool.stats().allocations, 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
 /// A temporary cannot leave its scope:
-/// Nothing made in a scope leaves it:
 ///
 /// ```compile_fail
 /// # let pool = millpond::Pool::host().unwrap();
