@@ -31,7 +31,7 @@ use crate::pool::Pool;
 use crate::pools::with_host;
 use thiserror::Error;
 
-/// A structure that has a structure of arrays, by `#[derive(Soa)]`, which says what it makes.
+/// A structure for which `#[derive(Soa)]` generates a structure of arrays. The derive's documentation lists the generated items.
 ///
 /// ```
 /// use millpond::Soa;
@@ -46,7 +46,7 @@ use thiserror::Error;
 /// assert_eq!(layout.fields[1].padding, 3);
 /// println!("{}", Reading::layout_report());
 ///
-/// // Code that is for any such structure names the arrays by the trait.
+/// // Generic code refers to the structure of arrays by the trait.
 /// fn none<T: Soa<Vec: TryFrom<Vec<T>>>>() -> Option<T::Vec> {
 ///     T::Vec::try_from(Vec::new()).ok()
 /// }
@@ -56,35 +56,35 @@ pub trait Soa: Sized {
     /// The structure of arrays.
     type Vec;
 
-    /// How the compiler lays the structure out, and what is lost by it.
+    /// The compiler's layout of the structure, with its padding.
     const LAYOUT: SoaLayout;
 
-    /// The name of each field and its bytes, in the order in which the structure has them.
+    /// Returns the name of each field and its bytes, in the order of declaration.
     #[doc(hidden)]
     fn columns(arrays: &Self::Vec) -> impl Iterator<Item = (&'static str, &[u8])>;
 
-    /// The same, to be written.
+    /// Like [`columns`](Self::columns), for writing.
     #[doc(hidden)]
     fn columns_mut(arrays: &mut Self::Vec) -> impl Iterator<Item = (&'static str, &mut [u8])>;
 
-    /// The layout, to be printed: a line for each field and each gap, and the bytes lost.
+    /// Returns the layout for printing. It has a line for each field and each gap, and the number of bytes lost.
     #[must_use]
     fn layout_report() -> SoaLayout {
         Self::LAYOUT
     }
 }
 
-/// There is no such element.
+/// The error of an index outside the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("element {index} of {len}")]
 pub struct SoaIndexError {
-    /// The place asked for.
+    /// The requested index.
     pub index: usize,
-    /// Elements there are.
+    /// The number of elements.
     pub len: usize,
 }
 
-/// Draws from the host's pool that holds here.
+/// Calls `work` with the current host pool.
 #[doc(hidden)]
 pub fn here<R>(work: impl FnOnce(&Pool) -> Result<R, AllocError>) -> Result<R, AllocError> {
     with_host(work).unwrap_or_else(|error| Err(AllocError::Pool(Box::new(error))))

@@ -1,20 +1,20 @@
-//! Parts of slices, one after the other.
+//! An iterator over parts of slices.
 
 use std::iter::FusedIterator;
 
-/// Slices that can be split, all at the same place.
+/// Slices that can be split at the same index.
 pub trait Split: Default {
-    /// Elements of the shortest.
+    /// Returns the number of elements of the shortest slice.
     fn elements(&self) -> usize;
 
-    /// Those before a place, and those from there on; all of them before it where there are fewer.
+    /// Splits the elements before index `mid`. If there are fewer elements, all of them are in the first part.
     #[must_use]
     fn split(self, mid: usize) -> (Self, Self);
 }
 
-/// A slice that is split as it may be used, read or written. The place is inside.
+/// A shared or mutable slice that can be split into slices of the same kind.
 pub trait Cut: Sized {
-    /// What is before the place, and what from there on.
+    /// Splits the elements before index `mid`. If there are fewer elements, all of them are in the first part.
     #[must_use]
     fn cut(self, mid: usize) -> (Self, Self);
 }
@@ -33,9 +33,11 @@ impl<T> Cut for &mut [T] {
     }
 }
 
-/// Parts of the slices of a structure of arrays, of so many elements each; the last may have fewer.
+/// An iterator over parts of the slices of a structure of arrays. All parts have the same number of elements, except that the last
+/// may have fewer.
 ///
-/// What [`derive(Soa)`](derive@crate::Soa) makes has `chunks` and `chunks_mut`, whose parts may go to threads.
+/// Types that [`derive(Soa)`](derive@crate::Soa) generates have the methods `chunks` and `chunks_mut`. The parts can be sent to
+/// threads.
 ///
 /// ```
 /// use millpond::Soa;
@@ -58,11 +60,11 @@ impl<T> Cut for &mut [T] {
 #[must_use]
 pub struct SoaChunks<S> {
     rest: S,
-    /// Elements of a part. Invariant: not 0.
+    /// The number of elements of a part. Invariant: not 0.
     len: usize,
 }
 
-/// Parts of `len` elements, or of one where that is 0.
+/// Returns an iterator over parts of `len` elements. A length of 0 means 1.
 pub fn chunks<S: Split>(slices: S, len: usize) -> SoaChunks<S> {
     SoaChunks {
         rest: slices,

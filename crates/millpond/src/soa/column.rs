@@ -1,48 +1,48 @@
-//! What is done with the buffer of one field.
+//! The operations on the buffer of one field.
 
 use crate::buffer::Buffer;
 use crate::error::AllocError;
 use crate::pool::Pool;
 use bytemuck::Pod;
 
-/// A buffer's own methods, as those of a trait: where a field is no plain data, all that the derive wrote lacks one and the
-/// same, and the compiler does not say it once for each call.
+/// The methods of a buffer as a trait. If a field is not plain data, all generated code lacks the same bound, so the compiler
+/// reports one error and not one for each call.
 pub trait Column: Sized {
-    /// What the field is.
+    /// The type of the field.
     type Item;
 
-    /// As [`Pool::alloc_zeroed_aligned`], of no elements.
+    /// Like [`Pool::alloc_zeroed_aligned`], without elements.
     fn empty(pool: &Pool, align: usize) -> Result<Self, AllocError>;
-    /// As [`Buffer::try_clone`].
+    /// Like [`Buffer::try_clone`].
     fn try_clone(&self) -> Result<Self, AllocError>;
-    /// As [`Buffer::try_reserve`].
+    /// Like [`Buffer::try_reserve`].
     fn try_reserve(&mut self, additional: usize) -> Result<(), AllocError>;
-    /// As [`Buffer::try_reserve_exact`].
+    /// Like [`Buffer::try_reserve_exact`].
     fn try_reserve_exact(&mut self, len: usize) -> Result<(), AllocError>;
-    /// As [`Buffer::extend_within_capacity`], where there is room for all.
+    /// Like [`Buffer::extend_within_capacity`]. The caller has reserved capacity for all values.
     fn extend(&mut self, values: impl IntoIterator<Item = Self::Item>);
-    /// As [`Buffer::pop`].
+    /// Like [`Buffer::pop`].
     fn pop(&mut self) -> Option<Self::Item>;
-    /// As [`Buffer::swap_remove`].
+    /// Like [`Buffer::swap_remove`].
     fn swap_remove(&mut self, index: usize) -> Option<Self::Item>;
-    /// As [`Buffer::truncate`].
+    /// Like [`Buffer::truncate`].
     fn truncate(&mut self, len: usize);
-    /// As [`Buffer::capacity`].
+    /// Like [`Buffer::capacity`].
     #[must_use]
     fn capacity(&self) -> usize;
-    /// The elements.
+    /// Returns the elements.
     #[must_use]
     fn slice(&self) -> &[Self::Item];
-    /// The elements, to be written.
+    /// Returns the elements for writing.
     #[must_use]
     fn slice_mut(&mut self) -> &mut [Self::Item];
-    /// Their bytes.
+    /// Returns the bytes of the elements.
     #[must_use]
     fn bytes(&self) -> &[u8];
-    /// Their bytes, to be written.
+    /// Returns the bytes of the elements for writing.
     #[must_use]
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// A copy of one of them.
+    /// Returns a copy of an element.
     #[must_use]
     fn copy(item: &Self::Item) -> Self::Item;
 }

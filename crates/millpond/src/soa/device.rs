@@ -8,13 +8,13 @@ use crate::tensor::TensorError;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// What each field's address is a multiple of, as that of a buffer is.
+/// The alignment of each field's elements, the same as that of a buffer.
 const ALIGN: usize = 256;
 
-/// A structure of arrays in a device's memory: one block, in which each field's elements follow one another.
+/// A structure of arrays in a device's memory. It is one block, in which the elements of each field are contiguous.
 ///
-/// As an argument of a launch it is a parameter for each field, in the order in which the structure has them: the address of the
-/// field's elements. So neighbouring threads read neighbouring bytes, and of the fields that a kernel does not look at none are read.
+/// As an argument of a launch it passes one parameter for each field, in the order of declaration: the address of the field's
+/// elements. So neighbouring threads access neighbouring bytes, and fields that a kernel does not use are not read.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaModule, CudaStream, DevicePool, DeviceSoa};
@@ -40,12 +40,12 @@ const ALIGN: usize = 256;
 pub struct DeviceSoa<T: Soa> {
     bytes: DeviceBuffer<u8>,
     len: usize,
-    /// They lie in the block, apart from each other, in the order in which the structure has them.
+    /// The fields' ranges in the block, which do not overlap, in the order of declaration.
     fields: Vec<Place>,
     of: PhantomData<fn() -> T>,
 }
 
-/// Where a field's elements lie: bytes from the beginning of the block, and how many.
+/// The range of a field's elements: its offset from the beginning of the block, and its bytes.
 #[derive(Clone, Copy)]
 struct Place {
     name: &'static str,
@@ -54,10 +54,10 @@ struct Place {
 }
 
 impl<T: Soa> DeviceSoa<T> {
-    /// Arrays copied from the host; they are there when this returns.
+    /// Allocates arrays on the device, copies the elements from the host, and waits for the copy.
     ///
     /// # Errors
-    /// When there is no memory for them, and what the driver says.
+    /// Returns an error if memory cannot be allocated, or if the driver reports one.
     pub fn from_arrays(pool: &DevicePool, arrays: &T::Vec, stream: &CudaStream) -> Result<Self, TensorError> {
         let mut end = 0_usize;
         let mut len = 0;
@@ -84,25 +84,25 @@ impl<T: Soa> DeviceSoa<T> {
         Ok(soa)
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The stream that work on it is put on.
+    /// Returns the stream on which work on the arrays is queued.
     #[must_use]
     pub fn stream(&self) -> &CudaStream {
         self.bytes.stream()
     }
 
-    /// One field, as an argument to read; none where there is no such.
+    /// Returns one field as a read-only argument, or `None` if there is no such field.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<DeviceField<'_>> {
         let place = self.fields.iter().find(|field| field.name == name)?;
@@ -113,10 +113,10 @@ impl<T: Soa> DeviceSoa<T> {
         })
     }
 
-    /// Copies all fields from the host, as many elements as there are here, and waits until they are there.
+    /// Copies all fields from the host and waits for the copy.
     ///
     /// # Errors
-    /// Where there are not as many, and what the driver says.
+    /// Returns an error if the number of elements differs, or if the driver reports one.
     pub fn copy_from_host(&mut self, arrays: &T::Vec) -> Result<(), CudaError> {
         self.expect(T::columns(arrays).map(|(_, bytes)| bytes.len()))?;
         for (place, (_, bytes)) in self.fields.iter().zip(T::columns(arrays)) {
@@ -129,10 +129,10 @@ impl<T: Soa> DeviceSoa<T> {
         Ok(())
     }
 
-    /// Copies all fields to the host, to as many elements as there are here, and waits for them.
+    /// Copies all fields to the host and waits for the copy.
     ///
     /// # Errors
-    /// Where there are not as many, and what the driver says.
+    /// Returns an error if the number of elements differs, or if the driver reports one.
     pub fn copy_to_host(&self, arrays: &mut T::Vec) -> Result<(), CudaError> {
         self.expect(T::columns(arrays).map(|(_, bytes)| bytes.len()))?;
         for (place, (_, bytes)) in self.fields.iter().zip(T::columns_mut(arrays)) {
@@ -151,7 +151,7 @@ impl<T: Soa> DeviceSoa<T> {
         }
     }
 
-    /// Refuses other lengths than the fields have here.
+    /// Returns an error if the bytes of a field differ from those on the device.
     fn expect(&self, found: impl Iterator<Item = usize>) -> Result<(), CudaError> {
         for (place, found) in self.fields.iter().zip(found) {
             if place.bytes != found {
@@ -172,7 +172,7 @@ impl<T: Soa> DeviceSoa<T> {
     }
 }
 
-/// Each field is a parameter, in the order in which the structure has them.
+/// Each field is a read-only parameter, in the order of declaration.
 impl<'a, T: Soa> KernelArg<'a> for &'a DeviceSoa<T> {}
 
 impl<'a, T: Soa> sealed::Arg<'a> for &'a DeviceSoa<T> {
@@ -181,7 +181,7 @@ impl<'a, T: Soa> sealed::Arg<'a> for &'a DeviceSoa<T> {
     }
 }
 
-/// The same, of which the kernel may write any.
+/// Each field is a parameter that the kernel may write, in the order of declaration.
 impl<'a, T: Soa> KernelArgMut<'a> for &'a mut DeviceSoa<T> {}
 
 impl<'a, T: Soa> sealed::ArgMut<'a> for &'a mut DeviceSoa<T> {
@@ -209,19 +209,19 @@ pub struct DeviceField<'a> {
 }
 
 impl DeviceField<'_> {
-    /// The address of its first element; 0 where there are none.
+    /// Returns the address of the first element, or 0 if there are no elements.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

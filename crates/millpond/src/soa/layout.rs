@@ -1,8 +1,8 @@
-//! What an array of the structure loses, as a value and a table.
+//! The padding in an array of the structure, as a value and a table.
 
 use std::fmt;
 
-/// How a structure lies in memory, and what an array of it loses beside a structure of arrays.
+/// The memory layout of a structure, and the bytes that an array of it wastes compared with a structure of arrays.
 ///
 /// ```
 /// use millpond::Soa;
@@ -28,27 +28,27 @@ use std::fmt;
 pub struct SoaLayout {
     /// The structure's name.
     pub name: &'static str,
-    /// Bytes of an element in an array of structures.
+    /// The bytes of an element in an array of structures.
     pub bytes: usize,
-    /// What the address of such an element is a multiple of.
+    /// The alignment of such an element.
     pub align: usize,
-    /// The fields, in the order in which they lie.
+    /// The fields in the order of their offsets.
     pub fields: &'static [SoaField],
 }
 
-/// One field of it.
+/// One field of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SoaField {
-    /// Its name.
+    /// The field's name.
     pub name: &'static str,
-    /// Bytes from the beginning of the structure.
+    /// The offset from the beginning of the structure, in bytes.
     pub offset: usize,
-    /// Bytes of it.
+    /// The bytes of the field.
     pub bytes: usize,
-    /// What its address is a multiple of.
+    /// The alignment of the field.
     pub align: usize,
-    /// Bytes between its end and the next field, or the structure's end: they hold nothing.
+    /// The unused bytes between the field's end and the next field or the structure's end.
     pub padding: usize,
 }
 
@@ -64,13 +64,13 @@ impl SoaLayout {
         }
     }
 
-    /// Bytes of an element in a structure of arrays: those of its fields.
+    /// Returns the bytes of an element in a structure of arrays, which are those of its fields.
     #[must_use]
     pub const fn soa_bytes(&self) -> usize {
         self.bytes - self.padding()
     }
 
-    /// Bytes of an element that hold nothing in an array of structures.
+    /// Returns the unused bytes of an element in an array of structures.
     #[must_use]
     pub const fn padding(&self) -> usize {
         let (mut sum, mut at) = (0, 0);
@@ -81,7 +81,7 @@ impl SoaLayout {
         sum
     }
 
-    /// The field of this name.
+    /// Returns the field of this name.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&SoaField> {
         self.fields.iter().find(|field| field.name == name)
@@ -106,7 +106,7 @@ impl SoaField {
     }
 }
 
-/// The fields of `T` in the order in which they lie, with what is lost after each.
+/// Returns the fields of `T` in the order of their offsets, with the padding after each.
 #[must_use]
 pub const fn arrange<T, const N: usize>(mut fields: [SoaField; N]) -> [SoaField; N] {
     let mut sorted = 1;
@@ -131,7 +131,7 @@ pub const fn arrange<T, const N: usize>(mut fields: [SoaField; N]) -> [SoaField;
     fields
 }
 
-/// Bytes lost after the field that begins there.
+/// Returns the padding after the field at an offset, in bytes.
 #[must_use]
 pub const fn padding_after(layout: &SoaLayout, offset: usize) -> usize {
     let mut at = 0;
@@ -144,8 +144,8 @@ pub const fn padding_after(layout: &SoaLayout, offset: usize) -> usize {
     0
 }
 
-/// Ends the compilation where bytes are lost, with how many and the rest of the sentence. A constant's panic takes a text and
-/// no format, so the number is put before it here.
+/// Fails to compile if bytes are lost. The error consists of their number and the rest of the sentence. A panic in a constant takes a
+/// text and no format, so this writes the number.
 #[track_caller]
 pub const fn forbid_padding(lost: usize, rest: &str) {
     if lost == 0 {
@@ -155,12 +155,12 @@ pub const fn forbid_padding(lost: usize, rest: &str) {
     let (said, _) = said.split_at(length);
     match std::str::from_utf8(said) {
         Ok(said) => panic!("{}", said),
-        // Cut within a character, which only a very long name can be.
+        // The text was cut within a character, which happens only if a name is very long.
         Err(_) => panic!("{}", rest),
     }
 }
 
-/// A number and two texts, as far as there is room, and the length of it.
+/// Joins a number and two texts, up to `ROOM` bytes, and returns them with their length.
 const fn counted<const ROOM: usize>(number: usize, first: &str, second: &str) -> ([u8; ROOM], usize) {
     let (mut said, mut length) = ([0; ROOM], 0);
     let mut place = 1;

@@ -1,43 +1,43 @@
-//! Room for temporaries: taken in a row, let go of all at once.
+//! Memory for temporaries, which are allocated one after another and freed together.
 #![forbid(unsafe_code)]
 
 use crate::error::AllocError;
 
-/// A chunk has at least so many bytes.
+/// The minimum bytes of a chunk.
 const LEAST: usize = 64 << 10;
 
-/// Where chunks come from.
+/// The allocator of chunks.
 pub(super) trait Room {
     type Chunk: Chunk;
 
-    /// What a chunk begins at a multiple of, a power of two.
+    /// The alignment of a chunk, a power of two.
     const ALIGN: usize;
 
-    /// A new chunk of so many bytes.
+    /// Allocates a chunk of `bytes` bytes.
     fn chunk(&self, bytes: usize) -> Result<Self::Chunk, AllocError>;
 }
 
-/// Bytes that stay where they are.
+/// Bytes at a fixed address.
 pub(super) trait Chunk {
-    /// The first one's address.
+    /// Returns the address of the first byte.
     fn start(&self) -> usize;
     fn bytes(&self) -> usize;
 }
 
-/// How far the arena is used.
+/// A position in the arena. Everything before it is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mark {
     chunk: usize,
     offset: usize,
-    /// Bytes in use, without what is left over at the end of chunks.
+    /// The bytes in use, without the unused ends of chunks.
     used: usize,
 }
 
-/// Chunks of a pool, used in a row.
+/// Chunks of a pool that are used one after another.
 ///
-/// Invariant: no reference to a chunk's bytes is ever made here, and no chunk goes back between a mark and the reset to it. What
-/// [`take`](Self::take) has handed out lies before `at`, and is handed out again only after a reset to a mark before it.
-/// Whoever makes references of that makes them apart from each other.
+/// Invariant: no reference to a chunk's bytes is ever made here, and no chunk is freed between a mark and the reset to it. Bytes that
+/// [`take`](Self::take) has returned are before `at`, and are returned again only after a reset to a mark before them. Callers
+/// that make references of them make references that do not overlap.
 pub(super) struct Arena<R: Room> {
     from: R,
     chunks: Vec<R::Chunk>,
@@ -69,10 +69,10 @@ impl<R: Room> Arena<R> {
         self.growths
     }
 
-    /// Another chunk, of at least so many bytes.
+    /// Adds a chunk of at least `bytes` bytes.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<(), AllocError> {
         let least = bytes.max(LEAST);
-        // As much again as there is, so that there are few chunks however the room grows.
+        // Doubles the size, so that the number of chunks stays small.
         let wide = least.max(self.bytes());
         let chunk = self.from.chunk(wide);
         let chunk = chunk.or_else(|error| match wide > least {
@@ -84,8 +84,8 @@ impl<R: Room> Arena<R> {
         Ok(())
     }
 
-    /// `bytes` bytes at a multiple of `align`, a power of two: a chunk, and where in it they begin. They are nobody else's until a
-    /// reset. After an error the arena is as it was.
+    /// Takes `bytes` bytes at a multiple of `align`, a power of two. Returns their chunk and their offset in it. They are not returned
+    /// again before a reset. After an error the position in the arena is unchanged.
     pub(super) fn take(&mut self, bytes: usize, align: usize) -> Result<(&R::Chunk, usize), AllocError> {
         let before = self.at;
         let start = self.find(bytes, align).inspect_err(|_| self.at = before)?;
@@ -105,7 +105,7 @@ impl<R: Room> Arena<R> {
                     return Ok(start);
                 }
                 if self.at.chunk + 1 < self.chunks.len() || self.at.offset > 0 {
-                    // The rest of this chunk is left over.
+                    // The rest of this chunk stays unused.
                     self.at.chunk += 1;
                     self.at.offset = 0;
                     continue;
@@ -118,14 +118,14 @@ impl<R: Room> Arena<R> {
         }
     }
 
-    /// Gives all chunks back. Nothing is in use, as the caller holds the arena alone and outside of any scope.
+    /// Frees all chunks. Nothing is in use, because the caller holds the arena exclusively and outside every scope.
     pub(super) fn clear(&mut self) {
         self.chunks.clear();
         self.at = Mark::default();
     }
 }
 
-/// Resets an arena when it goes, also by a panic: what was taken meanwhile may be handed out again.
+/// Resets the arena when it is dropped, also by a panic. Bytes that were taken in the meantime may then be returned again.
 pub(super) struct Scope<'a, R: Room> {
     pub(super) arena: &'a mut Arena<R>,
     mark: Mark,

@@ -1,11 +1,11 @@
-//! Things that are found by name.
+//! A list of named entries.
 #![forbid(unsafe_code)]
 
 use super::named::WorkspaceError;
 
-/// Things of one sort, each with a name of its own, in the order in which they were described.
+/// Entries of one sort with unique names, in the order in which they were added.
 pub(super) struct ByName<V> {
-    /// The sort, as errors say it.
+    /// The sort, for errors.
     what: &'static str,
     all: Vec<(String, V)>,
 }
@@ -18,7 +18,7 @@ impl<V> ByName<V> {
         }
     }
 
-    /// Whoever adds one has looked that the name is new.
+    /// Adds an entry. The caller has checked that the name is new.
     pub(super) fn push(&mut self, name: String, value: V) {
         self.all.push((name, value));
     }
@@ -53,7 +53,7 @@ impl<V> ByName<V> {
         Ok(&self.all[self.place(name)?].1)
     }
 
-    /// Several at once.
+    /// Returns several entries for writing. Fails if there is no entry of a name, or if a name occurs twice.
     pub(super) fn get_disjoint_mut<const N: usize>(
         &mut self,
         names: [&str; N],
@@ -64,7 +64,7 @@ impl<V> ByName<V> {
         }
         let twice = (0..N).find(|at| places[..*at].contains(&places[*at]));
         let found = self.all.get_disjoint_mut(places);
-        // All are inside, so that one is there twice where this fails.
+        // All indices are valid, so this fails only if one occurs twice.
         let found = found.map_err(|_| WorkspaceError::Twice {
             name: names[twice.unwrap_or(0)].to_owned(),
         })?;

@@ -1,8 +1,8 @@
 //! Workspaces on a device.
 //!
 //! ```text
-//!   named     buffers and tensors that are there from the beginning to the end
-//!   scratch   a scope's hold on the arena, whose chunks are the device's
+//!   named     buffers and tensors that exist as long as the workspace
+//!   scratch   a scope's access to the arena, whose chunks are device memory
 //! ```
 
 #[forbid(unsafe_code)]
@@ -20,16 +20,16 @@ use crate::gpu::{CudaError, CudaQueue, DeviceBuffer};
 use crate::tensor::DeviceTensor;
 use std::fmt;
 
-/// A [`Workspace`](crate::Workspace) on a device: named buffers and tensors, and room for temporaries that end with a scope, all
-/// taken from a pool once and used on one stream.
+/// A [`Workspace`](crate::Workspace) on a device: named buffers and tensors, and memory for temporaries that end with a scope. All are
+/// allocated from a pool once and used on one stream.
 ///
-/// What temporaries had, the next scope hands out again without waiting, as its work comes after theirs on that stream. Whatever this
-/// library does with a temporary on another stream, copies and launches among it, is ordered with the workspace's own; work that it
-/// does not see has to be told of: [`DeviceScratch::record_use`].
+/// The next scope reuses the memory of temporaries without waiting, because its work comes later on that stream. If this library uses a
+/// temporary on another stream, for example in copies and launches, it orders that work with the workspace's stream. Other work must be
+/// declared with [`DeviceScratch::record_use`].
 ///
-/// A graph can be captured from the stream in a scope, but finds all its room there: it is
-/// [refused](CudaError::RoomInCapture) to grow then. The graph writes to the workspace's memory whenever it is launched, so the
-/// workspace is to be kept as long, and launches are to go to its stream, or be ordered with it.
+/// A graph can be captured from the stream in a scope. The workspace must already have enough memory, because
+/// [it cannot grow](CudaError::RoomInCapture) during a capture. Each launch of the graph writes to the workspace's memory, so keep the
+/// workspace as long as the graph, and launch the graph on the workspace's stream or order the launches with that stream.
 ///
 /// ```
 /// use millpond::DType;
@@ -64,7 +64,7 @@ use std::fmt;
 /// # }
 /// ```
 ///
-/// Nothing made in a scope leaves it:
+/// A temporary cannot leave its scope:
 ///
 /// ```compile_fail
 /// # fn escape(mut workspace: millpond::cuda::DeviceWorkspace) {
@@ -78,7 +78,7 @@ pub struct DeviceWorkspace {
     queue: CudaQueue,
 }
 
-/// Describes a workspace on a device. Nothing is taken before [`build`](Self::build).
+/// A builder of a workspace on a device. Nothing is allocated before [`build`](Self::build).
 #[derive(Debug)]
 pub struct DeviceWorkspaceBuilder {
     queue: CudaQueue,
@@ -87,14 +87,14 @@ pub struct DeviceWorkspaceBuilder {
 }
 
 impl DeviceWorkspaceBuilder {
-    /// A named buffer of `len` elements, all zero.
+    /// Adds a named buffer of `len` zeroed elements.
     #[must_use]
     pub fn buffer<T: Element>(mut self, name: &str, len: usize) -> Self {
         self.named.push(named::Wanted::of::<T>(name, len));
         self
     }
 
-    /// A named tensor, all zero.
+    /// Adds a named zeroed tensor.
     #[must_use]
     pub fn tensor(mut self, name: &str, shape: impl AsRef<[usize]>, dtype: DType) -> Self {
         self.named
@@ -102,18 +102,18 @@ impl DeviceWorkspaceBuilder {
         self
     }
 
-    /// Room for so many bytes of temporaries from the beginning, so that even the first pass finds all it needs, and a capture.
+    /// Allocates memory for `bytes` bytes of temporaries at the start, so that even the first pass, or a capture, need not allocate.
     #[must_use]
     pub fn scratch_bytes(mut self, bytes: usize) -> Self {
         self.scratch = bytes;
         self
     }
 
-    /// Takes the memory.
+    /// Allocates the memory.
     ///
     /// # Errors
-    /// When there is no memory for it, a name was given twice, or there is no tensor of a shape; while the stream is captured; and
-    /// what the driver says.
+    /// Returns an error if memory cannot be allocated, if a name was given twice, if a tensor's shape is invalid, if the stream is being
+    /// captured, or if the driver reports one.
     pub fn build(self) -> Result<DeviceWorkspace, WorkspaceError> {
         scratch::expect_no_capture(&self.queue)?;
         let named = DeviceNamed::new(&self.queue, self.named)?;
@@ -140,7 +140,7 @@ impl fmt::Debug for DeviceWorkspace {
 }
 
 impl DeviceWorkspace {
-    /// Begins to describe a workspace over a pool and a stream, which it keeps. It owns the pool where no other handle is left.
+    /// Returns a builder of a workspace that uses a pool and a stream and keeps both open.
     #[must_use]
     pub fn builder(queue: &CudaQueue) -> DeviceWorkspaceBuilder {
         DeviceWorkspaceBuilder {
@@ -150,55 +150,55 @@ impl DeviceWorkspace {
         }
     }
 
-    /// Its pool and stream.
+    /// Returns the workspace's pool and stream.
     #[must_use]
     pub fn queue(&self) -> &CudaQueue {
         &self.queue
     }
 
-    /// A named buffer.
+    /// Returns a named buffer.
     ///
     /// # Errors
-    /// Where there is none of the name, or its elements are of another type.
+    /// Returns an error if there is no buffer of this name, or if its elements have another type.
     pub fn get<T: Element>(&self, name: &str) -> Result<&DeviceBuffer<T>, WorkspaceError> {
         self.named.get(name)
     }
 
-    /// A named buffer, to be written too.
+    /// Returns a named buffer for writing.
     ///
     /// # Errors
-    /// Where there is none of the name, or its elements are of another type.
+    /// Returns an error if there is no buffer of this name, or if its elements have another type.
     pub fn get_mut<T: Element>(&mut self, name: &str) -> Result<&mut DeviceBuffer<T>, WorkspaceError> {
         self.named.get_mut(name)
     }
 
-    /// A named tensor.
+    /// Returns a named tensor.
     ///
     /// # Errors
-    /// Where there is none of the name.
+    /// Returns an error if there is no tensor of this name.
     pub fn tensor(&self, name: &str) -> Result<&DeviceTensor, WorkspaceError> {
         self.named.tensor(name)
     }
 
-    /// A named tensor, to be written too. While clones or views of it are held elsewhere it cannot be.
+    /// Returns a named tensor for writing. It cannot be written while clones or views of it exist.
     ///
     /// # Errors
-    /// Where there is none of the name.
+    /// Returns an error if there is no tensor of this name.
     pub fn tensor_mut(&mut self, name: &str) -> Result<&mut DeviceTensor, WorkspaceError> {
         self.named.tensor_mut(name)
     }
 
-    /// The named buffers and tensors.
+    /// Returns the named buffers and tensors.
     pub fn named(&mut self) -> &mut DeviceNamed {
         &mut self.named
     }
 
-    /// Runs `work` with room for temporaries, all of which end with it, also when it panics.
+    /// Runs `work` with memory for temporaries, all of which end with it, also on a panic.
     pub fn scope<R>(&mut self, work: impl for<'s> FnOnce(&mut DeviceScratch<'s>) -> R) -> R {
         self.scope_with(|_, scratch| work(scratch))
     }
 
-    /// The same, with the named buffers at hand.
+    /// Like [`scope`](Self::scope), with access to the named buffers.
     pub fn scope_with<R>(
         &mut self,
         work: impl for<'s> FnOnce(&mut DeviceNamed, &mut DeviceScratch<'s>) -> R,
@@ -208,22 +208,22 @@ impl DeviceWorkspace {
         scratch::enter(&mut self.arena, &self.queue, |scratch| work(named, scratch))
     }
 
-    /// Gives the room for temporaries back to the pool; the next scope asks again.
+    /// Returns the memory for temporaries to the pool. The next scope allocates again.
     pub fn trim(&mut self) {
         self.arena.clear();
     }
 
-    /// What the workspace holds and has done.
+    /// Returns the statistics of the workspace.
     #[must_use]
     pub fn stats(&self) -> WorkspaceStats {
         WorkspaceStats::of(self.named.bytes(), &self.arena, self.scopes)
     }
 
-    /// Gives everything back now.
+    /// Frees all memory now.
     pub fn free(self) {}
 }
 
-/// What a driver said, to somebody who asked a workspace for memory.
+/// Converts a driver's error to an allocation error.
 fn refused(error: CudaError) -> AllocError {
     AllocError::Cuda(Box::new(error))
 }

@@ -73,7 +73,7 @@ impl Kind {
         self.name
     }
 
-    /// Refuses another type for the elements of this name.
+    /// Returns an error if `T` is not the type of the elements of this name.
     pub(super) fn expect<T: 'static>(self, name: &str) -> Result<(), WorkspaceError> {
         if self.id == TypeId::of::<T>() {
             return Ok(());
@@ -81,7 +81,7 @@ impl Kind {
         Err(self.other::<T>(name))
     }
 
-    /// Says that the elements of this name are of this kind, and not what was asked for.
+    /// Returns the error that the elements of this name have this type and not `T`.
     pub(super) fn other<T: 'static>(self, name: &str) -> WorkspaceError {
         WorkspaceError::Type {
             name: name.to_owned(),
@@ -91,7 +91,7 @@ impl Kind {
     }
 }
 
-/// A buffer or a tensor to be made.
+/// A buffer or a tensor to be allocated.
 pub(super) enum Wanted {
     Buffer {
         name: String,
@@ -140,7 +140,7 @@ impl Wanted {
     }
 }
 
-/// Whole elements of the kind, aligned for it.
+/// A buffer. Its bytes are whole elements of the kind and are aligned for it.
 struct Entry {
     kind: Kind,
     bytes: Buffer<u8>,

@@ -1,4 +1,4 @@
-//! Workspaces: what stays, what ends with a scope, and what asks the pool.
+//! Tests named buffers, temporaries, and the requests that workspaces make to their pools.
 
 use super::*;
 use crate::error::AllocError;
@@ -91,7 +91,7 @@ fn named_tensors_are_there_zero_and_one_by_one() {
         assert!(scratch.tensor::<u8>([0, 2]).expect("nothing").is_empty());
     });
     workspace.scope(|scratch| {
-        // Whatever was there: of no type of elements anything else than its own comes out.
+        // Fills the memory, because temporary tensors of every type must contain valid elements whatever it contained before.
         scratch.alloc::<u8>(4096).expect("room").fill(0xff);
     });
     for dtype in DType::all() {
@@ -105,7 +105,7 @@ fn named_tensors_are_there_zero_and_one_by_one() {
                 .set(&[2, 4], Scalar::Bool(true))
                 .or_else(|_| tensor.set(&[2, 4], 1))
                 .ok();
-            // Half precision is not computed with without its feature.
+            // Computing in half precision requires the feature `half`.
             if !matches!(dtype, DType::F16 | DType::BF16) || cfg!(feature = "half") {
                 let last = tensor.as_ref().get(&[2, 4]).expect("inside");
                 assert!(
@@ -269,12 +269,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C, align(512))]
 struct Wide([u64; 64]);
-// SAFETY: words, of as many bytes as it is aligned to.
+// SAFETY: the structure consists of words, and its size equals its alignment, so it has no padding.
 unsafe impl bytemuck::Zeroable for Wide {}
 // SAFETY: as above.
 unsafe impl Pod for Wide {}
 
-/// Every temporary keeps what was written to it until its scope ends, whatever is done inside.
+/// Checks that every temporary keeps its contents until its scope ends, even if inner scopes run.
 fn run(scratch: &mut Scratch<'_>, steps: &[Step], seed: &mut u64) {
     let mut held = Vec::new();
     let mut wide = Vec::new();

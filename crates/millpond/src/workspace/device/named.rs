@@ -1,4 +1,4 @@
-//! Buffers and tensors that a workspace on a device holds by name.
+//! The named buffers and tensors of a workspace on a device.
 
 use crate::dtype::{DType, Element};
 use crate::error::AllocError;
@@ -12,15 +12,15 @@ use std::fmt;
 
 type AnyBuffer = Box<dyn Any + Send + Sync>;
 
-/// A buffer or a tensor to be made.
+/// A buffer or a tensor to be allocated.
 pub(super) enum Wanted {
     Buffer {
         name: String,
         kind: Kind,
         len: usize,
-        /// Bytes of an element.
+        /// The bytes of an element.
         size: usize,
-        /// Makes a `DeviceBuffer` of the kind.
+        /// Allocates a `DeviceBuffer` of the kind.
         make: fn(&CudaQueue, usize) -> Result<AnyBuffer, AllocError>,
     },
     Tensor {
@@ -111,7 +111,7 @@ impl DeviceNamed {
                     make,
                 } => {
                     let buffer = make(queue, len)?;
-                    // It was made, so they can be counted.
+                    // The allocation succeeded, so the product does not saturate.
                     let bytes = len.saturating_mul(size);
                     named.buffers.push(name, Entry { kind, bytes, buffer });
                 }
@@ -124,32 +124,32 @@ impl DeviceNamed {
         Ok(named)
     }
 
-    /// Their names: the buffers' in the order in which they were described, then the tensors'.
+    /// Returns the names: those of the buffers, in the order in which they were added, and then those of the tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.buffers.names().chain(self.tensors.names())
     }
 
-    /// A tensor.
+    /// Returns a tensor.
     ///
     /// # Errors
-    /// Where there is none of the name.
+    /// Returns an error if there is no tensor of this name.
     pub fn tensor(&self, name: &str) -> Result<&DeviceTensor, WorkspaceError> {
         self.tensors.get(name)
     }
 
-    /// A tensor, to be written too. While clones or views of it are held elsewhere it cannot be
+    /// Returns a tensor for writing. It cannot be written while clones or views of it exist
     /// ([`TensorError::Shared`](crate::TensorError::Shared)).
     ///
     /// # Errors
-    /// Where there is none of the name.
+    /// Returns an error if there is no tensor of this name.
     pub fn tensor_mut(&mut self, name: &str) -> Result<&mut DeviceTensor, WorkspaceError> {
         self.tensors_mut([name]).map(|[one]| one)
     }
 
-    /// Several tensors at once, to be written too: outputs beside their operands.
+    /// Returns several tensors for writing, for example outputs together with operands.
     ///
     /// # Errors
-    /// Where there is none of a name, or a name is there twice.
+    /// Returns an error if there is no tensor of a name, or if a name occurs twice.
     pub fn tensors_mut<const N: usize>(
         &mut self,
         names: [&str; N],
@@ -157,28 +157,28 @@ impl DeviceNamed {
         self.tensors.get_disjoint_mut(names)
     }
 
-    /// A buffer.
+    /// Returns a buffer.
     ///
     /// # Errors
-    /// Where there is none of the name, or its elements are of another type.
+    /// Returns an error if there is no buffer of this name, or if its elements have another type.
     pub fn get<T: Element>(&self, name: &str) -> Result<&DeviceBuffer<T>, WorkspaceError> {
         let entry = self.buffers.get(name)?;
         let buffer = entry.buffer.downcast_ref();
         buffer.ok_or_else(|| entry.kind.other::<T>(name))
     }
 
-    /// A buffer, to be written too.
+    /// Returns a buffer for writing.
     ///
     /// # Errors
-    /// Where there is none of the name, or its elements are of another type.
+    /// Returns an error if there is no buffer of this name, or if its elements have another type.
     pub fn get_mut<T: Element>(&mut self, name: &str) -> Result<&mut DeviceBuffer<T>, WorkspaceError> {
         self.get_disjoint_mut([name]).map(|[one]| one)
     }
 
-    /// Several buffers at once, to be written too.
+    /// Returns several buffers for writing.
     ///
     /// # Errors
-    /// Where there is none of a name, its elements are of another type, or a name is there twice.
+    /// Returns an error if there is no buffer of a name, if its elements have another type, or if a name occurs twice.
     pub fn get_disjoint_mut<T: Element, const N: usize>(
         &mut self,
         names: [&str; N],
@@ -190,7 +190,7 @@ impl DeviceNamed {
             let buffer = entry.buffer.downcast_mut();
             found.push(buffer.ok_or_else(|| kind.other::<T>(name))?);
         }
-        // There is one for each name.
+        // There is one buffer for each name, so the conversion succeeds.
         found
             .try_into()
             .map_err(|_| WorkspaceError::Twice { name: names.concat() })

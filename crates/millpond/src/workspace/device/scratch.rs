@@ -1,4 +1,4 @@
-//! A scope's hold on an arena of a device.
+//! Temporaries of a scope on a device, which are allocated from the arena.
 
 use super::refused;
 use crate::dtype::{DType, Element};
@@ -10,10 +10,11 @@ use crate::workspace::arena::{Arena, Chunk, Room, Scope};
 use std::cell::RefCell;
 use std::fmt;
 
-/// What every temporary begins at a multiple of: as the blocks of a pool.
+/// The alignment of every temporary, the same as that of a pool's blocks.
 const ALIGN: usize = 256;
 
-/// Refuses to take memory for a workspace while its stream is captured: it would be the graph's, and no other work's.
+/// Returns an error if the workspace's stream is being captured. Memory that is allocated during a capture belongs to the graph, and no
+/// other work may use it.
 pub(super) fn expect_no_capture(queue: &CudaQueue) -> Result<(), AllocError> {
     match queue.stream().is_capturing().map_err(refused)? {
         true => Err(refused(CudaError::RoomInCapture)),
@@ -41,8 +42,8 @@ impl Chunk for DeviceBuffer<u8> {
     }
 }
 
-/// Streams that use temporaries of a scope. The workspace's own waits for them when this goes, also by a panic: on the device, or
-/// where that cannot be, here.
+/// The streams that use temporaries of a scope. When this is dropped, also by a panic, the workspace's stream waits for them on the
+/// device. If that fails, this thread waits for them.
 struct Uses<'a> {
     stream: &'a CudaStream,
     others: RefCell<Vec<CudaStream>>,
@@ -52,20 +53,20 @@ impl Drop for Uses<'_> {
     fn drop(&mut self) {
         for other in self.others.get_mut() {
             if self.stream.wait_for(other).is_err() {
-                // Of a device that is lost nothing goes on.
+                // If the device is lost, no work continues on it, so the error is ignored.
                 let _ = settle_on(other, || other.synchronize());
             }
         }
     }
 }
 
-/// Gives room on a device for temporaries, which live as long as the scope.
+/// Allocates temporaries on a device, which live as long as the scope.
 ///
-/// Invariant: while this is there the arena is reset to no mark before the one at which the scope began. A scope inside
-/// borrows this one alone, and resets the arena to a mark after all that was taken here. So what is handed out for `'s` is
-/// handed out to nobody else while `'s` lasts, and no chunk goes back, as the arena is borrowed alone for as long. Chunks are
-/// blocks of the queue's pool and stream: what the next scope does comes after this one's in the order of that stream, and after
-/// that of others which were recorded.
+/// Invariant: while this exists the arena is reset to no mark before the one at which the scope began. An inner scope borrows this
+/// one exclusively, and resets the arena to a mark after everything that was taken here. Memory that is handed out for `'s` is
+/// therefore handed out to nobody else during `'s`, and no chunk is freed, because the arena is borrowed exclusively for as long.
+/// Chunks are blocks of the queue's pool and stream. The work of the next scope comes after this scope's work in the order of that
+/// stream, and after the work of the recorded streams.
 pub struct DeviceScratch<'s> {
     arena: RefCell<&'s mut Arena<CudaQueue>>,
     queue: &'s CudaQueue,
@@ -80,7 +81,7 @@ impl fmt::Debug for DeviceScratch<'_> {
     }
 }
 
-/// Runs `work` in a scope of its own.
+/// Runs `work` in a new scope.
 pub(super) fn enter<R>(
     arena: &mut Arena<CudaQueue>,
     queue: &CudaQueue,
@@ -99,17 +100,17 @@ pub(super) fn enter<R>(
 }
 
 impl<'s> DeviceScratch<'s> {
-    /// The stream that temporaries are used on.
+    /// Returns the stream on which temporaries are used.
     #[must_use]
     pub fn stream(&self) -> &'s CudaStream {
         self.queue.stream()
     }
 
-    /// Says that work on another stream uses temporaries of this scope, which this library does not see: that of other libraries, or
-    /// of a graph. When the scope ends, the workspace's stream waits for what that stream has to do by then.
+    /// Declares that work on another stream uses temporaries of this scope, if it is not queued by this library, such as the work of
+    /// other libraries or of a graph. When the scope ends, the workspace's stream waits for the work that is queued on that stream.
     ///
     /// # Errors
-    /// Where the stream is another device's.
+    /// Returns an error if the stream belongs to another device.
     pub fn record_use(&self, stream: &CudaStream) -> Result<(), CudaError> {
         stream.expect_on(self.queue.device())?;
         let mut others = self.uses.others.borrow_mut();
@@ -119,7 +120,7 @@ impl<'s> DeviceScratch<'s> {
         Ok(())
     }
 
-    /// Room for so many bytes: its address, 0 for none.
+    /// Takes `bytes` bytes and returns their address, or 0 for no bytes. Fails if `bytes` is `None`, which means an overflow.
     fn take(&self, bytes: Option<usize>) -> Result<u64, AllocError> {
         let bytes = bytes.ok_or(AllocError::UNCOUNTABLE)?;
         if bytes == 0 {
@@ -130,49 +131,49 @@ impl<'s> DeviceScratch<'s> {
         Ok(chunk.address() + start as u64)
     }
 
-    /// A temporary of `len` elements; what they hold is not said.
+    /// Returns a temporary of `len` elements with unspecified contents.
     ///
     /// # Errors
-    /// When there is no memory for more room, and where more would be needed while the stream is captured.
+    /// Returns an error if the workspace has to grow and memory cannot be allocated, or the stream is being captured.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<DeviceSlice<'s, T>, AllocError> {
         let address = self.take(len.checked_mul(size_of::<T>()))?;
-        // SAFETY: the room has as many, aligned, and is ours for `'s` by the invariant.
+        // SAFETY: the memory has room for `len` aligned elements, and it is exclusively ours during `'s` by the invariant.
         Ok(unsafe { DeviceSlice::new(address, len, self.queue.stream()) })
     }
 
-    /// A temporary of `len` elements, all zero once the stream has come so far.
+    /// Returns a temporary of `len` elements, which are zeroed in the order of the stream.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and what the driver says.
+    /// Returns an error as [`alloc`](Self::alloc) does, or if the driver reports one.
     pub fn alloc_zeroed<T: Element>(&self, len: usize) -> Result<DeviceSlice<'s, T>, AllocError> {
         let mut elements = self.alloc(len)?;
         elements.fill_zero().map_err(refused)?;
         Ok(elements)
     }
 
-    /// A temporary copy of elements of the host; they are there when this returns.
+    /// Returns a temporary copy of elements of the host, and waits for the copy.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and what the driver says.
+    /// Returns an error as [`alloc`](Self::alloc) does, or if the driver reports one.
     pub fn alloc_from<T: Element>(&self, values: &[T]) -> Result<DeviceSlice<'s, T>, AllocError> {
         let mut elements = self.alloc(values.len())?;
         elements.copy_from_host(values).map_err(refused)?;
         Ok(elements)
     }
 
-    /// A temporary tensor; what it holds is not said.
+    /// Returns a temporary tensor with unspecified contents.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and where the elements of the shape cannot be counted.
+    /// Returns an error as [`alloc`](Self::alloc) does, or if the shape is invalid.
     pub fn tensor<T: Element>(&self, shape: impl AsRef<[usize]>) -> Result<DeviceTensorMut<'s>, TensorError> {
         self.tensor_of(shape, T::DTYPE)
     }
 
-    /// A temporary tensor of a type that is known when the program runs; what it holds is not said, but that truth values are all
+    /// Returns a temporary tensor of a type that is chosen at run time. Its contents are unspecified, except that truth values are all
     /// false.
     ///
     /// # Errors
-    /// As [`tensor`](Self::tensor), and what the driver says.
+    /// Returns an error as [`tensor`](Self::tensor) does, or if the driver reports one.
     pub fn tensor_of(
         &self,
         shape: impl AsRef<[usize]>,
@@ -181,10 +182,10 @@ impl<'s> DeviceScratch<'s> {
         let shape = shape.as_ref();
         let len = crate::tensor::count(shape)?;
         let address = self.take(len.checked_mul(dtype.size()))?;
-        // SAFETY: the room has as many, aligned, and is ours for `'s` by the invariant.
+        // SAFETY: the memory has room for the tensor's aligned elements, and it is exclusively ours during `'s` by the invariant.
         let mut tensor = unsafe { DeviceTensorMut::of_room(address, shape, dtype, self.queue) }?;
         if dtype == DType::Bool {
-            // Only of these there are bytes that are none.
+            // `bool` is the only type for which some bytes are invalid elements.
             tensor.fill(false)?;
         }
         Ok(tensor)
