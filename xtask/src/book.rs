@@ -18,7 +18,7 @@ pub(crate) fn run() -> Result<(), String> {
     build(&mdbook()?)
 }
 
-/// The same for `cargo xtask test`, which goes on where mdBook cannot be installed.
+/// Like [`run`], for `cargo xtask test`, which continues if mdBook cannot be installed.
 pub(crate) fn test() -> Result<(), String> {
     check()?;
     match mdbook() {
@@ -89,7 +89,7 @@ fn pages() -> Result<BTreeMap<PathBuf, Page>, String> {
     Ok(pages)
 }
 
-/// What is known of a page.
+/// The anchors and links of a page.
 #[derive(Debug, Default)]
 struct Page {
     /// The anchors of its headings.

@@ -1,14 +1,14 @@
-//! The behaviour suite on CUDA devices, on emulated drivers of every kind: in the order of many seeds, and with less to offer.
+//! Runs the tests of CUDA devices on emulated drivers, with the work ordered by many seeds, and on drivers that lack features.
 
 use crate::shell::{root, step};
 use std::process::Command;
 use std::time::Instant;
 
-/// Seeds where nothing is said.
+/// The default number of seeds.
 const SEEDS: u32 = 100;
-/// Drivers that lack something run in the order of fewer.
+/// The maximum number of seeds for drivers that lack features.
 const FEWER: u32 = 5;
-/// What the emulated driver says of misuse begins with it.
+/// The prefix of the emulated driver's messages about misuse.
 const FINDING: &str = "millpond-cuda-emu: ";
 
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs all tests with a driver that is as the options say; answers how many passed.
+/// Runs all tests with a driver that has these options, and returns the number that passed.
 fn one(tests: &[&str], options: &str) -> Result<u32, String> {
     let output = Command::new("cargo")
         .args(tests)
@@ -71,7 +71,7 @@ fn one(tests: &[&str], options: &str) -> Result<u32, String> {
     }
 }
 
-/// Adds up lines such as `test result: ok. 34 passed; 0 failed; …`.
+/// Adds up the passed tests of lines such as `test result: ok. 34 passed; 0 failed; …`.
 fn passed(text: &str) -> u32 {
     let count = |line: &str| {
         let (before, _) = line.strip_prefix("test result: ok. ")?.split_once(" passed")?;

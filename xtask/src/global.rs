@@ -1,4 +1,4 @@
-//! Other people's programs with a pool as their allocator: popular crates, their own tests, nothing else changed.
+//! Runs the unchanged tests of popular crates with a pool as their allocator.
 
 pub(crate) mod copy;
 mod suite;
@@ -8,7 +8,7 @@ use copy::{Allocator, copy, fetch};
 use std::path::Path;
 use suite::{Outcome, Served};
 
-/// What is fetched; `global/fetch/Cargo.toml` has the versions.
+/// The crates. Their versions are in `global/fetch/Cargo.toml`.
 const CRATES: [&str; 2] = ["crossbeam-channel", "rayon"];
 
 pub(crate) fn run() -> Result<(), String> {
@@ -32,7 +32,7 @@ pub(crate) fn run() -> Result<(), String> {
         .try_for_each(|(name, (system, _), (pool, served))| judge(name, system, pool, served))
 }
 
-/// Runs a crate's tests in a copy of its own.
+/// Runs a crate's tests in a new copy of the crate.
 fn tests(
     sources: &Path,
     folder: &Path,

@@ -43,7 +43,8 @@ const CRATES: &[(&str, &[&str])] = &[
 /// A group of modules: its name, and the modules.
 type Group = (&'static str, &'static [&'static str]);
 
-/// The groups of modules of a crate, from the bottom up, as `ARCHITECTURE.md` lists them. A module may import modules of its own group and of the groups before it.
+/// The groups of modules of a crate, from the bottom up, as `ARCHITECTURE.md` lists them. A module may import modules of its own
+/// group and of the groups before it.
 const LAYERS: &[(&str, &[Group])] = &[(
     "millpond",
     &[
@@ -206,7 +207,7 @@ fn circles_of(name: &str, imports: &Imports) -> Vec<String> {
     circles(imports).iter().map(fault).collect()
 }
 
-/// The modules of a crate as its root declares them.
+/// The modules and re-exports that a crate's root declares.
 struct Root {
     modules: BTreeSet<String>,
     /// The names that the root re-exports, and the modules that have them.
@@ -261,7 +262,7 @@ fn parse(file: &Path) -> Result<Vec<Item>, String> {
     Ok(parsed.items)
 }
 
-/// Notes which names a `use` in the root takes from which module.
+/// Records the names that a `use` in the root imports, and their modules.
 fn exports(tree: &UseTree, module: Option<&str>, root: &mut Root) {
     let mut note = |name: &syn::Ident| {
         if let Some(module) = module {
@@ -285,7 +286,7 @@ fn exports(tree: &UseTree, module: Option<&str>, root: &mut Root) {
     }
 }
 
-/// Tells `visit` which names of the crate's root an item names, with those in the modules below it. `folder` holds the files of the
+/// Passes to `visit` the names of the crate's root that an item uses, including the modules inside it. `folder` contains the files of the
 /// modules that the item's own module declares, and `depth` is the number of modules around the item.
 fn walk(
     item: &Item,
@@ -341,7 +342,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Whether an item is compiled only for tests.
+/// Returns whether an item is compiled only for tests.
 fn is_for_tests(attributes: &[Attribute]) -> bool {
     let condition = |attribute: &Attribute| match &attribute.meta {
         Meta::List(list) if list.path.is_ident("cfg") => list.parse_args::<Meta>().ok(),

@@ -1,4 +1,4 @@
-//! The project's task runner: `cargo xtask` lists what there is.
+//! The project's task runner. `cargo xtask` lists the tasks.
 #![forbid(unsafe_code)]
 
 mod book;

@@ -1,13 +1,13 @@
-//! The pictures of the README and of the book, taken of real pages in a real browser and of a terminal; and how fast such a page is.
+//! Takes the pictures of the README and of the book in a real browser and in a terminal, and measures the speed of such a page.
 //!
-//! Pages take `chromium`, `chromedriver` and `node`, which most machines that build this have not: without them they say so and end.
+//! Pages need `chromium`, `chromedriver` and `node`, which most build machines lack. Without them the commands say so and end.
 
 use crate::shell::{root, step, target, works};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Whether there is what it takes.
+/// Returns whether the required programs are installed, and reports the missing ones.
 fn can_look() -> bool {
     let missing: Vec<&str> = ["chromium", "chromedriver", "node"]
         .into_iter()
@@ -19,7 +19,7 @@ fn can_look() -> bool {
     missing.is_empty()
 }
 
-/// Takes the pictures anew.
+/// Takes all pictures again.
 pub(crate) fn run() -> Result<(), String> {
     let program = program()?;
     top(&program)?;
@@ -43,7 +43,7 @@ pub(crate) fn run() -> Result<(), String> {
             r#"{{"url":"file://{page}","out":"docs/{out}","width":{width},"height":{height},"scheme":"light"{more}}}"#
         )
     };
-    // From the moment of the peak thirteen times closer, and the block there.
+    // Jumps to the peak, zooms in thirteen times, and selects the block there.
     let closer = vec![r#""+""#; 13].join(",");
     let near_the_peak = format!(r#","keys":["]",{closer}],"click":["canvas.timeline",500,215]"#);
     let all = format!(
@@ -55,12 +55,12 @@ pub(crate) fn run() -> Result<(), String> {
     step("node", &["xtask/src/pictures/take.js", &all])
 }
 
-/// Seconds that the example has run when it is looked at first: its budget is nearly used up now and then by then.
+/// The seconds before the first look at the example. By then its budget is nearly used up from time to time.
 const LOOK_AFTER: u64 = 20;
-/// How often it is looked at.
+/// The maximum number of further looks.
 const LOOKS: u32 = 80;
 
-/// Puts what `millpond top` shows of the example `live` into the book.
+/// Puts the output of `millpond top` for the example `live` into the book.
 fn top(program: &str) -> Result<(), String> {
     let example = "build --release --quiet -p millpond --example live";
     step("cargo", &example.split(' ').collect::<Vec<_>>())?;
@@ -80,7 +80,7 @@ fn top(program: &str) -> Result<(), String> {
     };
     let mut looked = look();
     for _ in 0..LOOKS {
-        // A warning is what somebody would look for.
+        // The picture should contain a warning.
         let says = |text: &[u8]| String::from_utf8_lossy(text).contains("\n! ");
         if looked.as_ref().map_or(true, |looked| says(&looked.stdout)) {
             break;
@@ -115,7 +115,7 @@ fn renew(page: &str, name: &str, text: &str) -> Result<(), String> {
     std::fs::write(&path, format!("{before}{begin}{text}```\n<!-- end -->{after}")).map_err(told)
 }
 
-/// Measures the page of a recording of ten million events, or of as many as are asked for.
+/// Measures the page of a recording of ten million events, or of the given number of events.
 pub(crate) fn speed(rows: Option<&str>) -> Result<(), String> {
     if !can_look() {
         return Ok(());

@@ -1,13 +1,13 @@
-//! The PTX of the library's kernels: made of their sources with NVRTC, which comes from its Python package. No CUDA is needed.
+//! Compiles the library's kernels to PTX with NVRTC, which comes from its Python package. CUDA need not be installed.
 
 use crate::shell::{root, step, target};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An old one on purpose: a driver loads PTX of its own age and older, and this is of CUDA 12.1.
+/// An old version on purpose, because a driver loads only PTX that is not newer than itself. This version is from CUDA 12.1.
 const PACKAGE: &str = "nvidia-cuda-nvrtc-cu12==12.1.105";
-/// Says where the library is, for those who have it elsewhere.
+/// The environment variable with the path of an installed library.
 const VARIABLE: &str = "MILLPOND_NVRTC";
 
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// A source that takes in all others of its folder, and the PTX beside it.
+/// A source that includes all others in its folder, and its PTX in the same folder.
 struct Module {
     folder: &'static str,
     name: &'static str,
@@ -58,7 +58,7 @@ fn environment() -> PathBuf {
     target().join("nvrtc")
 }
 
-/// The library, where it is already.
+/// Returns the path of the library if it is installed.
 pub(crate) fn installed() -> Option<PathBuf> {
     if let Some(said) = std::env::var_os(VARIABLE) {
         return Some(said.into());
@@ -71,7 +71,7 @@ pub(crate) fn installed() -> Option<PathBuf> {
     places.find(|place| place.exists())
 }
 
-/// Puts the library where tests look for it. They pass without it.
+/// Installs the library for the tests, which skip some checks without it.
 pub(crate) fn offer() {
     if installed().is_some() {
         return;
@@ -126,7 +126,7 @@ impl Module {
         ))
     }
 
-    /// The sources, in the order of their names.
+    /// Returns the contents of all sources in the order of their names.
     fn sources(&self) -> Result<Vec<u8>, String> {
         let failed = |e: std::io::Error| format!("{}: {e}", self.folder);
         let files = fs::read_dir(self.folder()).map_err(failed)?;
@@ -155,7 +155,7 @@ impl Module {
     }
 }
 
-/// FNV-1a: enough to see that something was changed.
+/// Computes an FNV-1a hash, which is enough to detect changes.
 fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

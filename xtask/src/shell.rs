@@ -1,32 +1,32 @@
-//! Running other programs.
+//! Runs other programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The workspace's folder.
+/// Returns the workspace's folder.
 pub(crate) fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// The folder for what is built.
+/// Returns cargo's target folder.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |folder| root().join(folder))
 }
 
-/// Runs a command in the workspace's folder, showing it first.
+/// Prints a command and runs it in the workspace's folder.
 pub(crate) fn step(program: &str, args: &[&str]) -> Result<(), String> {
     step_with(program, args, &[])
 }
 
-/// The same with environment variables.
+/// Like [`step`], with environment variables.
 pub(crate) fn step_with(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
     let line = format!("{program} {}", args.join(" "));
     println!("\n$ {line}");
     let mut command = Command::new(program);
     command.args(args).current_dir(root()).envs(env.iter().copied());
     if std::env::var_os("CI").is_some() {
-        // Nothing is built there a second time: what would help with that only fills the disk.
+        // CI builds everything once, so incremental compilation would only fill the disk.
         command.env("CARGO_INCREMENTAL", "0");
     }
     let status = command
@@ -39,7 +39,7 @@ pub(crate) fn step_with(program: &str, args: &[&str], env: &[(&str, &str)]) -> R
     }
 }
 
-/// Whether a command runs and succeeds, without showing what it prints.
+/// Returns whether a command runs and succeeds. Its output is not shown.
 pub(crate) fn works(program: &str, args: &[&str]) -> bool {
     let output = Command::new(program).args(args).current_dir(root()).output();
     output.is_ok_and(|o| o.status.success())

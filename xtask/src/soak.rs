@@ -1,4 +1,4 @@
-//! A pool at work for minutes, and whether anything grows.
+//! Runs a pool for minutes and fails if anything grows.
 
 use crate::shell::step;
 

@@ -1,4 +1,4 @@
-//! Everything that must hold before a change lands.
+//! Runs all checks that must pass before a change is merged.
 
 use crate::shell::{step, step_with, works};
 
@@ -31,7 +31,7 @@ pub(crate) fn run() -> Result<(), String> {
     for set in &sets {
         step_with("cargo", &[&["test"], *set].concat(), &found)?;
     }
-    // A folder of its own, because other flags build everything anew.
+    // A separate folder, because different flags rebuild everything.
     let models = "test -p millpond --release --lib models --target-dir target/loom";
     let models: Vec<_> = models.split(' ').collect();
     step_with("cargo", &models, &[("RUSTFLAGS", "--cfg loom")])?;
@@ -46,8 +46,8 @@ fn lint(of: &[&str]) -> Result<(), String> {
     )
 }
 
-/// What is tested, in as few builds as can be: all of it with each of its features, but for the bench beside other allocators where
-/// these cannot be built.
+/// Returns the arguments of as few builds as possible that test everything: one build with all features. If other allocators cannot
+/// be built, the bench that compares with them is tested without them.
 fn feature_sets() -> Vec<&'static [&'static str]> {
     if works("c++", &["--version"]) && works("make", &["--version"]) {
         return vec![&["--workspace", "--all-features"]];
@@ -62,5 +62,5 @@ fn feature_sets() -> Vec<&'static [&'static str]> {
     vec![others, &["--package=millpond-bench", "--package=millpond-cli"]]
 }
 
-/// The tests of CUDA devices.
+/// The command that runs the tests of CUDA devices.
 pub(crate) const CUDA: &str = "test -p millpond --all-features --test cuda --test cuda_pool --test cuda_graph --test cuda_cudarc --test cuda_tensor --test cuda_nvrtc --test cuda_transfer --test cuda_hostile";

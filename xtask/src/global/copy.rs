@@ -1,19 +1,19 @@
-//! Sources of published crates, copied, and the pool put into the copy.
+//! Copies the sources of published crates, and makes the pool their allocator in the copy.
 
 use crate::shell::root;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Who serves the tests in a copy.
+/// The allocator of the tests in a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allocator {
     System,
     Pool,
 }
 
-/// Has cargo fetch the crates, hold them against the checksums of the lock file, and put their sources into a folder;
-/// answers the folder.
+/// Makes cargo fetch the crates, check them against the checksums of the lock file, and put their sources into a folder.
+/// Returns that folder.
 pub(crate) fn fetch(project: &Path, folder: &Path) -> Result<PathBuf, String> {
     let sources = folder.join("sources");
     println!("$ cargo vendor --locked {}", sources.display());
@@ -32,7 +32,7 @@ pub(crate) fn fetch(project: &Path, folder: &Path) -> Result<PathBuf, String> {
     ))
 }
 
-/// The version of a crate.
+/// Returns the version of a crate.
 pub(crate) fn version(source: &Path) -> Result<String, String> {
     let manifest = read(&source.join("Cargo.toml"))?;
     let line = manifest.lines().find_map(|line| line.strip_prefix("version = "));
@@ -45,11 +45,11 @@ pub(crate) fn version(source: &Path) -> Result<String, String> {
 /// A copy of a crate.
 pub(crate) struct Copy {
     pub(crate) place: PathBuf,
-    /// Test programs that have an allocator of their own, and keep it.
+    /// The number of test programs that keep their own allocator.
     pub(crate) others: u64,
 }
 
-/// A fresh copy of a crate, alone in its workspace.
+/// Makes a new copy of a crate in its own workspace.
 pub(crate) fn copy(source: &Path, folder: &Path, allocator: Allocator) -> Result<Copy, String> {
     let name = source.file_name().ok_or("a crate without a name")?;
     let place = folder
@@ -71,7 +71,7 @@ pub(crate) fn copy(source: &Path, folder: &Path, allocator: Allocator) -> Result
     Ok(Copy { place, others })
 }
 
-/// Links the pool into the tests of the library and into every other test; answers how many have an allocator of their own.
+/// Links the pool into the library's tests and into all other tests without their own allocator. Returns how many have their own.
 fn put_pool_in(place: &Path) -> Result<u64, String> {
     let proof = root().join("xtask/global/proof");
     let dependency = format!(

@@ -1,17 +1,17 @@
-//! The tests of one crate, run and counted.
+//! Runs and counts the tests of one crate.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// How its tests ended.
+/// The results of a crate's tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) passed: u64,
     pub(super) failed: u64,
     ignored: u64,
-    /// Test programs that came to an end.
+    /// The number of test programs that ran to their end.
     pub(super) programs: u64,
 }
 
@@ -21,11 +21,11 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What the pool says of itself, summed over programs.
+/// The pool's own figures, added up over programs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Served {
     pub(super) programs: u64,
-    /// Programs that have an allocator of their own.
+    /// The number of programs that have their own allocator.
     pub(super) others: u64,
     pub(super) allocations: u64,
     frees: u64,
@@ -49,7 +49,7 @@ impl fmt::Display for Served {
     }
 }
 
-/// Runs the tests of the library and all others, but not those in its documentation.
+/// Runs all tests of a crate except its documentation tests.
 pub(super) fn run(place: &Path, build: &Path) -> Result<(Outcome, Served), String> {
     let proof = place.join("served.txt");
     println!(
@@ -79,7 +79,7 @@ pub(super) fn run(place: &Path, build: &Path) -> Result<(Outcome, Served), Strin
     let outcome = count(&text);
     println!("{outcome}");
     if !output.status.success() {
-        // A program that was killed has no line that says so: what it printed does.
+        // No line reports that a program was killed, so this prints the whole output.
         println!("{text}");
         if outcome.failed == 0 {
             return Err(format!(
@@ -91,7 +91,7 @@ pub(super) fn run(place: &Path, build: &Path) -> Result<(Outcome, Served), Strin
     Ok((outcome, served(&fs::read_to_string(&proof).unwrap_or_default())))
 }
 
-/// Adds up lines such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+/// Adds up the results in lines such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
 fn count(text: &str) -> Outcome {
     let mut sum = Outcome::default();
     for line in text.lines().filter_map(|line| line.strip_prefix("test result: ")) {
@@ -109,7 +109,7 @@ fn count(text: &str) -> Outcome {
     sum
 }
 
-/// Adds up what `global/proof` has written.
+/// Adds up the lines that `global/proof` has written.
 fn served(text: &str) -> Served {
     let mut sum = Served::default();
     for line in text.lines() {

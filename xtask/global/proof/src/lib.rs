@@ -1,5 +1,5 @@
-//! Makes a pool the allocator of every program this is linked into, and has each program say at its end what the pool
-//! has served: a line in the file that `MILLPOND_PROOF` names.
+//! Makes a pool the allocator of every program that links this crate. At its end, each program appends a line with the pool's
+//! figures to the file that `MILLPOND_PROOF` names.
 
 use millpond::GlobalPool;
 use std::fs::OpenOptions;
@@ -8,9 +8,9 @@ use std::io::Write;
 #[global_allocator]
 static POOL: GlobalPool = GlobalPool::new();
 
-/// The system calls what is listed here when a program has ended.
+/// The system calls this function at the end of the program.
 #[used]
-// SAFETY: the section holds functions of this kind, and takes any number of them.
+// SAFETY: the section contains pointers to functions of this type, and any number of them.
 #[unsafe(link_section = ".fini_array")]
 static AT_THE_END: extern "C" fn() = tell;
 
@@ -21,7 +21,7 @@ extern "C" fn tell() {
     let stats = pool.stats();
     let line = format!("{} {} {}\n", stats.allocations, stats.frees, stats.requested.peak);
     if let Ok(mut file) = OpenOptions::new().create(true).append(true).open(file) {
-        // One write: other programs may be at their ends too. A line that is missing is missed by the reader.
+        // One write, because other programs may write at the same time. The reader notices a missing line.
         let _ = file.write_all(line.as_bytes());
     }
 }
