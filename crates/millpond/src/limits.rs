@@ -227,7 +227,8 @@ impl Limits {
         }
     }
 
-    /// Runs work that can fail in a test, and returns the result of the last run. After a failed run no limits are checked.
+    /// Runs work that can fail in a test, and returns the result of the last run. If a run fails, the work ends there and exceeded
+    /// limits cause no panic.
     ///
     /// # Errors
     /// Returns the first error of the work.
