@@ -1,5 +1,6 @@
-//! Reading rows that do not lie next to each other with few calls of the system: rows with small gaps between them are read in
-//! one piece, and picked from it (data sieving: Thakur, Gropp and Lusk, "Data sieving and collective I/O in ROMIO", 1999).
+//! Reads rows that are not adjacent with few system calls. Rows with small gaps between them are read as one piece, and
+//! the rows are copied from it (data sieving: Thakur, Gropp and Lusk, "Data sieving and collective I/O in ROMIO",
+//! 1999).
 
 use super::error::DataError;
 use super::files::Files;
@@ -7,16 +8,16 @@ use super::order::Order;
 use crate::buffer::Buffer;
 use crate::error::AllocError;
 
-/// A gap that is read rather than jumped over: about what a call of the system costs.
+/// The largest gap in bytes that is read rather than skipped. Reading it costs about as much as a system call.
 const GAP: u64 = 16 << 10;
-/// Bytes that are read in one piece, at most.
+/// The maximum number of bytes that are read as one piece.
 const PIECE: usize = 1 << 20;
 
-/// Rows of a data set by place: those of a range, in an order.
+/// The positions of rows of a data set: a range of rows, in an order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     pub(super) order: Order,
-    /// The first row of the range, and how many it has.
+    /// The first row of the range, followed by the number of rows.
     pub(super) first: u64,
     pub(super) rows: u64,
 }
@@ -26,32 +27,33 @@ impl Places {
         self.order.visits(self.rows)
     }
 
-    /// The row of the data set that comes at a place.
+    /// Returns the row of the data set at a position.
     pub(super) fn row_at(&self, place: u64) -> u64 {
         self.first + self.order.row_at(place, self.rows)
     }
 }
 
-/// Rows that lie next to each other: the first, how many, and where in a chunk they go, in rows. An array, as buffers hold
-/// plain data.
+/// Adjacent rows: the first row, their number, and their position in a chunk, in rows. This is an array because buffers
+/// hold plain data.
 type Run = [u64; 3];
 
-/// What one reader needs besides the chunk: drawn once, before the first, and used again for each.
+/// The memory of one reader in addition to the chunk. It is allocated once, before the first chunk, and reused for
+/// each.
 #[derive(Debug)]
 pub(super) struct Sieve {
-    /// One for each row of a chunk, as in the worst order.
+    /// One run for each row of a chunk, which is the worst case.
     runs: Buffer<Run>,
     piece: Buffer<u8>,
 }
 
-/// Who gives a sieve its memory.
+/// A source of memory for a sieve.
 pub(super) trait Draw {
-    /// Elements, all zero.
+    /// Allocates zeroed elements.
     fn draw<T: bytemuck::Pod>(&self, elements: usize) -> Result<Buffer<T>, AllocError>;
 }
 
 impl Sieve {
-    /// How many runs and bytes of a piece it has room for, for chunks of so many rows.
+    /// Returns the number of runs and the bytes of a piece that are needed for chunks of `rows` rows.
     fn room(places: &Places, row_bytes: u64, rows: usize) -> (usize, usize) {
         if places.order.is_ascending() {
             return (0, 0);
@@ -60,7 +62,7 @@ impl Sieve {
         (rows, usize::try_from(all).map_or(PIECE, |all| all.min(PIECE)))
     }
 
-    /// Bytes that it takes, for chunks of so many rows.
+    /// Returns the bytes of a sieve for chunks of `rows` rows.
     pub(super) fn bytes(places: &Places, row_bytes: u64, rows: usize) -> u64 {
         let (runs, piece) = Self::room(places, row_bytes, rows);
         (runs as u64)
@@ -68,7 +70,7 @@ impl Sieve {
             .saturating_add(piece as u64)
     }
 
-    /// One for chunks of at most so many rows.
+    /// Allocates a sieve for chunks of at most `rows` rows.
     pub(super) fn new(
         places: &Places,
         row_bytes: u64,
@@ -82,7 +84,7 @@ impl Sieve {
         })
     }
 
-    /// Fills `out` with the rows at the places from `place` on.
+    /// Fills `out` with the rows at the positions from `place`.
     pub(super) fn read(
         &mut self,
         files: &Files,
@@ -108,7 +110,7 @@ impl Sieve {
                 files.read(first, out.get_mut(to..to + bytes).unwrap_or(&mut []))?;
                 continue;
             }
-            // Several are together in no more than a piece, and in no more than all rows.
+            // Several runs together are at most as large as a piece, and at most as large as all rows.
             let piece = self.piece.get_mut(..bytes).unwrap_or(&mut []);
             files.read(first, piece)?;
             for [row, count, to] in now {
@@ -123,7 +125,7 @@ impl Sieve {
     }
 }
 
-/// Puts the runs of some places into `runs`, in the order of their rows; answers how many there are.
+/// Writes the runs of some positions to `runs`, in the order of their rows. Returns their number.
 fn find_runs(runs: &mut [Run], places: &Places, place: u64, rows: usize) -> usize {
     let mut found = 0;
     let mut last: Option<&mut Run> = None;
@@ -149,7 +151,7 @@ fn find_runs(runs: &mut [Run], places: &Places, place: u64, rows: usize) -> usiz
     found
 }
 
-/// How many of the runs, in the order of their rows, are read in one piece.
+/// Returns the number of leading runs, in the order of their rows, that are read as one piece.
 fn together(runs: &[Run], row_bytes: usize) -> usize {
     let Some([first, rows, _]) = runs.first() else {
         return 0;

@@ -1,7 +1,7 @@
-//! The header of a `.npy` file: read from a file, and made.
+//! Reads and writes the header of a `.npy` file.
 //!
-//! A magic string, a version, a length, and a dictionary of Python literals that says type, order and shape. Nothing in it
-//! sizes memory but its length, of which there is a limit.
+//! The header has a magic string, a version, a length, and a dictionary of Python literals with type, order and shape.
+//! Of these, only the length determines how much memory is allocated, and it has a limit.
 
 use super::NpyError;
 use crate::data::DataError;
@@ -10,11 +10,11 @@ use crate::dtype::DType;
 use std::str;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
-/// Bytes of a header, at most; NumPy itself reads 10,000 of those it does not trust.
+/// The maximum number of bytes of a header. NumPy reads at most 10,000 bytes from files that it does not trust.
 const MOST_HEADER: u32 = 64 << 10;
-/// Dimensions, at most; NumPy has 64.
+/// The maximum number of dimensions. NumPy has the same limit.
 pub(super) const MOST_DIMS: usize = 64;
-/// What the elements begin at a multiple of, as NumPy writes it.
+/// The elements begin at a multiple of this number of bytes, as in NumPy's files.
 const ALIGN: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(super) struct Head {
     pub(super) shape: Vec<u64>,
 }
 
-/// The header of a file, and where the elements begin.
+/// Returns the header of a file and the byte position of its first element.
 pub(super) fn read(file: &Opened) -> Result<(Head, u64), NpyError> {
     let header = |why: String| NpyError::Header {
         path: file.path().to_owned(),
@@ -74,12 +74,12 @@ pub(super) fn read(file: &Opened) -> Result<(Head, u64), NpyError> {
     }
 }
 
-/// Type of elements, and how NumPy calls it after the byte order.
+/// Element types and their NumPy names without the byte order.
 const NAMES: [(DType, &str); 15] = [
     (DType::F64, "f8"),
     (DType::F32, "f4"),
     (DType::F16, "f2"),
-    // NumPy has none: two bytes of nothing in particular, as ml_dtypes saves it.
+    // NumPy has no bf16. ml_dtypes saves it as untyped data of two bytes.
     (DType::BF16, "V2"),
     (DType::I8, "i1"),
     (DType::I16, "i2"),
@@ -96,7 +96,7 @@ const NAMES: [(DType, &str); 15] = [
 
 const NATIVE: char = if cfg!(target_endian = "little") { '<' } else { '>' };
 
-/// A header for elements that follow it in the order of their last dimension.
+/// Returns a header for elements that follow in C order (the last dimension is contiguous).
 pub(super) fn made(dtype: DType, shape: &[u64]) -> Vec<u8> {
     let name = NAMES
         .iter()
@@ -114,11 +114,11 @@ pub(super) fn made(dtype: DType, shape: &[u64]) -> Vec<u8> {
         sizes.trim_end()
     };
     let text = format!("{{'descr': '{order}{name}', 'fortran_order': False, 'shape': ({sizes}), }}");
-    // Magic, version, two bytes of length, the text, blanks, a new line.
+    // The parts are the magic string, the version, two bytes of length, the text, spaces, and a newline.
     let whole = (10 + text.len() + 1).next_multiple_of(ALIGN);
     let mut header = MAGIC.to_vec();
     header.extend([1, 0]);
-    // 64 dimensions of 20 digits are far less than what two bytes count.
+    // The text of 64 dimensions with 20 digits each is far shorter than the maximum of a two-byte length.
     header.extend(((whole - 10) as u16).to_le_bytes());
     header.extend(text.bytes());
     header.resize(whole - 1, b' ');
@@ -126,13 +126,13 @@ pub(super) fn made(dtype: DType, shape: &[u64]) -> Vec<u8> {
     header
 }
 
-/// Reads the dictionary: the few of Python's literals that NumPy writes into it.
+/// Parses the dictionary. It supports only the Python literals that NumPy writes there.
 struct Reader<'a> {
     text: &'a str,
     rest: &'a str,
 }
 
-/// A header, or how it describes elements that are no type of ours.
+/// A header, or `Err` with the file's description of an unsupported element type.
 type Found = Result<Head, String>;
 
 impl<'a> Reader<'a> {
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
         self.rest = self.rest.trim_start();
     }
 
-    /// Passes over this, if it comes next.
+    /// Consumes `what` and returns true if the text continues with it.
     fn comes(&mut self, what: &str) -> bool {
         self.skip_blanks();
         match self.rest.strip_prefix(what) {
@@ -203,7 +203,7 @@ impl<'a> Reader<'a> {
         let Ok(number) = number.parse() else {
             return self.wrong("a size");
         };
-        // Python 2 wrote an L behind long ones.
+        // Python 2 appended an L to long integers.
         self.rest = rest.strip_prefix('L').unwrap_or(rest);
         Ok(number)
     }
@@ -216,7 +216,7 @@ impl<'a> Reader<'a> {
                 return Err(format!("it has more than {MOST_DIMS} dimensions"));
             }
             sizes.push(self.number()?);
-            // Behind a single one too.
+            // A comma follows a single size as well.
             if !self.comes(",") {
                 self.expect(")")?;
                 break;
@@ -225,7 +225,7 @@ impl<'a> Reader<'a> {
         Ok(sizes)
     }
 
-    /// What comes to the end of a value, without a look at what it means.
+    /// Returns the text up to the end of a value without interpreting it.
     fn anything(&mut self) -> Result<&'a str, String> {
         self.skip_blanks();
         let mut depth = 0usize;
@@ -286,7 +286,7 @@ impl<'a> Reader<'a> {
             return Err("its dictionary lacks one of descr, fortran_order and shape".to_owned());
         };
         let elements = shape.iter().try_fold(1u64, |all, size| all.checked_mul(*size));
-        // A dimension of 0 does not make the others any smaller.
+        // A dimension of 0 makes the product 0, but the product of the other dimensions may still overflow.
         let row = shape
             .iter()
             .skip(1)

@@ -1,4 +1,4 @@
-//! The array of a file in the address space: a view without a copy, for who can promise that the file stays as it is.
+//! A memory-mapped `.npy` file: a view without a copy, for callers who can guarantee that the file does not change.
 
 use super::{Npy, NpyError};
 use crate::data::files::Files;
@@ -9,14 +9,14 @@ use crate::tensor::TensorRef;
 use memmap2::{Mmap, MmapOptions, UncheckedAdvice};
 use std::fmt;
 
-/// The array of a `.npy` file as a view that borrows, to read; no copy, and nothing is read before it is looked at. Made by
-/// [`Npy::map`].
+/// A read-only view of the array of a `.npy` file, without a copy. The system reads a page when it is first accessed.
+/// Created by [`Npy::map`].
 ///
-/// Pages that were looked at count as resident memory of the process until they are [forgotten](Self::forget) or the system
-/// takes them.
+/// Accessed pages count as resident memory of the process until they are [released](Self::forget) or the system
+/// reclaims them.
 ///
-/// Invariant: the map shows bytes of a file that nobody changes as long as this lives, which is what [`Npy::map`] has its
-/// caller promise. A promise that was broken before a view is asked for is an error then.
+/// Invariant: the mapping shows bytes of a file that nobody changes as long as this value lives. The caller of
+/// [`Npy::map`] guarantees it. If the file has changed before a view is requested, the request returns an error.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-mapped-{}.npy", std::process::id()));
@@ -35,7 +35,7 @@ use std::fmt;
 /// ```
 pub struct MappedNpy {
     npy: Npy,
-    /// The one file.
+    /// The only file.
     files: Files,
     map: Mmap,
 }
@@ -48,17 +48,17 @@ impl fmt::Debug for MappedNpy {
 
 impl MappedNpy {
     /// # Safety
-    /// As [`Npy::map`].
+    /// The same as for [`Npy::map`].
     pub(super) unsafe fn new(npy: &Npy) -> Result<Self, NpyError> {
         let files = npy.elements()?;
-        // There is one, as one was named.
+        // There is a file because one path was given.
         let file = files
             .parts()
             .first()
             .map(|part| &part.file)
             .ok_or(DataError::NoFiles)?;
         let align = npy.dtype().align();
-        // The map begins at a page, so that what is aligned in the file is aligned here.
+        // The mapping begins at a page, so data that is aligned in the file is aligned in memory.
         if !npy.skip.is_multiple_of(align as u64) {
             return Err(DataError::Misaligned {
                 path: npy.path.clone(),
@@ -70,7 +70,7 @@ impl MappedNpy {
         let failed = |source| files::failed(file.path(), "map it")(source);
         let length = usize::try_from(file.bytes())
             .map_err(|_| failed(std::io::Error::other("it is larger than the address space")))?;
-        // SAFETY: nobody changes the file as long as the map lives, as the caller promises.
+        // SAFETY: the caller guarantees that nobody changes the file as long as the map lives.
         let map = unsafe { MmapOptions::new().len(length).map(file.file()) }.map_err(failed)?;
         Ok(Self {
             npy: npy.clone(),
@@ -79,18 +79,18 @@ impl MappedNpy {
         })
     }
 
-    /// The header.
+    /// Returns the header.
     #[must_use]
     pub fn npy(&self) -> &Npy {
         &self.npy
     }
 
-    /// The array. One in Fortran order has the strides of its order. Bytes of truth values are not looked at: what is not 0
-    /// is true.
+    /// Returns the array. An array in Fortran order has the strides of that order. The bytes of truth values are not
+    /// checked: every value except 0 is true.
     ///
     /// # Errors
-    /// [`DataError::Changed`] where the file has changed since its header was read, and where it has more dimensions than
-    /// tensors do.
+    /// Returns [`DataError::Changed`] if the file has changed since its header was read, and an error if the array has
+    /// more dimensions than tensors support.
     pub fn view(&self) -> Result<TensorRef<'_>, NpyError> {
         for part in self.files.parts() {
             part.file.check()?;
@@ -104,20 +104,20 @@ impl MappedNpy {
         Ok(view)
     }
 
-    /// The bytes behind the header, of which there are as many as the shape says.
+    /// Returns the bytes after the header. The header's check ensures that their number matches the shape.
     fn elements(&self) -> &[u8] {
         self.map.get(self.npy.skip as usize..).unwrap_or(&[])
     }
 
-    /// Tells the system how the map is going to be read. Advice: what the system does not take is no error.
+    /// Tells the system how the mapping will be accessed. This is a hint: a refusal is not an error.
     pub fn advise(&self, access: Access) {
         let _ = self.map.advise(access.advice());
     }
 
-    /// Lets go of the memory of the map, which is read again where it is looked at again.
+    /// Releases the memory of the mapping. The system reads the file again at the next access.
     pub fn forget(&self) {
-        // SAFETY: the map is of a file and shared without writes, so what is dropped is read from the file again, and by the
-        // type's invariant that has not changed: views show the same bytes after it.
+        // SAFETY: the map is of a file and shared without writes, so dropped pages are read from the file again. By the
+        // type's invariant the file has not changed, so views show the same bytes afterwards.
         let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
     }
 }

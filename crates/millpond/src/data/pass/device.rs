@@ -1,8 +1,8 @@
-//! A pass whose chunks come to a device: reading, copying and computing go on at once.
+//! A pass that copies its chunks to a device. Reading, copying and computing overlap.
 //!
-//! The host waits for two things only: for a chunk that is not read yet and, on the thread that reads, for the copy from the memory that it
-//! reads into next. The work on a chunk and the copy into its buffer wait for each other on the device. The oldest slot is taken first,
-//! because the device may still use the latest.
+//! The host waits in two cases only: for a chunk that has not been read yet, and, on the reading thread, for the copy
+//! from the memory into which it reads next. The work on a chunk and the copy into its buffer wait for each other on
+//! the device. The oldest slot is reused first because the device may still use the latest.
 
 use super::super::error::DataError;
 use super::super::sieve::{Draw, Sieve};
@@ -17,7 +17,7 @@ use crate::unpooled::Unpooled;
 use std::fmt;
 use std::time::Instant;
 
-/// A way through a [`DataSet`](crate::DataSet) in chunks on a device. Made by [`Pass::to_device`].
+/// An iteration over a [`DataSet`](crate::DataSet) in chunks on a device. Created by [`Pass::to_device`].
 ///
 /// ```text
 ///   threads     read 3 . read 4 . read 5 .            into pinned memory
@@ -25,9 +25,9 @@ use std::time::Instant;
 ///   yours                       work 3 . work 4 . work 5
 /// ```
 ///
-/// A chunk has a piece of pinned memory and a buffer on the device, which go round. Readers wait for the copy from their memory, the
-/// copy waits on the device for the work on its buffer, and the work for its copy: the caller's thread waits for nothing but a chunk
-/// that is not read yet.
+/// Each chunk uses a piece of pinned memory and a buffer on the device, and later chunks reuse both. Readers wait for
+/// the copy from their memory. On the device, the copy waits for the work on its buffer, and the work waits for its
+/// copy. The caller's thread waits only for chunks that have not been read yet.
 ///
 /// ```
 /// use millpond::DataSet;
@@ -64,11 +64,12 @@ pub struct DevicePass<'a, T: Element> {
 }
 
 impl<'a, T: Element> Pass<'a, T> {
-    /// Brings the chunks to a device, for work on a stream: `depth` of them are on their way at once, two at least, and more where
-    /// there are as many [`readers`](Self::readers). The [budget](Self::budget) is for the host's memory; the device's is as much.
+    /// Copies the chunks to a device, for work on a stream. `depth` is the number of chunks in progress at the same
+    /// time. It is at least two, and at least the number of [`readers`](Self::readers). The [budget](Self::budget)
+    /// limits the host's memory; the device uses as much.
     ///
-    /// Memory of the host comes from CUDA's driver, or from the [`pool`](Self::pool) that was said, which has to be one of memory
-    /// that the driver has pinned ([`CudaPinned`]).
+    /// The host's memory comes from CUDA's driver, or from the given [`pool`](Self::pool), whose memory must be pinned
+    /// by the driver ([`CudaPinned`]).
     pub fn to_device(mut self, pool: &DevicePool, stream: &CudaStream, depth: usize) -> DevicePass<'a, T> {
         self.ahead = depth.max(2) - 1;
         DevicePass {
@@ -80,10 +81,10 @@ impl<'a, T: Element> Pass<'a, T> {
 }
 
 impl<T: Element> DevicePass<'_, T> {
-    /// Goes through all chunks.
+    /// Calls `work` for each chunk.
     ///
     /// # Errors
-    /// As [`Pass::for_each`], and [`DataError::Cuda`].
+    /// Returns the errors of [`Pass::for_each`] and [`DataError::Cuda`].
     pub fn for_each(self, mut work: impl FnMut(&mut DeviceChunk<'_, T>)) -> Result<Progress, DataError> {
         self.try_for_each(|chunk| {
             work(chunk);
@@ -91,10 +92,11 @@ impl<T: Element> DevicePass<'_, T> {
         })
     }
 
-    /// The same with work that can fail, and ends the pass with its own error. When this returns the last work may still go on.
+    /// Calls `work` for each chunk, and ends the pass with the first error of `work`. The work on the last chunk may
+    /// still run on the device when this returns.
     ///
     /// # Errors
-    /// As [`for_each`](Self::for_each), and what `work` answers.
+    /// Returns the errors of [`for_each`](Self::for_each) and of `work`.
     pub fn try_for_each<E: std::convert::From<DataError>>(
         mut self,
         mut work: impl FnMut(&mut DeviceChunk<'_, T>) -> Result<(), E>,
@@ -115,7 +117,7 @@ impl<T: Element> DevicePass<'_, T> {
             prepare: self.pass.prepare.as_deref(),
         };
         std::thread::scope(|scope| {
-            // However this ends, the readers do: the scope waits for them.
+            // This stops the readers on every exit, because the scope waits for them.
             let _over = Over(&ring);
             for sieve in sieves {
                 scope.spawn(|| run(&reader, &ring, sieve));
@@ -124,7 +126,7 @@ impl<T: Element> DevicePass<'_, T> {
                 let began = Instant::now();
                 let outcome = ring.await_chunk(number);
                 clock.waited(began);
-                // A reader that panicked: the scope says so when it ends.
+                // A reader has panicked. The scope propagates the panic when it ends.
                 let Some(outcome) = outcome else { break };
                 let mut slot = outcome?;
                 slot.lend(&self.stream)?;
@@ -154,7 +156,7 @@ impl<T: Element> DevicePass<'_, T> {
                 return Err(CudaError::Pageable.into());
             }
             let there = self.pool.alloc(elements, &self.stream)?;
-            // What the stream still does with whoever had that memory before comes first.
+            // Work of the stream that used this memory for an earlier buffer completes first.
             let worked = Mark::new(device)?;
             worked.record(&self.stream)?;
             Ok(Slot {
@@ -179,7 +181,7 @@ impl<T: Element> fmt::Debug for DevicePass<'_, T> {
     }
 }
 
-/// Some rows of a data set on a device, ready for work on the pass's stream.
+/// Some rows of a data set on a device, ready for work on the stream of the pass.
 #[derive(Debug)]
 pub struct DeviceChunk<'b, T: Element> {
     plan: &'b Plan,
@@ -188,47 +190,49 @@ pub struct DeviceChunk<'b, T: Element> {
 }
 
 impl<T: Element> DeviceChunk<'_, T> {
-    /// Which chunk of the pass it is, from 0.
+    /// Returns the number of the chunk in the pass, from 0.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Elements of its rows: of the last chunk they may be fewer than the buffer has.
+    /// Returns the number of elements in its rows. The last chunk may have fewer than the buffer.
     #[must_use]
     pub fn len(&self) -> usize {
         self.plan.rows_of(self.number) * self.plan.row
     }
 
-    /// Never: a chunk has a row at least.
+    /// Returns false, because a chunk has at least one row.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Which row of the data set the `nth` row here is; none where there are not so many.
+    /// Returns the number in the data set of the `nth` row of this chunk, or `None` if the chunk has fewer rows.
     #[must_use]
     pub fn row_number(&self, nth: usize) -> Option<u64> {
         let place = self.number * self.plan.rows as u64 + nth as u64;
         (nth < self.plan.rows_of(self.number)).then(|| self.plan.places.row_at(place))
     }
 
-    /// The rows, at the beginning; what lies behind them is not said. Work on other streams than the pass's is
-    /// [recorded](DeviceBuffer::record_use).
+    /// Returns the rows, which are at the beginning of the buffer. The contents after them are unspecified. Work on
+    /// other streams than that of the pass must be [recorded](DeviceBuffer::record_use).
     #[must_use]
     pub fn buffer(&self) -> &DeviceBuffer<T> {
         self.buffer
     }
 
-    /// The same, to be written. It serves a later chunk, so another buffer in its place has to be as long and of the same stream.
+    /// Returns the same buffer for writing. It is reused for a later chunk, so a replacement must have the same length
+    /// and the same stream.
     pub fn buffer_mut(&mut self) -> &mut DeviceBuffer<T> {
         self.buffer
     }
 }
 
-/// What a chunk goes round in: memory of the host, and a buffer on the device.
+/// The memory that chunks reuse: a piece on the host, and a buffer on the device.
 ///
-/// Invariant: `copies` writes `device` up to what `host` was lent for; `worked`, if it `is_worked_on`, comes after all else that uses it.
+/// Invariant: `copies` writes to `device` at most until the transfer that holds `host` completes; `worked`, if it
+/// `is_worked_on`, comes after all other uses of `device`.
 struct Slot<T: Element> {
     host: Host<T>,
     device: DeviceBuffer<T>,
@@ -240,12 +244,12 @@ struct Slot<T: Element> {
 enum Host<T: Element> {
     Free(Buffer<T>),
     Lent(Transfer<Buffer<T>>),
-    /// While it changes hands, and for good where that failed, which ends the pass.
+    /// The state during a change of owner. It remains after a failure, which ends the pass.
     Gone,
 }
 
 impl<T: Element> Slot<T> {
-    /// The host's memory, once nothing is copied from it any more.
+    /// Returns the host's memory after the copy from it has completed.
     fn host(&mut self) -> Result<Buffer<T>, CudaError> {
         match std::mem::replace(&mut self.host, Host::Gone) {
             Host::Free(host) => Ok(host),
@@ -254,7 +258,7 @@ impl<T: Element> Slot<T> {
         }
     }
 
-    /// Copies what was read to the device, after the work on the chunk that was there before.
+    /// Copies the read data to the device after the work on the previous chunk in this buffer.
     fn upload(&mut self, host: Buffer<T>, len: usize) -> Result<(), CudaError> {
         let after = |stream: &CudaStream| {
             if self.is_worked_on {
@@ -263,13 +267,13 @@ impl<T: Element> Slot<T> {
                 Ok(())
             }
         };
-        // SAFETY: the buffer is the slot's, whose drop records this stream before it goes.
+        // SAFETY: the buffer is the slot's, and the slot's drop records this stream before the buffer is freed.
         let begun = unsafe { upload_part(&self.copies, host, &self.device, len, after) };
         self.host = Host::Lent(begun.map_err(|error: TransferError<_>| error.error())?);
         Ok(())
     }
 
-    /// Has work on a stream come after the copy.
+    /// Makes later work on a stream wait for the copy.
     fn lend(&mut self, stream: &CudaStream) -> Result<(), DataError> {
         match &self.host {
             Host::Lent(copying) => Ok(copying.hold(stream)?),
@@ -277,7 +281,7 @@ impl<T: Element> Slot<T> {
         }
     }
 
-    /// Work on the chunk was put on a stream.
+    /// Records that work on the chunk was queued on a stream.
     fn take_back(&mut self, stream: &CudaStream, plan: &Plan) -> Result<(), DataError> {
         let expected = plan.rows * plan.row;
         if self.device.len() != expected {
@@ -285,11 +289,11 @@ impl<T: Element> Slot<T> {
             return Err(CudaError::Length { expected, found }.into());
         }
         self.device.record_use(stream)?;
-        // Also after what was recorded, and after the stream of another buffer that was put there.
+        // This also comes after recorded uses on other streams, and after the stream of a replaced buffer.
         self.device.order_before(stream)?;
         self.is_worked_on = self.worked.record(stream).is_ok();
         if !self.is_worked_on {
-            // What cannot be marked is waited for.
+            // Without a mark, the host waits for the work.
             settle_on(stream, || stream.synchronize()).map_err(|why| why.error)?;
         }
         Ok(())
@@ -298,15 +302,15 @@ impl<T: Element> Slot<T> {
 
 impl<T: Element> Drop for Slot<T> {
     fn drop(&mut self) {
-        // It is of the same device, which is all that is asked.
+        // The stream is of the same device, which is the only condition for success.
         let _ = self.device.record_use(&self.copies);
     }
 }
 
-/// Reads chunks and sends them on their way.
+/// Reads chunks and starts their copies.
 fn run<T: Element>(reader: &Reader<'_, T>, ring: &Ring<Slot<T>>, mut sieve: Sieve) {
     while let Some((number, mut slot)) = ring.begin(reader.plan.chunks) {
-        // Where `prepare` panics nobody is to wait for this chunk.
+        // If `prepare` panics, this ends the pass, so that nobody waits for this chunk.
         let dies = Over(ring);
         let outcome = bring(reader, number, &mut sieve, &mut slot);
         std::mem::forget(dies);

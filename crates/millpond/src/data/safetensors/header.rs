@@ -1,11 +1,12 @@
-//! The header of a safetensors file: read from a file, and made.
+//! Reads and writes the header of a safetensors file.
 //!
-//! Eight bytes of length and a JSON object that names each tensor with its type, its shape and its bytes in the data behind
-//! it. What was read is whole: every name stands for one tensor, and the tensors follow each other through the data from its
-//! first byte to its last, without holes or overlaps, each of as many bytes as its type and shape come to.
+//! The header consists of a length of eight bytes and a JSON object. The object lists for each tensor its type, its
+//! shape and its byte range in the data after the header. A header that was read is valid: names are unique, and the
+//! tensors follow each other from the first byte of the data to the last without holes or overlaps. Each has the number
+//! of bytes that its type and shape require.
 //!
-//! Names, shapes and places lie in buffers of a pool, so that a header of many megabytes is in the account and can be
-//! refused.
+//! Names, shapes and byte ranges are stored in buffers of a pool, so a header of many megabytes is accounted for and
+//! its allocation can be refused.
 
 use super::{SafeTensorsError, shown};
 use crate::buffer::Buffer;
@@ -19,18 +20,18 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use std::fmt;
 use std::io::{self, Write};
 
-/// Bytes of a header, at most: what the format says.
+/// The maximum number of bytes of a header, as defined by the format.
 pub(super) const MOST_HEADER: u64 = 100_000_000;
-/// Bytes before the header.
+/// The number of bytes before the header.
 const LENGTH: u64 = 8;
-/// Dimensions, at most: what NumPy has. The format has no limit.
+/// The maximum number of dimensions, as in NumPy. The format has no limit.
 const MOST_DIMS: u64 = 64;
-/// What the data begins at a multiple of in files that are written here: a line of the cache.
+/// In files that this module writes, the data begins at a multiple of this number of bytes: a cache line.
 const ALIGN: u64 = 64;
-/// The name that stands for no tensor.
+/// The reserved name that does not denote a tensor.
 pub(super) const METADATA: &str = "__metadata__";
 
-/// Type of elements, and how the format calls it.
+/// Element types and their names in the format.
 const NAMES: [(DType, &str); 14] = [
     (DType::F64, "F64"),
     (DType::F32, "F32"),
@@ -48,7 +49,7 @@ const NAMES: [(DType, &str); 14] = [
     (DType::Complex64, "C64"),
 ];
 
-/// The format's name of a type; none where it has no such type, or this machine another order of bytes.
+/// Returns the format's name of a type, or `None` if the format lacks the type or this machine has another byte order.
 pub(super) fn name_of(dtype: DType) -> Option<&'static str> {
     let (_, name) = NAMES.iter().find(|(of, _)| *of == dtype)?;
     is_native(dtype).then_some(*name)
@@ -59,17 +60,19 @@ fn dtype_of(name: &str) -> Option<DType> {
     is_native(*dtype).then_some(*dtype)
 }
 
-/// Files have the lowest byte of each number first.
+/// Numbers in files are little-endian.
 fn is_native(dtype: DType) -> bool {
     cfg!(target_endian = "little") || dtype.size() == 1
 }
 
-/// Where a text lies in all texts: its first byte, and how many it has. Shapes lie in all sizes alike.
+/// The position of a string in `Tables::text`: its first byte and its length. Shapes are stored alike in
+/// `Tables::sizes`.
 type Place = [u64; 2];
-/// A tensor: name, type, shape, and where its bytes begin and end in the data. An array, as buffers hold plain data.
+/// A tensor: name, type, shape, and the begin and end of its bytes in the data. This is an array because buffers hold
+/// plain data.
 type Record = [u64; 8];
 
-/// What one tensor of a file is, as its header says. See [`SafeTensors::tensors`](super::SafeTensors::tensors).
+/// The description of one tensor in the header of a file. See [`SafeTensors::tensors`](super::SafeTensors::tensors).
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-info-{}.safetensors", std::process::id()));
@@ -89,37 +92,37 @@ pub struct TensorInfo<'a> {
     pub(super) name: &'a str,
     pub(super) type_name: &'a str,
     pub(super) shape: &'a [u64],
-    /// Its bytes in the data.
+    /// The range of its bytes in the data.
     pub(super) begin: u64,
     pub(super) end: u64,
 }
 
 impl<'a> TensorInfo<'a> {
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(&self) -> &'a str {
         self.name
     }
 
-    /// The type of its elements; none where the format can have it and this crate cannot.
+    /// Returns the type of its elements, or `None` if the format supports the type and this crate does not.
     #[must_use]
     pub fn dtype(&self) -> Option<DType> {
         dtype_of(self.type_name)
     }
 
-    /// The type of its elements, as the file says it.
+    /// Returns the type of its elements as written in the file.
     #[must_use]
     pub fn type_name(&self) -> &'a str {
         self.type_name
     }
 
-    /// Sizes of its dimensions; none of a single value.
+    /// Returns the sizes of its dimensions. They are empty for a single value.
     #[must_use]
     pub fn shape(&self) -> &'a [u64] {
         self.shape
     }
 
-    /// Its bytes.
+    /// Returns the number of its bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.end.saturating_sub(self.begin)
@@ -130,7 +133,7 @@ impl<'a> TensorInfo<'a> {
 #[derive(Debug)]
 pub(super) struct Header {
     tables: Tables,
-    /// Where the data begins in the file.
+    /// The position of the data in the file.
     pub(super) data: u64,
 }
 
@@ -160,7 +163,7 @@ impl Header {
                 "its header has {length} bytes, and {MOST_HEADER} are the most of the format"
             )));
         }
-        // No more than the file has.
+        // The length is at most that of the file.
         let mut text = alloc_zeroed::<u8>(length as usize).map_err(DataError::Memory)?;
         file.read(LENGTH, &mut text)?;
         if text.first() != Some(&b'{') {
@@ -180,7 +183,7 @@ impl Header {
         header.settle(file, left - length)
     }
 
-    /// Puts the tensors into the order of their bytes, and looks whether they are what the format promises.
+    /// Sorts the tensors by their bytes and checks that they are valid by the rules of the format.
     fn settle(mut self, file: &Opened, found: u64) -> Result<Self, SafeTensorsError> {
         let path = || file.path().to_owned();
         let Tables { records, .. } = &mut self.tables;
@@ -201,7 +204,7 @@ impl Header {
                 .shape
                 .iter()
                 .try_fold(1u64, |all, size| all.checked_mul(*size));
-            // What is no type of ours may have elements of half a byte.
+            // An unsupported type may have elements of half a byte.
             let size = tensor.dtype().map(|dtype| dtype.size() as u64);
             let bytes = elements.map(|elements| size.map(|size| elements.checked_mul(size)));
             match bytes {
@@ -232,12 +235,12 @@ impl Header {
         Ok(self)
     }
 
-    /// Every tensor, in the order of their bytes.
+    /// Returns all tensors in the order of their bytes.
     pub(super) fn tensors(&self) -> impl ExactSizeIterator<Item = TensorInfo<'_>> {
         self.tables.records.iter().map(|record| self.tables.info(record))
     }
 
-    /// The tensor of a name.
+    /// Returns the tensor with a name.
     pub(super) fn find(&self, name: &str) -> Option<TensorInfo<'_>> {
         let tables = &self.tables;
         let by = |at: &u64| tables.name_at(*at).cmp(name);
@@ -246,7 +249,7 @@ impl Header {
         Some(tables.info(record))
     }
 
-    /// What the file says besides, key and value, in the order of the keys.
+    /// Returns the file's metadata as pairs of key and value, in the order of the keys.
     pub(super) fn metadata(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         let tables = &self.tables;
         let pairs = tables.metadata.iter();
@@ -259,19 +262,19 @@ impl Header {
     }
 }
 
-/// All that a header says, in few buffers.
+/// The contents of a header, in few buffers.
 #[derive(Debug)]
 struct Tables {
-    /// Names, types, keys and values one after another.
+    /// Names, types, keys and values, concatenated.
     text: Buffer<u8>,
     sizes: Buffer<u64>,
     records: Buffer<Record>,
-    /// Places of records, in the order of their names.
+    /// Indices of records, in the order of their names.
     by_name: Buffer<u64>,
-    /// Places of a key and its value.
+    /// The positions of a key and its value.
     metadata: Buffer<[u64; 4]>,
     has_metadata: bool,
-    /// Why there was no memory.
+    /// The reason for a failed allocation.
     refused: Option<AllocError>,
 }
 
@@ -305,7 +308,7 @@ impl Tables {
     fn text(&self, [at, bytes]: Place) -> &str {
         let (at, bytes) = (at as usize, bytes as usize);
         let text = self.text.get(at..at + bytes).unwrap_or(&[]);
-        // It was text when it was put there.
+        // The bytes were UTF-8 when they were stored.
         str::from_utf8(text).unwrap_or("")
     }
 
@@ -326,11 +329,11 @@ impl Tables {
         record.map_or("", |[name, bytes, ..]| self.text([*name, *bytes]))
     }
 
-    /// Puts names and keys in order; answers one that is there twice.
+    /// Sorts names and keys. Returns one that occurs twice.
     fn index(&mut self) -> Result<Option<String>, AllocError> {
         let mut by_name = crate::pools::alloc_from_fn(self.records.len(), |at| at as u64)?;
         by_name.sort_unstable_by(|one, other| self.name_at(*one).cmp(self.name_at(*other)));
-        // Out of the tables, so that texts can be read meanwhile.
+        // The metadata is moved out of the tables so that the tables' text can be read during the sort.
         let mut metadata = std::mem::replace(&mut self.metadata, alloc_zeroed(0)?);
         let key = |[at, bytes, ..]: &[u64; 4]| self.text([*at, *bytes]);
         metadata.sort_unstable_by(|one, other| key(one).cmp(key(other)));
@@ -343,17 +346,17 @@ impl Tables {
     }
 }
 
-/// The first that is the same as the one before.
+/// Returns the first string that equals its predecessor.
 fn repeated<'a>(mut sorted: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let mut before = None;
     sorted.find(|text| before.replace(*text) == Some(*text))
 }
 
-/// The whole object.
+/// Deserializes the whole object.
 struct Top<'t>(&'t mut Tables);
-/// What the file says besides.
+/// Deserializes the metadata.
 struct Metadata<'t>(&'t mut Tables);
-/// What is said of one tensor: the places of its type and of its shape, and its bytes.
+/// Deserializes the description of one tensor: the positions of its type and of its shape, and its byte range.
 struct Entry<'t>(&'t mut Tables);
 struct Shape<'t>(&'t mut Tables);
 struct Text<'t>(&'t mut Tables);
@@ -473,7 +476,7 @@ enum Key {
     Other,
 }
 
-/// Bytes that were written, and go nowhere.
+/// A writer that counts bytes and discards them.
 struct Count(u64);
 
 impl Write for Count {
@@ -487,10 +490,10 @@ impl Write for Count {
     }
 }
 
-/// A tensor that is to be written: its name, the format's name of its type, and its elements.
+/// A tensor to write: its name, the format's name of its type, and its elements.
 pub(super) type Named<'a> = (&'a str, &'static str, TensorRef<'a>);
 
-/// Bytes of the header that [`write`] makes, without those that say how many they are.
+/// Returns the length of the header that [`write`] makes, without the bytes of the length itself.
 pub(super) fn length<'a>(
     tensors: impl Iterator<Item = Named<'a>>,
     metadata: &[(&str, &str)],
@@ -500,7 +503,7 @@ pub(super) fn length<'a>(
     Ok(count.0.next_multiple_of(ALIGN) - LENGTH)
 }
 
-/// Writes a header of a length that was counted.
+/// Writes a header whose length was returned by [`length`].
 pub(super) fn write<'a>(
     out: &mut impl Write,
     length: u64,
@@ -517,7 +520,7 @@ pub(super) fn write<'a>(
     Ok(())
 }
 
-/// What is written goes to one, and is counted by the other.
+/// A writer that writes to the first field and counts the bytes in the second.
 struct Both<'w, W>(&'w mut W, &'w mut Count);
 
 impl<W: Write> Write for Both<'_, W> {
@@ -561,7 +564,7 @@ fn object<'a>(
         write!(out, ",\"data_offsets\":[{at},{end}]}}")?;
         at = end;
     }
-    // Of nothing it has not begun yet.
+    // Without tensors and metadata, the opening brace has not been written yet.
     if before == "{" {
         out.write_all(b"{")?;
     }

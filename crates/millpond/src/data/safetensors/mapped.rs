@@ -1,4 +1,4 @@
-//! Tensors of a file in the address space: views without a copy, for who can promise that the file stays as it is.
+//! Memory-mapped safetensors files: views without a copy, for callers who can guarantee that the file does not change.
 
 use super::{SafeTensors, SafeTensorsError, TensorInfo};
 use crate::data::load::Sizes;
@@ -9,14 +9,15 @@ use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
 use std::fmt;
 use std::ops::Range;
 
-/// The tensors of a safetensors file as views that borrow, to read; no copy, and nothing is read before it is looked at.
-/// Made by [`SafeTensors::map`].
+/// Read-only views of the tensors of a safetensors file, without a copy. The system reads a page when it is first
+/// accessed. Created by [`SafeTensors::map`].
 ///
-/// Pages that were looked at count as resident memory of the process until they are [forgotten](Self::forget) or the
-/// system takes them.
+/// Accessed pages count as resident memory of the process until they are [released](Self::forget) or the system
+/// reclaims them.
 ///
-/// Invariant: the map shows bytes of a file that nobody changes as long as this lives, which is what
-/// [`SafeTensors::map`] has its caller promise. A promise that was broken before a view is asked for is an error then.
+/// Invariant: the mapping shows bytes of a file that nobody changes as long as this value lives. The caller of
+/// [`SafeTensors::map`] guarantees it. If the file has changed before a view is requested, the request returns an
+/// error.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-mapped-{}.safetensors", std::process::id()));
@@ -47,36 +48,37 @@ impl fmt::Debug for MappedTensors {
 
 impl MappedTensors {
     /// # Safety
-    /// As [`SafeTensors::map`].
+    /// The same as for [`SafeTensors::map`].
     pub(super) unsafe fn new(of: &SafeTensors) -> Result<Self, SafeTensorsError> {
         let file = &of.file;
         file.check()?;
         let failed = |source| files::failed(file.path(), "map it")(source);
         let length = usize::try_from(file.bytes())
             .map_err(|_| failed(std::io::Error::other("it is larger than the address space")))?;
-        // SAFETY: nobody changes the file as long as the map lives, as the caller promises.
+        // SAFETY: the caller guarantees that nobody changes the file as long as the map lives.
         let map = unsafe { MmapOptions::new().len(length).map(file.file()) }.map_err(failed)?;
         Ok(Self { of: of.clone(), map })
     }
 
-    /// The file.
+    /// Returns the file.
     #[must_use]
     pub fn file(&self) -> &SafeTensors {
         &self.of
     }
 
-    /// A tensor as a view. Bytes of truth values are not looked at: what is not 0 is true.
+    /// Returns a tensor as a view. The bytes of truth values are not checked: every value except 0 is true.
     ///
     /// # Errors
-    /// Where there is none of this name or its type is none of ours; [`DataError::Changed`] where the file has changed since
-    /// it was opened; [`DataError::Misaligned`] where the elements do not begin at a multiple of their alignment, as other
-    /// writers may leave them: such a tensor can be [loaded](SafeTensors::load).
+    /// Returns an error if there is no tensor with this name or if its type is not supported. Returns
+    /// [`DataError::Changed`] if the file has changed since it was opened. Returns [`DataError::Misaligned`] if the
+    /// elements do not begin at a multiple of their alignment, which is possible in files of other writers. Such a
+    /// tensor can be [loaded](SafeTensors::load).
     pub fn get(&self, name: &str) -> Result<TensorRef<'_>, SafeTensorsError> {
         self.of.file.check()?;
         let info = self.of.info(name)?;
         let (dtype, shape) = (self.of.dtype(&info)?, Sizes::of(info.shape)?);
         let begin = self.of.place(&info);
-        // The map begins at a page, so that what is aligned in the file is aligned here.
+        // The mapping begins at a page, so data that is aligned in the file is aligned in memory.
         if info.bytes() > 0 && !begin.is_multiple_of(dtype.align() as u64) {
             return Err(DataError::Misaligned {
                 path: self.of.file.path().to_owned(),
@@ -89,18 +91,18 @@ impl MappedTensors {
         Ok(TensorRef::from_bytes(bytes, dtype, &shape)?)
     }
 
-    /// The bytes of a tensor in the map, whose length is a usize.
+    /// Returns the range of a tensor's bytes in the mapping. The mapping's length fits a `usize`.
     fn range(&self, info: &TensorInfo<'_>) -> Range<usize> {
         let begin = self.of.place(info) as usize;
         begin..begin + info.bytes() as usize
     }
 
-    /// Tells the system how the map is going to be read. Advice: what the system does not take is no error.
+    /// Tells the system how the mapping will be accessed. This is a hint: a refusal is not an error.
     pub fn advise(&self, access: Access) {
         let _ = self.map.advise(access.advice());
     }
 
-    /// Has the system begin to read a tensor; of no tensor nothing.
+    /// Tells the system to start reading a tensor. Does nothing if there is no tensor with this name.
     pub fn expect(&self, name: &str) {
         if let Ok(info) = self.of.info(name) {
             let range = self.range(&info);
@@ -108,13 +110,13 @@ impl MappedTensors {
         }
     }
 
-    /// Lets go of the memory of a tensor, which is read again where it is looked at again.
+    /// Releases the memory of a tensor. The system reads the file again at the next access.
     pub fn forget(&self, name: &str) {
         if let Ok(info) = self.of.info(name) {
             let range = self.range(&info);
             let advice = UncheckedAdvice::DontNeed;
-            // SAFETY: the map is of a file and shared without writes, so what is dropped is read from the file again, and by
-            // the type's invariant that has not changed: views show the same bytes after it.
+            // SAFETY: the map is of a file and shared without writes, so dropped pages are read from the file again. By
+            // the type's invariant the file has not changed, so views show the same bytes afterwards.
             let _ = unsafe { self.map.unchecked_advise_range(advice, range.start, range.len()) };
         }
     }

@@ -1,4 +1,4 @@
-//! Files written.
+//! Writing of safetensors files.
 
 use super::header::{self, METADATA, MOST_HEADER, Named, name_of};
 use super::{SafeTensors, SafeTensorsError, shown};
@@ -10,16 +10,16 @@ use std::cmp::Reverse;
 use std::path::Path;
 
 impl SafeTensors {
-    /// Writes tensors by name, and what is to be said besides. The file appears under its name when it is complete, and one
-    /// that was there stays until then, and for whoever has it open or mapped.
+    /// Writes tensors with their names, and metadata. The file appears under its name when it is complete. A previous
+    /// file of this name remains until then, and remains for those who have it open or mapped.
     ///
-    /// Data begins at a multiple of 64, and tensors of larger elements come first, in the order given, so that all are
-    /// aligned for views of a [map](Self::map). Elements of a view that is not contiguous are written in its order; no copy
-    /// is made.
+    /// The data begins at a multiple of 64 bytes. Tensors with larger elements come first, and otherwise the given
+    /// order is kept, so all are aligned for views of a [map](Self::map). Elements of a view that is not contiguous are
+    /// written in the view's order. No copy is made.
     ///
     /// # Errors
-    /// Where a name is there twice or is `__metadata__`, where the format has no such elements (complex numbers of double
-    /// precision), and where the file cannot be written.
+    /// Returns an error if a name occurs twice or is `__metadata__`, if the format does not support the elements
+    /// (complex numbers of double precision), if the header is too long, or if the file cannot be written.
     pub fn write(
         path: impl AsRef<Path>,
         tensors: &[(&str, TensorRef<'_>)],
@@ -81,7 +81,7 @@ impl SafeTensors {
     }
 }
 
-/// A name that is there twice, of those at some places.
+/// Returns a name that occurs twice among those at the given indices.
 fn repeated<'a>(places: &mut [usize], name: impl Fn(usize) -> &'a str) -> Option<&'a str> {
     places.sort_unstable_by(|one, other| name(*one).cmp(name(*other)));
     let mut pairs = places.iter().zip(places.iter().skip(1));
