@@ -1,4 +1,4 @@
-//! Element by element: new, into an output, in place, as the host's tensors have it.
+//! Elementwise operations with a new tensor, with an output, and in place, like those of host tensors.
 
 use super::launch::Summand;
 use super::operand::{DeviceOperand, DeviceOutput};
@@ -13,7 +13,7 @@ use crate::tensor::number::{Number, with_number};
 use crate::tensor::operand::bytes_of;
 use crate::tensor::scalar::Scalar;
 
-/// Whether there are kernels for a type, and what it is counted in.
+/// Returns the type in which kernels compute with a type. Returns an error if there are no kernels for it.
 pub(super) fn wide_of(operation: &'static str, dtype: DType) -> Result<Wide, TensorError> {
     with_number!(
         dtype,
@@ -28,7 +28,7 @@ pub(super) fn wide_of(operation: &'static str, dtype: DType) -> Result<Wide, Ten
 }
 
 impl Binary {
-    /// Its number in the kernels, and the factor's element.
+    /// Returns the number of the operation in the kernels and the bytes of its factor.
     fn code(self, dtype: DType) -> Result<(u32, [u8; 16]), TensorError> {
         let code = match self {
             Self::Add => 0,
@@ -42,7 +42,8 @@ impl Binary {
         Ok((code, [0; 16]))
     }
 
-    /// Refuses to divide integers by 0. A tensor of divisors is looked through on the device, which is waited for.
+    /// Refuses to divide integers by 0. A tensor of divisors is searched on the device, and the host waits for the
+    /// result.
     fn check_divisors(
         self,
         operation: &'static str,
@@ -127,7 +128,8 @@ macro_rules! news {
             #[doc = concat!($what, ", as a new tensor of this one's pool and stream.")]
             ///
             /// # Errors
-            /// Where types differ or shapes do not go together, when there is no memory for it, and what the driver says.
+            /// Returns an error if types differ, if shapes cannot be broadcast, or if memory cannot be allocated, and
+            /// errors of the driver.
             pub fn $name<'b>(&self, other: impl Into<DeviceOperand<'b>>) -> Result<Self, TensorError> {
                 Binary::$binary.make_there(stringify!($name), self.side(), &other.into())
             }
@@ -141,8 +143,8 @@ macro_rules! intos {
             #[doc = concat!($what, ", into an output, on its stream. No memory is allocated.")]
             ///
             /// # Errors
-            /// Where types differ, shapes do not go together or the output has another, where it cannot be written, and what the
-            /// driver says.
+            /// Returns an error if types differ, if shapes cannot be broadcast or the output has another shape, or if
+            /// the output cannot be written, and errors of the driver.
             pub fn $into<'b>(
                 &self,
                 other: impl Into<DeviceOperand<'b>>,
@@ -152,11 +154,11 @@ macro_rules! intos {
             }
         )*
 
-        /// The sum of each element and a multiple of another, into an output, on its stream. No memory is allocated.
+        /// Writes `self + factor * other` to an output, on its stream. Allocates nothing.
         ///
         /// # Errors
-        /// Where types differ, the factor is none of them, shapes do not go together or the output has another, where it cannot be
-        /// written, and what the driver says.
+        /// Returns an error if types differ, if the factor cannot be represented in the type, if shapes cannot be
+        /// broadcast or the output has another shape, or if the output cannot be written, and errors of the driver.
         pub fn add_scaled_into<'b>(
             &self,
             factor: impl Into<Scalar>,
@@ -169,9 +171,10 @@ macro_rules! intos {
     };
 }
 
-/// Element by element, as with a [`Tensor`](crate::Tensor): numbers and smaller shapes are repeated, types are never mixed.
+/// Elementwise operations, as with a [`Tensor`](crate::Tensor): numbers and smaller shapes are broadcast, and types are
+/// never mixed.
 ///
-/// To divide integers by a tensor of integers waits for the device, which is asked first whether one of them is 0.
+/// A division of integers by a tensor waits for the device, which first checks that no divisor is 0.
 impl DeviceTensor {
     operations!(news);
     operations!(intos);
@@ -179,8 +182,8 @@ impl DeviceTensor {
     /// Returns `self + factor * other` as a new tensor with this tensor's pool and stream.
     ///
     /// # Errors
-    /// Where types differ, the factor is none of them or shapes do not go together, when there is no memory for it, and what the
-    /// driver says.
+    /// Returns an error if types differ, if the factor cannot be represented in the type, if shapes cannot be
+    /// broadcast, or if memory cannot be allocated, and errors of the driver.
     pub fn add_scaled<'b>(
         &self,
         factor: impl Into<Scalar>,
@@ -191,7 +194,7 @@ impl DeviceTensor {
     }
 }
 
-/// Element by element, as of a [`DeviceTensor`].
+/// Elementwise operations, as for a [`DeviceTensor`].
 impl DeviceTensorMut<'_> {
     operations!(intos);
 }
@@ -202,8 +205,8 @@ macro_rules! writes {
             #[doc = concat!($what, " No memory is allocated.")]
             ///
             /// # Errors
-            /// Where types differ, the other cannot be repeated to this one's shape, where this one cannot be written, and what the
-            /// driver says.
+            /// Returns an error if types differ, if the other tensor cannot be broadcast to this shape, or if this
+            /// tensor cannot be written, and errors of the driver.
             pub fn $name<'b>(&mut $self, other: impl Into<DeviceOperand<'b>>) -> Result<(), TensorError> {
                 Binary::$binary.assign_there(stringify!($name), $view, &other.into())
             }
@@ -223,19 +226,20 @@ macro_rules! all_writes {
             rdiv_assign DivInto "Puts in the place of each element another divided by it, `self = other / self`; integers without the rest, and never by 0.";
         }
 
-        /// Multiplies each element with a number.
+        /// Multiplies each element by a number.
         ///
         /// # Errors
-        /// Where the number is none of the elements' type, where the tensor cannot be written, and what the driver says.
+        /// Returns an error if the number cannot be represented in the elements' type or if the tensor cannot be
+        /// written, and errors of the driver.
         pub fn scal(&mut $self, factor: impl Into<Scalar>) -> Result<(), TensorError> {
             Binary::Mul.assign_there("scal", $view, &factor.into().into())
         }
 
-        /// Adds a multiple of another tensor: `self += factor * other`. No memory is allocated; either may have strides.
+        /// Adds a multiple of another tensor: `self += factor * other`. Allocates nothing. Both may have strides.
         ///
         /// # Errors
-        /// Where types differ, the factor is none of them, the other cannot be repeated to this one's shape, where this one cannot
-        /// be written, and what the driver says.
+        /// Returns an error if types differ, if the factor cannot be represented in the type, if the other tensor
+        /// cannot be broadcast to this shape, or if this tensor cannot be written, and errors of the driver.
         pub fn axpy<'b>(
             &mut $self,
             factor: impl Into<Scalar>,
@@ -248,12 +252,12 @@ macro_rules! all_writes {
     };
 }
 
-/// In place. Takes the tensor alone: `&mut`, and a storage that no other tensor shares.
+/// Operations in place. They require exclusive access: `&mut`, and a storage that no other tensor shares.
 impl DeviceTensor {
     all_writes!(self, self.view_mut()?);
 }
 
-/// In place.
+/// Operations in place.
 impl DeviceTensorMut<'_> {
     all_writes!(self, self.reborrow());
 }

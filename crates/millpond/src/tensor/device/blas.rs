@@ -1,15 +1,16 @@
-//! Products of matrices as cuBLAS is told of them: which views it can take, and the calls for them.
+//! Products of matrices by cuBLAS: which views it supports, and the calls for them.
 //!
-//! It knows matrices by their columns, which lie a leading dimension apart. One whose rows are contiguous is the transpose of such a
-//! one, so where the product's rows are contiguous its transpose is formed, of the transposed factors in the other order.
+//! cuBLAS matrices are column-major, with a leading dimension between columns. A matrix with contiguous rows is the
+//! transpose of such a matrix. If the rows of the product are contiguous, its transpose is computed from the transposed
+//! factors in reverse order.
 
 use super::product::{Batches, Matrices};
 use crate::gpu::Gemm;
 
-/// Calls that several dimensions of batches may take: what is more is for the kernel, which takes one launch.
+/// The maximum number of calls for several batch dimensions. Larger products use the kernel, which needs one launch.
 const CALLS: usize = 64;
 
-/// A matrix with contiguous rows or columns, and how far apart these are.
+/// A matrix with contiguous rows or columns, and the distance between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Form {
     by_rows: bool,
@@ -17,7 +18,8 @@ struct Form {
 }
 
 impl Form {
-    /// None where neither rows nor columns are contiguous, or elements are repeated. Where both hold rows it is.
+    /// Returns `None` if neither rows nor columns are contiguous, or if elements are repeated. If both are contiguous,
+    /// the result is by rows.
     fn of([rows, columns]: [usize; 2], [down, along]: [usize; 2]) -> Option<Self> {
         let form = |by_rows, (outer, outer_apart): (usize, usize), (inner, inner_apart): (usize, usize)| {
             let contiguous = inner <= 1 || inner_apart == 1;
@@ -31,8 +33,8 @@ impl Form {
     }
 }
 
-/// The calls that form products of the left and right matrices into those of the output, whose first elements are at these addresses;
-/// none where cuBLAS cannot take them.
+/// Returns the calls that compute the products of the left and right matrices into the output. `addresses` are those of
+/// the first elements. Returns `None` if cuBLAS does not support the matrices.
 pub(super) fn calls(
     [out, left, right]: [&Matrices; 3],
     addresses: [u64; 3],
@@ -46,7 +48,7 @@ pub(super) fn calls(
     let form = |of: &Matrices| Form::of(of.shape, of.strides);
     let (to, first, second) = (form(out)?, form(left)?, form(right)?);
     let [rows, columns] = out.shape;
-    // Factors by columns are those that lie as they are wanted where the product does so too.
+    // If the product is column-major, column-major factors need no transposition.
     let wanted = |factor: Form| factor.by_rows != to.by_rows;
     let (sizes, forms, order) = if to.by_rows {
         ([columns, rows], [second, first], [2, 1, 0])
@@ -84,12 +86,12 @@ mod tests {
         assert_eq!(Form::of([3, 4], [9, 1]), form(true, 9), "columns of a wider one");
         assert_eq!(Form::of([3, 4], [1, 3]), form(false, 3));
         assert_eq!(Form::of([3, 4], [1, 8]), form(false, 8));
-        // One row or column lies as it may.
+        // With a single row or column, the other stride is arbitrary.
         assert_eq!(Form::of([1, 4], [0, 1]), form(true, 4));
         assert_eq!(Form::of([1, 4], [77, 5]), form(false, 5));
         assert_eq!(Form::of([4, 1], [5, 77]), form(true, 5));
         assert_eq!(Form::of([1, 1], [0, 0]), form(true, 1));
-        // Neither; repeated; too far.
+        // Neither contiguous; repeated; too large.
         assert_eq!(Form::of([3, 4], [8, 2]), None);
         assert_eq!(Form::of([3, 4], [0, 1]), None);
         assert_eq!(Form::of([3, 4], [3, 1]), None, "rows overlap");

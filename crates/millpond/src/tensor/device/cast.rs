@@ -1,4 +1,4 @@
-//! Elements as another type.
+//! Conversion of elements to another type.
 
 use super::arithmetic::wide_of;
 use super::operand::DeviceOutput;
@@ -28,10 +28,11 @@ fn cast(from: Side<'_>, mut out: DeviceTensorMut<'_>) -> Result<(), TensorError>
 
 macro_rules! into {
     () => {
-        /// The elements as the type of an output, on its stream. No memory is allocated.
+        /// Converts the elements to the type of an output and writes them there, on its stream. Allocates nothing.
         ///
         /// # Errors
-        /// Where there is no way from type to type, the output has another shape or cannot be written, and what the driver says.
+        /// Returns an error if the types cannot be converted, or if the output has another shape or cannot be written,
+        /// and errors of the driver.
         pub fn cast_into(&self, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
             cast(self.side(), out.output()?)
         }
@@ -43,7 +44,7 @@ impl DeviceTensor {
     /// have the type, otherwise a new tensor with this tensor's pool and stream.
     ///
     /// # Errors
-    /// Where there is no way from type to type, when there is no memory for it, and what the driver says.
+    /// Returns an error if the types cannot be converted or if memory cannot be allocated, and errors of the driver.
     pub fn cast(&self, dtype: DType) -> Result<SharedOrCopied<Self>, TensorError> {
         if dtype == self.dtype() {
             return Ok(SharedOrCopied::Shared(self.clone()));

@@ -1,4 +1,4 @@
-//! Copies: to the host and back, on the device, and what is shared instead where it can be.
+//! Copies from and to the host and on the device. Tensors are shared instead where possible.
 
 use super::operand::DeviceOperand;
 use super::{DeviceTensor, DeviceTensorMut};
@@ -35,7 +35,8 @@ impl Destination<DeviceTensor> for Device {
     }
 }
 
-/// Brings a tensor to another pool or stream: shared on the same device, by a copy through the host on another device.
+/// Moves a tensor to another pool or stream: it is shared on the same device, and copied through the host to another
+/// device.
 impl Destination<DeviceTensor> for &CudaQueue {
     type Tensor = DeviceTensor;
 

@@ -1,4 +1,4 @@
-//! The way to a kernel: views as kernels take them, and streams of operands among each other.
+//! Kernel launches: the arguments for views, and the order among the streams of the operands.
 
 use super::storage::Side;
 use super::{DeviceTensor, DeviceTensorMut};
@@ -13,10 +13,10 @@ use crate::tensor::walk::Walk;
 /// `Walk` of `walk.cuh`: the number of elements and dimensions, sizes, and strides of three views.
 pub(super) type WalkArgument = [u64; 2 + 4 * MAX_RANK];
 
-/// Up to three views of one shape, as a kernel takes them.
+/// Returns up to three views of one shape as a kernel argument.
 pub(super) fn walk<const N: usize>(views: [&Layout; N]) -> WalkArgument {
     let mut argument = [0; 2 + 4 * MAX_RANK];
-    // Of nothing: one dimension, of size 0.
+    // Without elements there is one dimension of size 0.
     argument[1] = 1;
     let Some(dims) = Walk::in_any_order(views).dims() else {
         return argument;
@@ -33,28 +33,28 @@ pub(super) fn walk<const N: usize>(views: [&Layout; N]) -> WalkArgument {
     argument
 }
 
-/// A launch: which kernel, how many blocks of it, what it is given.
+/// A launch: the kernel, the number of blocks, and the arguments.
 pub(super) struct Task<'a> {
     pub(super) entry: Entry,
     pub(super) shape: Shape,
     pub(super) arguments: Arguments,
-    /// What it reads and writes: its views are in the arguments.
+    /// The views that it reads and writes. Their layouts and addresses are in the arguments.
     pub(super) sides: &'a [Side<'a>],
 }
 
 impl Task<'_> {
-    /// Launches it, in order with all that is done with its operands.
+    /// Launches the kernel in order with all other uses of its operands.
     pub(super) fn run(self, stream: &CudaStream) -> Result<(), TensorError> {
         let others = others(stream, self.sides);
-        // SAFETY: what is written is had alone by whoever calls (a borrowed view to write, or a tensor nobody has seen), what is read
-        // is borrowed, both lie in live storages (invariant of a side) whose streams are these. The arguments are the kernel's, as
-        // the functions of this file put them together.
+        // SAFETY: the caller has exclusive access to the written memory (a borrowed view to write, or a tensor that
+        // nobody has seen), and the read memory is borrowed. Both lie in live storages (invariant of a side) whose
+        // streams are these. The arguments are the kernel's, as the functions of this file put them together.
         let run = unsafe { kernels::run(self.entry, (stream, &others), self.shape, self.arguments) };
         Ok(run?)
     }
 }
 
-/// Streams of operands, but for the one that work is put on.
+/// Returns the streams of the operands, except the one on which the work is queued.
 fn others<'a>(stream: &CudaStream, sides: &[Side<'a>]) -> Vec<&'a CudaStream> {
     let mut others: Vec<&CudaStream> = Vec::new();
     for side in sides {
@@ -65,7 +65,7 @@ fn others<'a>(stream: &CudaStream, sides: &[Side<'a>]) -> Vec<&'a CudaStream> {
     others
 }
 
-/// Where an operation is written. Invariant: its elements are had alone, each in a place of its own.
+/// The destination of an operation. Invariant: access to its elements is exclusive, and each has a place of its own.
 pub(super) struct Target<'a>(Side<'a>);
 
 impl<'a> DeviceTensorMut<'a> {
@@ -83,8 +83,8 @@ impl Target<'_> {
         self.0
     }
 
-    /// Has cuBLAS form products of the left and right side into this, in order with all that is done with them. Answers whether it
-    /// does.
+    /// Lets cuBLAS write the products of the left and right side here, in order with all other uses of them. Returns
+    /// true if cuBLAS does so.
     pub(super) fn by_cublas(
         &self,
         left: Side<'_>,
@@ -93,8 +93,8 @@ impl Target<'_> {
     ) -> bool {
         let queue = self.0.queue();
         let others = others(queue.stream(), &[left, right]);
-        // SAFETY: as of a task: what is written is had alone, what is read is borrowed, both lie in live storages of these streams.
-        // The calls are of their matrices, as `blas` puts them together.
+        // SAFETY: as for a task: access to the written memory is exclusive, the read memory is borrowed, and both lie
+        // in live storages of these streams. The calls are of their matrices, as `blas` puts them together.
         unsafe { products::by_cublas((queue, &others), self.0.dtype(), calls) }
     }
 
@@ -108,7 +108,7 @@ impl Target<'_> {
         self.copy_or_fill(Some(from), &[0; 16])
     }
 
-    /// Writes one element to every place, from its bytes.
+    /// Writes the bytes of one element to every place.
     pub(super) fn fill(self, element: &[u8; 16]) -> Result<(), TensorError> {
         self.copy_or_fill(None, element)
     }
@@ -135,7 +135,7 @@ impl Target<'_> {
         .run(self.0.stream())
     }
 
-    /// `self = left op right`, all of one type and shape. The right side is an element for all where there is no tensor.
+    /// Computes `self = left op right`, all of one type and shape. The right side is a tensor or a single element.
     pub(super) fn binary(
         self,
         operation: u32,
@@ -146,7 +146,7 @@ impl Target<'_> {
         if self.is_empty() {
             return Ok(());
         }
-        // In place, without.
+        // Without a left side the operation is in place.
         let left = left.unwrap_or(self.0);
         let dtype = self.0.dtype();
         let (right, value) = match right {
@@ -171,7 +171,7 @@ impl Target<'_> {
         .run(self.0.stream())
     }
 
-    /// Elements of another type, of the same shape.
+    /// Converts elements of the same shape from another type.
     pub(super) fn cast(self, from: Side<'_>) -> Result<(), TensorError> {
         if self.is_empty() {
             return Ok(());
@@ -191,14 +191,15 @@ impl Target<'_> {
         .run(self.0.stream())
     }
 
-    /// One sum of all, to the only element.
+    /// Writes the sum of all elements to the only element.
     pub(super) fn sum(self, wide: Wide, what: Summand<'_>) -> Result<(), TensorError> {
         let to = (self.0.address(), self.0.dtype());
         let sides = [self.0, what.left, what.right.unwrap_or(what.left)];
         total(self.0.queue(), wide, &what, to, &sides)
     }
 
-    /// Sums along a dimension of the operand, of which `gone` is the layout without it, `many` its size and `apart` its stride.
+    /// Writes the sums along a dimension of the operand. `gone` is the operand's layout without the dimension, `many`
+    /// its size and `apart` its stride.
     pub(super) fn sum_dim(
         self,
         wide: Wide,
@@ -226,7 +227,7 @@ impl Target<'_> {
     }
 }
 
-/// What is added up.
+/// The terms of a sum.
 #[derive(Clone, Copy)]
 pub(super) struct Summand<'a> {
     left: Side<'a>,
@@ -234,11 +235,11 @@ pub(super) struct Summand<'a> {
     what: u32,
 }
 
-/// Elements that a block adds up at least.
+/// The minimum number of elements that a block sums.
 const SHARE: usize = 4096;
 
 impl<'a> Summand<'a> {
-    /// Elements.
+    /// Sums the elements.
     pub(super) fn elements(of: Side<'a>) -> Self {
         Self {
             left: of,
@@ -247,7 +248,7 @@ impl<'a> Summand<'a> {
         }
     }
 
-    /// Products of elements of one type and shape.
+    /// Sums the products of elements of one type and shape.
     pub(super) fn products(left: Side<'a>, right: Side<'a>) -> Self {
         Self {
             left,
@@ -256,7 +257,7 @@ impl<'a> Summand<'a> {
         }
     }
 
-    /// 1 for each integer that is 0.
+    /// Counts the integers that are 0.
     pub(super) fn zeros(of: Side<'a>) -> Self {
         Self {
             left: of,
@@ -265,7 +266,7 @@ impl<'a> Summand<'a> {
         }
     }
 
-    /// The sum, once the stream has come so far: 8 bytes, of the wide type.
+    /// Returns the sum as 8 bytes of the wide type. Waits for the stream.
     pub(super) fn read(self, wide: Wide) -> Result<[u8; 8], TensorError> {
         let queue = self.left.queue();
         let sides = [self.left, self.right.unwrap_or(self.left)];
@@ -273,13 +274,13 @@ impl<'a> Summand<'a> {
         let sums = queue.sums();
         let to = sums.address() + (PARTS * size_of::<u64>()) as u64;
         launch_total(queue, wide, &self, (to, wide.dtype()), &sides, sums.address())?;
-        // SAFETY: it is the last of the queue's own sums, which are on this stream and locked.
+        // SAFETY: the address is that of the last of the queue's own sums, which are on this stream and locked.
         unsafe { kernels::read(queue.stream(), to, &mut bytes) }?;
         Ok(bytes)
     }
 }
 
-/// Adds up, on a queue's stream.
+/// Computes a sum on a queue's stream.
 fn total(
     queue: &CudaQueue,
     wide: Wide,
@@ -291,7 +292,8 @@ fn total(
     launch_total(queue, wide, what, to, sides, sums.address())
 }
 
-/// The same with the queue's sums in hand. Their number, and so the order of additions, is decided by the number of elements.
+/// Computes a sum with the queue's locked partial sums. The number of elements alone determines their number, and so
+/// the order of additions.
 fn launch_total(
     queue: &CudaQueue,
     wide: Wide,
@@ -316,7 +318,7 @@ fn launch_total(
     Ok(())
 }
 
-/// A sum for each part of so many elements, from an address on.
+/// Writes one sum for each part of `share` elements to consecutive elements from an address.
 fn sum_parts(
     queue: &CudaQueue,
     wide: Wide,
@@ -347,7 +349,7 @@ fn sum_parts(
     .run(queue.stream())
 }
 
-/// Kernels of a program's own get the first element's address, and have to know the strides.
+/// A program's own kernels receive the address of the first element, and must know the strides.
 impl<'a> KernelArg<'a> for &'a DeviceTensor {}
 
 impl<'a> sealed::Arg<'a> for &'a DeviceTensor {

@@ -1,4 +1,4 @@
-//! Products of matrices, and of many at once.
+//! Products of single matrices and of batches of matrices.
 
 use super::arithmetic::wide_of;
 use super::operand::{DeviceOperand, DeviceOutput};
@@ -29,12 +29,12 @@ fn multiply(
 
 macro_rules! into {
     () => {
-        /// The product of two matrices, into an output, on its stream. No memory is allocated, but once for a queue what
-        /// [cuBLAS](crate::cuda::CudaQueue::matmul_backend) works in.
+        /// Writes the product of two matrices to an output, on its stream. Allocates nothing, except the workspace of
+        /// [cuBLAS](crate::cuda::CudaQueue::matmul_backend) once for each queue.
         ///
         /// # Errors
-        /// Where they are none, their sizes do not go together, the output has another or cannot be written, where types differ, and what
-        /// the driver says.
+        /// Returns an error if an operand is not a matrix, if the sizes do not match or the output has others, if the
+        /// output cannot be written, or if types differ, and errors of the driver.
         pub fn matmul_into<'b>(
             &self,
             other: impl Into<DeviceOperand<'b>>,
@@ -45,15 +45,17 @@ macro_rules! into {
     };
 }
 
-/// Products of matrices, by [cuBLAS](crate::cuda::CudaQueue::matmul_backend) where it is there, else by tiles in the device's shared
-/// memory. Singles and doubles are added up in their own type, halves in single precision.
+/// Products of matrices, by [cuBLAS](crate::cuda::CudaQueue::matmul_backend) if it is available, and otherwise by tiles
+/// in the device's shared memory. Sums of singles and doubles are computed in their own type, and those of halves in
+/// single precision.
 impl DeviceTensor {
-    /// Returns the product of two matrices as a new tensor with this tensor's pool and stream. If tensors have more than two
-    /// dimensions, the last two are those of the matrices. The dimensions before them go together as in [`add`](Self::add), and
-    /// each pair of matrices is multiplied.
+    /// Returns the product of two matrices as a new tensor with this tensor's pool and stream. If tensors have more
+    /// than two dimensions, the last two are those of the matrices. The dimensions before them are broadcast as in
+    /// [`add`](Self::add), and each pair of matrices is multiplied.
     ///
     /// # Errors
-    /// Where they are none, their sizes do not go together or types differ, when there is no memory for it, and what the driver says.
+    /// Returns an error if an operand is not a matrix, if the sizes do not match, if types differ, or if memory cannot
+    /// be allocated, and errors of the driver.
     pub fn matmul<'b>(&self, other: impl Into<DeviceOperand<'b>>) -> Result<Self, TensorError> {
         let other = other.into();
         let shape = shape_of("matmul", self.shape(), other.shape())?;
@@ -67,7 +69,7 @@ impl DeviceTensor {
     into!();
 }
 
-/// Products of matrices, as of a [`DeviceTensor`].
+/// Products of matrices, as for a [`DeviceTensor`].
 impl DeviceTensorMut<'_> {
     into!();
 }

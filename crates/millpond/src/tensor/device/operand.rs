@@ -1,4 +1,4 @@
-//! Tensors and numbers as operands, and what can be written.
+//! Operands (tensors and numbers) and outputs of operations on a device.
 
 use super::storage::Side;
 use super::{DeviceTensor, DeviceTensorMut};
@@ -8,7 +8,7 @@ use crate::tensor::error::TensorError;
 use crate::tensor::operand::bytes_of;
 use crate::tensor::scalar::Scalar;
 
-/// One operand of an operation on a device: a tensor there, a view, or a number. What takes one takes `&tensor` and `0.5` alike.
+/// One operand of an operation on a device: a tensor, a view, or a number. Functions accept both `&tensor` and `0.5`.
 #[derive(Debug)]
 pub struct DeviceOperand<'a>(Kind<'a>);
 
@@ -49,7 +49,7 @@ numbers! { f64 f32 i8 i16 i32 i64 u8 u16 u32 u64 [f32; 2] [f64; 2] bool Scalar }
 numbers! { half::f16 half::bf16 }
 
 impl<'a> DeviceOperand<'a> {
-    /// The tensor, if it is one.
+    /// Returns the tensor's view, or the number as an error.
     pub(super) fn side(&self) -> Result<Side<'a>, Scalar> {
         match self.0 {
             Kind::Tensor(tensor) => Ok(tensor.side()),
@@ -58,7 +58,7 @@ impl<'a> DeviceOperand<'a> {
         }
     }
 
-    /// Sizes of its dimensions; a number has none.
+    /// Returns the sizes of its dimensions. A number has none.
     pub(super) fn shape(&self) -> &[usize] {
         match &self.0 {
             Kind::Tensor(tensor) => tensor.shape(),
@@ -67,7 +67,7 @@ impl<'a> DeviceOperand<'a> {
         }
     }
 
-    /// Refuses another type than the first operand's, and numbers that are none of it.
+    /// Refuses tensors of another type than the first operand's, and numbers that the type cannot represent.
     pub(super) fn expect(
         &self,
         operation: &'static str,
@@ -87,7 +87,7 @@ impl<'a> DeviceOperand<'a> {
         }
     }
 
-    /// A view of it in the shape, or the bytes of the number. It was found to be of the type.
+    /// Returns a view broadcast to the shape, or the bytes of the number. The type must have been checked.
     pub(super) fn repeated(
         &self,
         operation: &'static str,
@@ -101,12 +101,12 @@ impl<'a> DeviceOperand<'a> {
     }
 }
 
-/// What can be written to: a tensor of which there are no other views, or a view that borrows.
+/// An output of an operation: a tensor without other views, or a borrowed view.
 pub trait DeviceOutput {
-    /// A view to write.
+    /// Returns a view to write.
     ///
     /// # Errors
-    /// Where other tensors share the storage, or elements of this one share memory.
+    /// Returns an error if other tensors share the storage, or if elements of this one share memory.
     fn output(&mut self) -> Result<DeviceTensorMut<'_>, TensorError>;
 }
 

@@ -1,4 +1,4 @@
-//! Products of matrices: what they are of, and who forms them.
+//! Products of matrices: their layouts, and the choice between cuBLAS and the kernel.
 
 use super::blas;
 use super::launch::{Target, Task, walk};
@@ -9,10 +9,10 @@ use crate::tensor::error::TensorError;
 use crate::tensor::layout::Layout;
 use crate::tensor::walk::Walk;
 
-/// Rows and columns of a tile of a product.
+/// The rows and columns of a tile of a product.
 const TILE: usize = 16;
 
-/// The matrices of a view of two dimensions or more: theirs, and where each begins.
+/// The matrices of a view of at least two dimensions: their layout, and that of their first elements.
 pub(super) struct Matrices {
     pub(super) shape: [usize; 2],
     pub(super) strides: [usize; 2],
@@ -23,7 +23,7 @@ impl Matrices {
     fn of(layout: &Layout) -> Self {
         let last = |numbers: &[usize]| numbers.last_chunk::<2>().copied().unwrap_or([1; 2]);
         let before = layout.rank().saturating_sub(2);
-        // Both are there, so nothing is refused.
+        // Both dimensions exist, so neither call fails.
         let batches = layout.gone(before).and_then(|layout| layout.gone(before));
         Self {
             shape: last(layout.shape()),
@@ -33,7 +33,7 @@ impl Matrices {
     }
 }
 
-/// Where the matrices of three views lie: dimensions that are none of theirs, joined where they can be.
+/// The positions of the matrices of three views: the sizes and strides of the batch dimensions, merged where possible.
 pub(super) struct Batches(Vec<(usize, [usize; 3])>);
 
 impl Batches {
@@ -42,8 +42,8 @@ impl Batches {
         Self(dims.into_iter().flatten().collect())
     }
 
-    /// How many matrices the longest dimension has and how far they are apart, and where those begin for each place of all the other
-    /// dimensions; none where these are more than `most`.
+    /// Returns the size and strides of the longest batch dimension, and the offsets at which it begins for each index
+    /// of all other dimensions. Returns `None` if there are more than `most` of these.
     pub(super) fn parts(&self, most: usize) -> Option<(usize, [usize; 3], Vec<[usize; 3]>)> {
         let (longest, (many, apart)) = self.0.iter().enumerate().max_by_key(|(_, (size, _))| *size)?;
         let others = || self.0.iter().enumerate().filter(|(dim, _)| *dim != longest);
@@ -62,7 +62,8 @@ impl Batches {
 }
 
 impl Target<'_> {
-    /// Products of matrices: the last two dimensions of each, for every place of those before, which are the same in all.
+    /// Computes products of matrices: of the last two dimensions of each, for every index of the dimensions before,
+    /// which are the same in all.
     pub(super) fn matmul(self, left: Side<'_>, right: Side<'_>) -> Result<(), TensorError> {
         if self.is_empty() {
             return Ok(());
@@ -80,7 +81,7 @@ impl Target<'_> {
     }
 }
 
-/// By our own kernel, which takes any view.
+/// Computes the products with this crate's kernel, which supports any view.
 fn tiled(sides: &[Side<'_>; 3], [out, first, second]: &[Matrices; 3]) -> Result<(), TensorError> {
     let [rows, columns] = out.shape;
     let tiles = |size: usize, most: usize| size.div_ceil(TILE).min(most) as u32;

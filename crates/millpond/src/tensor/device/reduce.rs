@@ -1,4 +1,5 @@
-//! Sums and products of vectors. The order of additions is decided by shape and strides alone, so a result is the same at every run.
+//! Sums and products of vectors. Shape and strides alone determine the order of additions, so every run returns the
+//! same result.
 
 use super::arithmetic::wide_of;
 use super::launch::Summand;
@@ -12,7 +13,7 @@ use crate::tensor::error::TensorError;
 use crate::tensor::reduce::{sum_dtype, vectors_only};
 use crate::tensor::scalar::Scalar;
 
-/// What elements are counted in: of truth values, how many are true.
+/// Returns the type in which elements are summed. The sum of truth values is the number of true ones.
 fn counted(operation: &'static str, dtype: DType) -> Result<Wide, TensorError> {
     match dtype {
         DType::Bool => Ok(Wide::UInt),
@@ -90,11 +91,12 @@ macro_rules! sums {
             read(products, wide_of("dot", self.dtype())?)
         }
 
-        /// The product of two vectors, into an output without dimensions, on its stream. No memory is allocated, and nothing waits.
+        /// Writes the product of two vectors to an output without dimensions, on its stream. Allocates nothing and does
+        /// not wait.
         ///
         /// # Errors
-        /// Where types or sizes differ, there are other dimensions or the output is not of the type of the product, and what the driver
-        /// says.
+        /// Returns an error if types or lengths differ, if there are other dimensions, or if the output does not have
+        /// the type of the product, and errors of the driver.
         pub fn dot_into<'b>(
             &self,
             other: impl Into<DeviceOperand<'b>>,
@@ -109,7 +111,7 @@ macro_rules! sums {
     };
 }
 
-/// Sums, in `f64`, `i64` or `u64` until the end.
+/// Sums, which are computed in `f64`, `i64` or `u64` and converted at the end.
 impl DeviceTensor {
     sums!();
 
@@ -126,7 +128,7 @@ impl DeviceTensor {
     }
 }
 
-/// Sums, as of a [`DeviceTensor`].
+/// Sums, as for a [`DeviceTensor`].
 impl DeviceTensorMut<'_> {
     sums!();
 }

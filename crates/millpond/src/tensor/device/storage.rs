@@ -1,4 +1,4 @@
-//! Memory on a device for elements of a type, and the one way to its bytes from the host.
+//! Memory on a device for the elements of tensors, and the copies between it and the host.
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -8,16 +8,16 @@ use crate::tensor::error::TensorError;
 use crate::tensor::layout::Layout;
 use std::fmt;
 
-/// Memory for elements. Work on it is put on the stream of its queue, or ordered with that.
+/// Memory for elements. Work on it is queued on its queue's stream, or ordered with that stream.
 pub(super) struct DeviceStorage {
-    /// Of whole elements. Its stream is the queue's.
+    /// The length is a multiple of the element size. The buffer's stream is the queue's.
     bytes: DeviceBuffer<u8>,
     dtype: DType,
     queue: CudaQueue,
 }
 
 impl DeviceStorage {
-    /// For so many elements; what they are is not said.
+    /// Allocates memory for a number of elements. The contents are unspecified.
     pub(super) fn new(queue: &CudaQueue, dtype: DType, elements: usize) -> Result<Self, TensorError> {
         let bytes = elements.checked_mul(dtype.size());
         let bytes = bytes.ok_or(AllocError::UNCOUNTABLE)?;
@@ -28,12 +28,12 @@ impl DeviceStorage {
         })
     }
 
-    /// Makes all of it zero.
+    /// Fills the memory with zeros.
     pub(super) fn fill_zero(&mut self) -> Result<(), TensorError> {
         Ok(self.bytes.fill_zero()?)
     }
 
-    /// Copies all elements from the host, and waits until they are there.
+    /// Copies all elements from the host, and waits until the copy is complete.
     pub(super) fn write(&mut self, elements: &[u8]) -> Result<(), TensorError> {
         Ok(self.bytes.copy_from_host(elements)?)
     }
@@ -58,7 +58,7 @@ impl DeviceStorage {
         self.bytes.pool()
     }
 
-    /// Where its elements are.
+    /// Returns the place of its elements.
     pub(super) fn place(&self) -> Place<'_> {
         Place {
             address: self.bytes.address(),
@@ -69,12 +69,12 @@ impl DeviceStorage {
     }
 }
 
-/// Where elements are, whoever keeps them there. Work on them is put on the stream of the queue, or ordered with that.
+/// The place of elements, whoever owns them. Work on them is queued on the queue's stream, or ordered with that stream.
 ///
 /// Invariant: they are there, and may be used in the order of that stream, for `'a`.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
-    /// 0 where there are none.
+    /// 0 if there are no elements.
     address: u64,
     elements: usize,
     dtype: DType,
@@ -106,7 +106,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// A view that borrows, to read. Invariant: its elements lie in the place.
+/// A borrowed view for reading. Invariant: its elements lie in the place.
 #[derive(Clone, Copy)]
 pub(super) struct Side<'a> {
     place: Place<'a>,
@@ -119,7 +119,7 @@ impl<'a> Side<'a> {
         Self { place, layout }
     }
 
-    /// The same memory in another layout, which was made of this one's.
+    /// Returns a view of the same memory in another layout, which must be derived from this one's.
     pub(super) fn with(&self, layout: Layout) -> Self {
         Self::of(self.place, layout)
     }
@@ -144,7 +144,7 @@ impl<'a> Side<'a> {
         self.place.queue.stream()
     }
 
-    /// The first element's address.
+    /// Returns the address of the first element.
     pub(super) fn address(&self) -> u64 {
         match self.place.address {
             0 => 0,
@@ -163,15 +163,15 @@ impl<'a> Side<'a> {
 }
 
 impl Side<'_> {
-    /// Copies the elements, which follow one another, to the host, and waits for them.
+    /// Copies the elements, which must be contiguous, to the host, and waits until the copy is complete.
     pub(super) fn read(&self, elements: &mut [u8]) -> Result<(), TensorError> {
         debug_assert!(self.layout.is_contiguous());
         debug_assert_eq!(elements.len(), self.layout.len() * self.dtype().size());
         if elements.is_empty() {
             return Ok(());
         }
-        // SAFETY: the elements lie in the place and are as many; whoever writes them keeps to the stream, and nobody does while
-        // this is borrowed.
+        // SAFETY: the elements lie in the place and are as many. Writers follow the order of the stream, and nobody
+        // writes while this is borrowed.
         Ok(unsafe { kernels::read(self.stream(), self.address(), elements) }?)
     }
 }
