@@ -1,24 +1,24 @@
-//! Exchange of tensors with other libraries in the process, without a copy, by [DLPack]: what NumPy, PyTorch, JAX and CuPy
-//! speak.
+//! Exchanges tensors with other libraries in the process, without a copy, by [DLPack], which NumPy, PyTorch, JAX and
+//! CuPy support.
 //!
 //! ```text
-//!   abi      the structures that cross the border
-//!   codes    types of elements and devices, as numbers
-//!   managed  such a structure, owned
-//!   export   a tensor of ours for others
-//!   import   a tensor of others for us
-//!   error    why not
+//!   abi      the structures that are exchanged
+//!   codes    element types and devices as numbers
+//!   managed  an owned structure
+//!   export   tensors for other libraries
+//!   import   tensors of other libraries
+//!   error    errors of both directions
 //! ```
 //!
-//! A tensor crosses the border as a pointer to a structure that says where its elements lie and has a function to call when
-//! they are no longer needed, from whatever thread. Whoever has the pointer holds the memory.
+//! A tensor is exchanged as a pointer to a structure. The structure describes the elements and has a deleter, a
+//! function to call from any thread when the elements are no longer needed. The owner of the pointer owns the memory.
 //!
-//! - **Out.** The structure holds the tensor, so the storage stays until the function was called, and its pool counts it.
-//!   Elements are lent to be written only where no other tensor sees them. The older form of the structure cannot say
-//!   read-only; memory that is has to cross in the newer one.
-//! - **In.** The tensor stands on the other library's memory, which [`foreign_memory`](crate::foreign_memory) counts and no
-//!   pool does. It may be written where the structure says so and no other tensor of ours shares it. The other
-//!   library's function is called once: with the last tensor, or at once where the structure is refused.
+//! - **Export.** The structure holds the tensor, so the storage lives until the deleter is called, and its pool counts it.
+//!   The elements are writable only if no other tensor shares them. The older form of the structure cannot be marked as
+//!   read-only, so read-only memory requires the newer form.
+//! - **Import.** The tensor uses the other library's memory, which [`foreign_memory`](crate::foreign_memory) counts and no
+//!   pool does. It may be written if the structure permits it and no other tensor of this crate shares it. The other
+//!   library's deleter is called once: with the last tensor, or immediately if the structure is refused.
 //!
 //! ```
 //! use millpond::dlpack::{DLManagedTensorVersioned, READ_ONLY};
@@ -46,10 +46,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Why not a library: of `dlpark`, which is well kept, little more than the structures would be left. It checks neither
-//! where elements reach nor whether they share memory, refuses strides that this has to take, ends the process where there is
-//! no memory for a structure, and brings a second derive of errors. The structures are fixed by the standard; the tests hold
-//! these against its own, and exchange tensors with it.
+//! This module does not use `dlpark`. That library is well maintained, but little more than its structures would be
+//! used. It does not check the range of the elements or whether they share memory, refuses strides that this module
+//! must support, ends the process if a structure cannot be allocated, and adds a second derive macro for errors. The
+//! standard fixes the structures. The tests compare these with those of `dlpark`, and exchange tensors with it.
 //!
 //! [DLPack]: https://dmlc.github.io/dlpack/latest/
 

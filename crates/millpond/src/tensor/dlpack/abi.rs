@@ -1,34 +1,34 @@
-//! The structures that cross the border, as the standard's C header lays them out.
+//! The structures that are exchanged, with the layout of the standard's C header.
 
 use std::ffi::c_void;
 use std::fmt;
 
-/// The version that structures made here are of.
+/// The version of the structures that this crate makes.
 pub const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 3 };
 
-/// In [flags](DLManagedTensorVersioned::flags): the elements may not be written.
+/// A bit of the [flags](DLManagedTensorVersioned::flags): the elements may not be written.
 pub const READ_ONLY: u64 = 1;
 
-/// In [flags](DLManagedTensorVersioned::flags): the elements are a copy, which is its holder's alone.
+/// A bit of the [flags](DLManagedTensorVersioned::flags): the elements are a copy that belongs to the holder alone.
 pub const IS_COPIED: u64 = 1 << 1;
 
-/// A version of the structures. Those of one major version are laid out alike.
+/// A version of the structures. All versions with the same major number have the same layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DLPackVersion {
-    /// Another one has other structures.
+    /// Differs if the structures differ.
     pub major: u32,
-    /// Another one has other numbers for types and devices.
+    /// Differs if the numbers for types and devices differ.
     pub minor: u32,
 }
 
-/// Where memory is.
+/// The location of memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DLDevice {
     /// The kind of device: 1 is the host.
     pub device_type: i32,
-    /// Which of them; 0 on the host.
+    /// The number of the device among those of its kind. It is 0 on the host.
     pub device_id: i32,
 }
 
@@ -38,57 +38,57 @@ pub struct DLDevice {
 pub struct DLDataType {
     /// The kind of number.
     pub code: u8,
-    /// Bits of one.
+    /// The bits of one number.
     pub bits: u8,
-    /// Numbers in an element.
+    /// The numbers in an element.
     pub lanes: u16,
 }
 
-/// Where elements lie.
+/// The location and layout of elements.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DLTensor {
-    /// Together with `byte_offset` the first element; null where there are none.
+    /// The address to which `byte_offset` is added for the first element. Null if there are no elements.
     pub data: *mut c_void,
-    /// Where the memory is.
+    /// The device of the memory.
     pub device: DLDevice,
-    /// Dimensions.
+    /// The number of dimensions.
     pub ndim: i32,
-    /// The elements' type.
+    /// The type of the elements.
     pub dtype: DLDataType,
-    /// Sizes of the dimensions; may be null where there are none.
+    /// The sizes of the dimensions. May be null if there are no dimensions.
     pub shape: *mut i64,
-    /// Elements between neighbours along each dimension. Null stood for row after row before version 1.2.
+    /// The distance between neighbours along each dimension, in elements. Before version 1.2, null meant C order.
     pub strides: *mut i64,
-    /// Bytes from `data` to the first element.
+    /// The bytes from `data` to the first element.
     pub byte_offset: u64,
 }
 
-/// A tensor that is held by whoever has a pointer to this: the older form, which cannot say that it is read-only.
+/// A tensor owned by the holder of a pointer to this. This older form cannot be marked as read-only.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLManagedTensor {
-    /// Where the elements lie.
+    /// The location and layout of the elements.
     pub dl_tensor: DLTensor,
-    /// Whatever the maker needs.
+    /// Data of the library that made the structure.
     pub manager_ctx: *mut c_void,
-    /// To be called once with the structure, from any thread, when it is no longer needed.
+    /// Must be called once with the structure, from any thread, when it is no longer needed.
     pub deleter: Option<unsafe extern "C" fn(*mut Self)>,
 }
 
-/// A tensor that is held by whoever has a pointer to this.
+/// A tensor owned by the holder of a pointer to this.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLManagedTensorVersioned {
-    /// Of another major version nothing may be looked at but this, and the deleter called.
+    /// If the major version is unknown, only this field may be read and only the deleter called.
     pub version: DLPackVersion,
-    /// Whatever the maker needs.
+    /// Data of the library that made the structure.
     pub manager_ctx: *mut c_void,
-    /// To be called once with the structure, from any thread, when it is no longer needed.
+    /// Must be called once with the structure, from any thread, when it is no longer needed.
     pub deleter: Option<unsafe extern "C" fn(*mut Self)>,
     /// [`READ_ONLY`], [`IS_COPIED`] and others.
     pub flags: u64,
-    /// Where the elements lie.
+    /// The location and layout of the elements.
     pub dl_tensor: DLTensor,
 }
 

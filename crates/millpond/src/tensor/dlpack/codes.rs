@@ -1,4 +1,4 @@
-//! Types of elements and devices, as the standard's numbers.
+//! Element types and devices as the standard's numbers.
 
 use super::abi::{DLDataType, DLDevice};
 use crate::device::Device;
@@ -15,7 +15,8 @@ const BOOL: u8 = 6;
 const HOST: i32 = 1;
 const CUDA: i32 = 2;
 
-/// Kinds of devices by number, and whether their memory is the host's: what a driver has pinned is.
+/// Kinds of devices: the number, the name, and whether their memory is the host's, which includes memory pinned by a
+/// driver.
 const DEVICES: [(i32, &str, bool); 16] = [
     (HOST, "the host", true),
     (CUDA, "CUDA", false),
@@ -47,7 +48,7 @@ impl From<DType> for DLDataType {
         };
         Self {
             code,
-            // At most 128.
+            // The size is at most 128 bits.
             bits: dtype.size() as u8 * 8,
             lanes: 1,
         }
@@ -55,7 +56,7 @@ impl From<DType> for DLDataType {
 }
 
 impl DLDataType {
-    /// The same as a type of ours, if there is one.
+    /// Returns the corresponding type of this crate, or `None` if there is none.
     #[must_use]
     pub fn dtype(self) -> Option<DType> {
         DType::all().find(|dtype| Self::from(*dtype) == self)
@@ -91,7 +92,7 @@ impl From<Device> for DLDevice {
 }
 
 impl DLDevice {
-    /// The same as a device of ours, if there is one.
+    /// Returns the corresponding device of this crate, or `None` if there is none.
     #[must_use]
     pub fn device(self) -> Option<Device> {
         let row = DEVICES.iter().find(|row| row.0 == self.device_type)?;

@@ -1,4 +1,4 @@
-//! Why a tensor cannot cross.
+//! Errors of the exchange of tensors.
 
 use super::abi::{DLDataType, DLDevice, DLPackVersion, VERSION};
 use crate::dtype::DType;
@@ -6,20 +6,20 @@ use crate::error::AllocError;
 use crate::tensor::{MAX_RANK, Tensor, TensorError};
 use thiserror::Error;
 
-/// Why a tensor cannot cross, out or in.
+/// An error of the export or import of a tensor.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DlpackError {
-    /// The structure to export is read-only, and its form cannot say so.
+    /// The tensor to export is read-only, and the older form cannot be marked so.
     #[error(
         "the elements may not be written, which the older form of DLPack cannot say: export the newer form, or a \
          `deep_copy`"
     )]
     ReadOnly,
-    /// There is no structure.
+    /// The pointer to the structure is null.
     #[error("the pointer to the structure is null")]
     NoStructure,
-    /// The structure is laid out otherwise.
+    /// The structure has another layout.
     #[error(
         "the structure is of version {found} of DLPack, this library knows {VERSION}: ask its maker for that version"
     )]
@@ -30,28 +30,28 @@ pub enum DlpackError {
     /// The memory is not the host's.
     #[error("the memory is on {found}: have its library copy it to the host")]
     Device {
-        /// Where it is.
+        /// The location of the memory.
         found: DLDevice,
     },
-    /// There is no such type here.
+    /// This crate does not support the element type.
     #[error("elements of {found} are none that this library has: have them converted first")]
     DType {
         /// The type.
         found: DLDataType,
     },
-    /// The number of dimensions is negative, or larger than tensors have.
+    /// The number of dimensions is negative, or larger than tensors support.
     #[error("a tensor has at most {MAX_RANK} dimensions, not {found}: have some of them joined first")]
     Rank {
         /// The number.
         found: i32,
     },
-    /// A size is negative, or there are dimensions and no sizes.
+    /// A size is negative, or there are dimensions without sizes.
     #[error("the sizes of the dimensions are {found:?}: there is no such tensor")]
     Shape {
-        /// The sizes; none where the pointer to them is null.
+        /// The sizes, or `None` if the pointer to them is null.
         found: Option<Box<[i64]>>,
     },
-    /// Neighbours lie before each other along a dimension.
+    /// A stride is negative.
     #[error(
         "the strides {strides:?} lead backwards along dimension {dim}: `copy_from_dlpack` takes a copy in order"
     )]
@@ -61,50 +61,50 @@ pub enum DlpackError {
         /// The strides, in elements.
         strides: Box<[i64]>,
     },
-    /// The elements reach further than memory does.
+    /// The elements extend beyond the address space.
     #[error("elements of shape {shape:?} and strides {strides:?} reach further than memory does")]
     TooLarge {
         /// The sizes.
         shape: Box<[usize]>,
-        /// The strides, in elements; none where they follow one another.
+        /// The strides, in elements, or `None` for C order.
         strides: Option<Box<[i64]>>,
     },
-    /// There are elements, and nowhere where they are.
+    /// There are elements, and the pointer to them is null.
     #[error("there are {elements} elements, and the pointer to them is null")]
     NoElements {
-        /// How many.
+        /// The number of elements.
         elements: usize,
     },
-    /// The elements lie where their type cannot be read.
+    /// The elements are not aligned for their type.
     #[error(
         "the first element lies at {address:#x}, which is no multiple of {}, as one of {dtype} has to: \
          `copy_from_dlpack` takes a copy",
         dtype.align()
     )]
     Misaligned {
-        /// Where.
+        /// The address of the first element.
         address: usize,
-        /// Their type.
+        /// The elements' type.
         dtype: DType,
     },
-    /// There is no memory for the structure.
+    /// The structure cannot be allocated.
     #[error("there is no memory for the structure, a few hundred bytes of the program's heap")]
     OutOfMemory,
-    /// There is no memory for a copy.
+    /// The memory of a copy cannot be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// No copy can be made.
+    /// The copy failed.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
 
-/// A tensor that was not exported.
+/// A tensor that could not be exported.
 #[derive(Debug, Error)]
 #[error("{why}")]
 pub struct NotExported {
-    /// The tensor, as it was.
+    /// The tensor, unchanged.
     pub tensor: Box<Tensor>,
-    /// Why not.
+    /// The reason.
     #[source]
     pub why: DlpackError,
 }

@@ -1,4 +1,4 @@
-//! Tensors of ours for others.
+//! Exports tensors to other libraries.
 
 use super::abi::{DLManagedTensor, DLTensor, IS_COPIED, READ_ONLY};
 use super::error::{DlpackError, NotExported};
@@ -8,20 +8,20 @@ use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// What crosses the border, and what it stands on.
+/// The exported structure and the data that it points to.
 ///
 /// Invariant: made by `export`, it lies on the heap until its deleter is called, and its structure leads to itself.
 #[repr(C)]
 struct Export<F> {
-    /// First, so that a pointer to it is one to the whole. Written before anyone sees it.
+    /// The first field, so that a pointer to it is a pointer to the whole. It is written before anyone sees it.
     managed: MaybeUninit<F>,
     shape: [i64; MAX_RANK],
     strides: [i64; MAX_RANK],
-    /// Keeps the elements.
+    /// Keeps the elements alive.
     _tensor: Tensor,
 }
 
-/// The deleter of what `export` made.
+/// The deleter of structures that `export` has made.
 ///
 /// # Safety
 /// The pointer is null, or to the structure of an [`Export`] that nobody uses any more.
@@ -35,14 +35,15 @@ unsafe extern "C" fn delete<F: Form>(managed: *mut F) {
     drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(export, 1)) });
 }
 
-/// What crosses the border, with what its flags say.
+/// Exports a tensor with the given flags.
 fn export<F: Form>(tensor: Tensor, flags: u64) -> Result<ManagedTensor<F>, NotExported> {
-    // By way of a vector, which can be refused its memory, as a box cannot.
+    // A vector can report a failed allocation, and a box cannot.
     let mut room: Vec<Export<F>> = Vec::new();
     if room.try_reserve_exact(1).is_err() {
         return Err(refused(tensor, DlpackError::OutOfMemory));
     }
-    // The first element itself, and no offset: PyTorch and others have passed over the offset (pytorch#170432, 2026).
+    // `data` points to the first element, and the offset is 0, because PyTorch and others have ignored the offset
+    // (pytorch#170432, 2026).
     let first = tensor.offset() * tensor.dtype().size();
     let data = if tensor.is_empty() {
         ptr::null_mut()
@@ -52,7 +53,7 @@ fn export<F: Form>(tensor: Tensor, flags: u64) -> Result<ManagedTensor<F>, NotEx
     let mut dl_tensor = DLTensor {
         data: data.cast(),
         device: tensor.device().into(),
-        // At most `MAX_RANK`.
+        // The rank is at most `MAX_RANK`.
         ndim: tensor.rank() as i32,
         dtype: tensor.dtype().into(),
         shape: ptr::null_mut(),
@@ -77,13 +78,13 @@ fn export<F: Form>(tensor: Tensor, flags: u64) -> Result<ManagedTensor<F>, NotEx
     let managed = F::new(dl_tensor, flags, export.cast(), delete::<F>);
     // SAFETY: the structure comes first, in a box that is ours alone.
     unsafe { export.cast::<F>().write(managed) };
-    // SAFETY: there is such a structure now, whose deleter takes the box apart, on any thread as a tensor may go on any. It
-    // leads to elements of the storage, which is there until then; who else has it cannot write, and where the flags do not
-    // say read-only nobody else has it.
+    // SAFETY: there is such a structure now, whose deleter frees the box, on any thread, because a tensor may be
+    // dropped on any thread. It leads to elements of the storage, which lives until then. Other holders of the storage
+    // cannot write, and if the flags are not read-only there are no other holders.
     Ok(unsafe { ManagedTensor::owned(whole.cast()) })
 }
 
-/// As the standard writes them. Those of a layout are at most what addresses count.
+/// Converts numbers to the standard's type. Those of a layout are at most as large as addresses.
 fn numbers(of: &[usize]) -> [i64; MAX_RANK] {
     let mut numbers = [0; MAX_RANK];
     for (number, of) in numbers.iter_mut().zip(of) {
@@ -99,9 +100,10 @@ fn refused(tensor: Tensor, why: DlpackError) -> NotExported {
     }
 }
 
-/// Tensors for other libraries, with the feature `dlpack`. Nothing is copied but where it says so; see [`dlpack`](super).
+/// Tensors for other libraries, with the feature `dlpack`. Only [`copy_to_dlpack`](Tensor::copy_to_dlpack) copies
+/// elements; see [`dlpack`](super).
 impl Tensor {
-    /// Whether nobody else has the storage, and each element a place of its own.
+    /// Returns true if nobody else holds the storage and each element has a place of its own.
     ///
     /// This calls `get_mut` and does not only read the count: if another thread had a tensor of the storage, its last read then
     /// happens before everything that the consumer writes.
@@ -110,29 +112,29 @@ impl Tensor {
         Arc::get_mut(&mut self.storage).is_some_and(|storage| storage.is_writable() && apart)
     }
 
-    /// The tensor for another library, which shares it with this one: to be read.
+    /// Exports the tensor to another library as read-only. This tensor and the export share the elements.
     ///
     /// # Errors
-    /// When there is no memory for the structure.
+    /// Returns an error if the structure cannot be allocated.
     pub fn to_dlpack(&self) -> Result<ManagedTensor, DlpackError> {
         export(self.clone(), READ_ONLY).map_err(|refused| refused.why)
     }
 
-    /// The tensor for another library, which has it from now on: to be written too, where no other tensor shares the storage
-    /// and no elements share memory.
+    /// Exports the tensor and transfers it to another library. The export is writable if no other tensor shares the
+    /// storage and no elements share memory.
     ///
     /// # Errors
-    /// The tensor itself, when there is no memory for the structure.
+    /// Returns the tensor if the structure cannot be allocated.
     pub fn into_dlpack(mut self) -> Result<ManagedTensor, NotExported> {
         let flags = if self.may_be_written() { 0 } else { READ_ONLY };
         export(self, flags)
     }
 
-    /// The same in the older form, which cannot say that elements are to be read only.
+    /// Exports the tensor in the older form, which cannot be marked as read-only.
     ///
     /// # Errors
-    /// The tensor itself, where it would have to be said ([`DlpackError::ReadOnly`]), and when there is no memory for the
-    /// structure.
+    /// Returns the tensor if it may not be written ([`DlpackError::ReadOnly`]), or if the structure cannot be
+    /// allocated.
     pub fn into_dlpack_legacy(mut self) -> Result<ManagedTensor<DLManagedTensor>, NotExported> {
         if self.may_be_written() {
             return export(self, 0);
@@ -144,7 +146,7 @@ impl Tensor {
     /// written.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Returns an error if memory cannot be allocated.
     pub fn copy_to_dlpack(&self) -> Result<ManagedTensor, DlpackError> {
         export(self.deep_copy()?, IS_COPIED).map_err(|refused| refused.why)
     }

@@ -1,4 +1,4 @@
-//! Tensors of others for us.
+//! Imports tensors of other libraries.
 
 use super::abi::{DLTensor, READ_ONLY};
 use super::error::DlpackError;
@@ -18,21 +18,21 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
 
-/// Where elements lie, as a structure says, once that was found to be possible.
+/// The layout of elements as described by a structure, after the checks.
 ///
-/// Invariant: shape and strides have `rank` numbers; where there are elements, all lie in `bytes` bytes from `lowest` on,
-/// which are no more than there can be, and end before addresses do.
+/// Invariant: shape and strides have `rank` numbers. If there are elements, all lie in `bytes` bytes from `lowest` on,
+/// which are no more than an allocation can have, and end before the address space does.
 struct Elements {
     dtype: DType,
     rank: usize,
     shape: [usize; MAX_RANK],
-    /// In elements. Those of dimensions that have no neighbours are 1.
+    /// The strides in elements. Those of dimensions without neighbours are 1.
     strides: [i64; MAX_RANK],
     len: usize,
-    /// Not null where there are elements.
+    /// Not null if there are elements.
     lowest: *mut u8,
     bytes: usize,
-    /// Elements from the lowest to the first.
+    /// The elements from the lowest to the first.
     first: usize,
 }
 
@@ -92,8 +92,8 @@ impl Elements {
         Ok(found)
     }
 
-    /// The lowest byte, the bytes from there on, and the elements from there to the first; none where they reach further than
-    /// memory.
+    /// Returns the lowest byte, the number of bytes from there on, and the number of elements from there to the first.
+    /// Returns `None` if they extend beyond the address space.
     fn reach(&self, data: *mut u8, offset: u64) -> Option<(*mut u8, usize, usize)> {
         let (mut below, mut above) = (0_usize, 0_usize);
         for (size, stride) in self.shape().iter().zip(self.strides()) {
@@ -121,7 +121,7 @@ impl Elements {
         self.strides.get(..self.rank).unwrap_or_default()
     }
 
-    /// The dimension along which neighbours lie before each other, if there is one.
+    /// Returns a dimension with a negative stride, if there is one.
     fn backwards(&self) -> Option<usize> {
         let mut strides = self.strides().iter();
         strides.position(|stride| *stride < 0).filter(|_| self.len > 0)
@@ -131,7 +131,7 @@ impl Elements {
         self.lowest.addr().is_multiple_of(self.dtype.align())
     }
 
-    /// Where the elements lie in the bytes, if none lie before each other.
+    /// Returns the layout of the elements in the bytes. Refuses negative strides.
     fn layout(&self) -> Result<Layout, DlpackError> {
         if let Some(dim) = self.backwards() {
             return Err(DlpackError::Backwards {
@@ -139,24 +139,24 @@ impl Elements {
                 strides: self.strides().into(),
             });
         }
-        // None is negative.
+        // No stride is negative.
         let strides = self.strides.map(|stride| stride.unsigned_abs() as usize);
         Ok(Layout::spaced(self.shape(), &strides)?)
     }
 
-    /// The place in the bytes of the element that is the `nth` in order, in elements.
+    /// Returns the position in the bytes, in elements, of the `nth` element in order.
     fn place(&self, mut nth: usize) -> usize {
         let mut place = self.first;
         for (size, stride) in self.shape().iter().zip(self.strides()).rev() {
             let size = (*size).max(1);
-            // Inside the bytes, so nothing overflows but on the way.
+            // The result is inside the bytes, so only intermediate results can overflow.
             place = place.wrapping_add((nth % size).wrapping_mul(*stride as usize));
             nth /= size;
         }
         place
     }
 
-    /// The elements in order, wherever they lie.
+    /// Returns the elements in order, for any strides and alignment.
     ///
     /// # Safety
     /// The promises of [`ManagedTensor::from_raw`] as to the memory, for as long as the iterator lives.
@@ -173,7 +173,7 @@ impl Elements {
     }
 }
 
-/// So many numbers; none where there should be some and the pointer is null.
+/// Returns `many` numbers, or `None` if `many` is not 0 and the pointer is null.
 ///
 /// # Safety
 /// Where the pointer is not null there are as many for as long as they are borrowed, and nobody changes them.
@@ -193,14 +193,16 @@ impl<F: Form> ManagedTensor<F> {
         Ok((elements, flags))
     }
 
-    /// The tensor, in its own memory: nothing is copied. The deleter is called when the last tensor of it is dropped.
+    /// Returns the tensor in its own memory, without a copy. The deleter is called when the last tensor of it is
+    /// dropped.
     ///
-    /// It may be [written](Tensor::view_mut) where the flags do not say [`READ_ONLY`] and the strides alone say that no
-    /// elements share memory. The older form has no flags and counts as read-only.
+    /// The tensor may be [written](Tensor::view_mut) if the flags lack [`READ_ONLY`] and the strides alone prove that
+    /// no elements share memory. The older form has no flags and counts as read-only.
     ///
     /// # Errors
-    /// Where it is not on the host, its elements are of no type of ours or lie where that cannot be read, backwards along a
-    /// dimension, or further than memory reaches, and where it has too many dimensions. The deleter was then called.
+    /// Returns an error if the tensor is not on the host, if its element type is not supported, if the elements are
+    /// misaligned, have a negative stride or extend beyond the address space, or if it has too many dimensions. The
+    /// deleter has then been called.
     pub fn into_tensor(self) -> Result<Tensor, DlpackError> {
         let (elements, flags) = self.elements()?;
         let layout = elements.layout()?;
@@ -216,9 +218,9 @@ impl<F: Form> ManagedTensor<F> {
             elements: elements.len,
         })?;
         let owner = Arc::new(Foreign::new(bytes, writable, Box::new(self)));
-        // SAFETY: it is aligned. By our invariant what `from_raw` asks for holds until the deleter is called, which is when
-        // the owner goes: the bytes from the first element to the last, which by the invariant of `elements` these are, can
-        // be read, and where the flags say so written.
+        // SAFETY: it is aligned. By our invariant what `from_raw` asks for holds until the deleter is called, which is
+        // when the owner is dropped. By the invariant of `elements` these are the bytes from the first element to the
+        // last. They can be read, and written if the flags say so.
         let bytes = unsafe { Buffer::foreign(pointer, bytes, dtype.align(), owner) };
         Ok(Tensor {
             storage: Arc::new(Storage::of(bytes, dtype)),
@@ -226,11 +228,11 @@ impl<F: Form> ManagedTensor<F> {
         })
     }
 
-    /// A copy of the elements, in order, in memory of a pool, tenant or source of choice. The deleter is called.
+    /// Copies the elements, in order, to memory of a pool, tenant or source. The deleter is called.
     ///
     /// # Errors
-    /// As [`into_tensor`](Self::into_tensor), but for elements that lie backwards or where their type cannot be read: they are
-    /// copied like others. And when there is no memory for it.
+    /// Returns the errors of [`into_tensor`](Self::into_tensor), except for negative strides and misaligned elements,
+    /// which are copied like others. Returns an error if memory cannot be allocated.
     pub fn to_tensor_in(self, from: &impl Origin) -> Result<Tensor, DlpackError> {
         let (elements, _) = self.elements()?;
         if elements.is_aligned() && elements.backwards().is_none() {
@@ -248,40 +250,41 @@ impl<F: Form> ManagedTensor<F> {
 
 /// Tensors of other libraries, with the feature `dlpack`; see [`dlpack`](super).
 impl Tensor {
-    /// A tensor of another library, in its own memory: nothing is copied. In Python it is what the capsule points to that
-    /// `__dlpack__` gives, a [`DLManagedTensor`](super::DLManagedTensor) where the capsule's name is `dltensor`, a
-    /// [`DLManagedTensorVersioned`](super::DLManagedTensorVersioned) where it is `dltensor_versioned`.
+    /// Imports a tensor of another library in its own memory, without a copy. In Python the pointer is in the capsule
+    /// that `__dlpack__` returns. It is a [`DLManagedTensor`](super::DLManagedTensor) if the capsule's name is
+    /// `dltensor`, and a [`DLManagedTensorVersioned`](super::DLManagedTensorVersioned) if it is `dltensor_versioned`.
     ///
     /// # Errors
-    /// As [`ManagedTensor::into_tensor`]. The deleter was then called, unless the pointer is null.
+    /// Returns the errors of [`ManagedTensor::into_tensor`]. The deleter has then been called, unless the pointer is
+    /// null.
     ///
     /// # Safety
-    /// As [`ManagedTensor::from_raw`].
+    /// The same as for [`ManagedTensor::from_raw`].
     pub unsafe fn from_dlpack<F: Form>(managed: *mut F) -> Result<Self, DlpackError> {
         // SAFETY: the caller's promise.
         unsafe { ManagedTensor::from_raw(managed) }?.into_tensor()
     }
 
-    /// A copy of another library's tensor, in order. Its deleter is called.
+    /// Copies another library's tensor, in order, to the default pool. Its deleter is called.
     ///
     /// # Errors
-    /// As [`ManagedTensor::to_tensor_in`].
+    /// Returns the errors of [`ManagedTensor::to_tensor_in`].
     ///
     /// # Safety
-    /// As [`ManagedTensor::from_raw`].
+    /// The same as for [`ManagedTensor::from_raw`].
     pub unsafe fn copy_from_dlpack<F: Form>(managed: *mut F) -> Result<Self, DlpackError> {
         // SAFETY: the caller's promise.
         let managed = unsafe { ManagedTensor::from_raw(managed) }?;
         draw(|pool: &Pool| managed.to_tensor_in(pool))
     }
 
-    /// The same in memory of a pool, tenant or source of choice.
+    /// Copies another library's tensor, in order, to memory of a pool, tenant or source. Its deleter is called.
     ///
     /// # Errors
-    /// As [`ManagedTensor::to_tensor_in`].
+    /// Returns the errors of [`ManagedTensor::to_tensor_in`].
     ///
     /// # Safety
-    /// As [`ManagedTensor::from_raw`].
+    /// The same as for [`ManagedTensor::from_raw`].
     pub unsafe fn copy_from_dlpack_in<F: Form>(
         from: &impl Origin,
         managed: *mut F,

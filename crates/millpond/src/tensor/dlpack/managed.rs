@@ -1,4 +1,4 @@
-//! A structure that is owned, whoever made it.
+//! An owned structure of any maker.
 
 use super::abi::{DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, READ_ONLY, VERSION};
 use super::error::DlpackError;
@@ -7,7 +7,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-/// The forms a managed tensor has: [`DLManagedTensorVersioned`] and, older, [`DLManagedTensor`].
+/// The forms of a managed tensor: [`DLManagedTensorVersioned`] and the older [`DLManagedTensor`].
 pub trait Form: Sized + 'static + sealed::Form {}
 
 impl Form for DLManagedTensor {}
@@ -17,13 +17,13 @@ pub(super) mod sealed {
     use super::{DLTensor, DlpackError, NonNull, c_void};
 
     pub trait Form: Sized {
-        /// Refuses what is laid out otherwise.
+        /// Refuses structures with another layout.
         ///
         /// # Safety
         /// The pointer is to a structure, which may be of a later version.
         unsafe fn check(this: NonNull<Self>) -> Result<(), DlpackError>;
 
-        /// Where the elements lie, and the flags.
+        /// Returns the location and layout of the elements, and the flags.
         ///
         /// # Safety
         /// The pointer is to a structure that was checked.
@@ -35,7 +35,7 @@ pub(super) mod sealed {
         /// The pointer is to a structure, which may be of a later version, and nobody uses it any more.
         unsafe fn delete(this: NonNull<Self>);
 
-        /// A structure of this form.
+        /// Returns a structure of this form.
         fn new(
             dl_tensor: DLTensor,
             flags: u64,
@@ -43,7 +43,7 @@ pub(super) mod sealed {
             deleter: unsafe extern "C" fn(*mut Self),
         ) -> Self;
 
-        /// What the maker put in.
+        /// Returns the data of the maker.
         fn manager_ctx(&self) -> *mut c_void;
     }
 }
@@ -56,7 +56,7 @@ impl sealed::Form for DLManagedTensor {
     unsafe fn parts(this: NonNull<Self>) -> (DLTensor, u64) {
         // SAFETY: the caller's promise.
         let this = unsafe { this.as_ref() };
-        // It cannot say that it may be written, and many are made of what may not.
+        // This form cannot say whether it is writable, and many structures have read-only memory.
         (this.dl_tensor, READ_ONLY)
     }
 
@@ -88,7 +88,7 @@ impl sealed::Form for DLManagedTensor {
 
 impl sealed::Form for DLManagedTensorVersioned {
     unsafe fn check(this: NonNull<Self>) -> Result<(), DlpackError> {
-        // The version comes first in every version.
+        // The version is the first field in every version.
         let version = this.as_ptr().cast();
         // SAFETY: the caller's promise.
         let found: DLPackVersion = unsafe { *version };
@@ -105,7 +105,7 @@ impl sealed::Form for DLManagedTensorVersioned {
     }
 
     unsafe fn delete(this: NonNull<Self>) {
-        // SAFETY: the caller's promise; the place is the same in every version, whatever comes behind.
+        // SAFETY: the caller's promise; the deleter is at the same place in every version, whatever comes after it.
         let deleter = unsafe { &raw const (*this.as_ptr()).deleter };
         // SAFETY: as above.
         if let Some(deleter) = unsafe { *deleter } {
@@ -134,46 +134,46 @@ impl sealed::Form for DLManagedTensorVersioned {
     }
 }
 
-/// A managed tensor that is owned: its deleter is called when this is dropped, unless somebody else has taken it with
-/// [`into_raw`](Self::into_raw).
+/// An owned managed tensor. Its deleter is called on drop, unless [`into_raw`](Self::into_raw) has transferred it.
 ///
-/// Invariant: the pointer is to a structure whose deleter was not called and may be from any thread; once it is out of
-/// `from_raw`, of this major version, and what was promised there holds.
+/// Invariant: the pointer is to a structure whose deleter was not called and may be called from any thread. After
+/// `from_raw` has returned it, the structure has this major version, and the promises made there hold.
 #[must_use = "dropped it gives the memory back"]
 pub struct ManagedTensor<F: Form = DLManagedTensorVersioned>(NonNull<F>);
 
-// SAFETY: by the invariant the deleter may be called from any thread; a shared one lends nothing but numbers.
+// SAFETY: by the invariant the deleter may be called from any thread; a shared reference gives access to numbers only.
 unsafe impl<F: Form> Send for ManagedTensor<F> {}
 // SAFETY: as above.
 unsafe impl<F: Form> Sync for ManagedTensor<F> {}
 
 impl<F: Form> ManagedTensor<F> {
-    /// Takes over a managed tensor.
+    /// Takes ownership of a managed tensor.
     ///
     /// # Errors
-    /// Where the pointer is null, and where the structure is of another major version; its deleter is then called.
+    /// Returns an error if the pointer is null. Returns an error if the structure has another major version, and calls
+    /// its deleter.
     ///
     /// # Safety
-    /// Where the pointer is not null it is to a managed tensor, or of another major version to one that begins alike, that
-    /// nobody else will delete or change. Until its deleter is called:
+    /// A pointer that is not null must be to a managed tensor, or, for another major version, to a structure with the
+    /// same beginning. Nobody else deletes or changes it. Until its deleter is called:
     ///
-    /// - `shape` and `strides` have a number for each dimension, unless they are null;
-    /// - from its first element to its last the memory is initialised, where it is the host's and `data` is not null, and may
-    ///   be read from any thread. What lies between the elements counts too;
-    /// - nobody else writes to it, and where the flags do not say [`READ_ONLY`] nobody else reads it either while it is
-    ///   written by way of this.
+    /// - `shape` and `strides` must have a number for each dimension, unless they are null;
+    /// - if the memory is the host's and `data` is not null, the memory from the first element to the last, including the gaps
+    ///   between elements, must be initialised and readable from any thread;
+    /// - nobody else writes to it. If the flags lack [`READ_ONLY`], nobody else reads it while it is written through this
+    ///   value.
     ///
-    /// The deleter may be called from any thread, and does not unwind.
+    /// The deleter must be callable from any thread, and must not unwind.
     pub unsafe fn from_raw(pointer: *mut F) -> Result<Self, DlpackError> {
         let pointer = NonNull::new(pointer).ok_or(DlpackError::NoStructure)?;
-        // Owned from here on, so that whatever happens the deleter is called.
+        // From here the structure is owned, so its deleter is called on every path.
         let this = Self(pointer);
         // SAFETY: the caller's promise.
         unsafe { F::check(pointer) }?;
         Ok(this)
     }
 
-    /// What `export` has made.
+    /// Takes ownership of a structure that `export` has made.
     ///
     /// # Safety
     /// The invariant, and the promises of [`from_raw`](Self::from_raw).
@@ -181,19 +181,19 @@ impl<F: Form> ManagedTensor<F> {
         Self(pointer)
     }
 
-    /// The pointer, whose deleter has to be called by whoever takes it.
+    /// Returns the pointer. The caller must ensure that its deleter is called.
     #[must_use = "memory whose deleter nobody calls is never given back"]
     pub fn into_raw(self) -> *mut F {
         ManuallyDrop::new(self).0.as_ptr()
     }
 
-    /// The pointer. It stays ours.
+    /// Returns the pointer without transferring ownership.
     #[must_use]
     pub fn as_ptr(&self) -> *const F {
         self.0.as_ptr()
     }
 
-    /// Where the elements lie, and the flags.
+    /// Returns the location and layout of the elements, and the flags.
     pub(super) fn parts(&self) -> (DLTensor, u64) {
         // SAFETY: by the invariant there is such a structure, of this version.
         unsafe { F::parts(self.0) }
@@ -202,7 +202,7 @@ impl<F: Form> ManagedTensor<F> {
 
 impl<F: Form> Drop for ManagedTensor<F> {
     fn drop(&mut self) {
-        // SAFETY: by the invariant it was not called, and it is owned here alone.
+        // SAFETY: by the invariant the deleter was not called, and the structure is owned here alone.
         unsafe { F::delete(self.0) };
     }
 }
