@@ -1,4 +1,4 @@
-//! Tensors against a model that knows no strides: a shape, and the values in order.
+//! Compares tensors with a model without strides: a shape, and the values in order.
 
 mod cases;
 mod casts;
@@ -41,7 +41,7 @@ fn a_storage_goes_when_nobody_else_has_it() {
     assert_eq!(refused.others, 1);
     drop(refused);
     assert_eq!(row.holders(), 1);
-    // The storage in whole, though the row is a part.
+    // This is the whole storage, although the row is a part of it.
     let storage = row.try_into_storage().expect("alone");
     assert_eq!(storage.elements(), 16);
     storage.free();
@@ -149,7 +149,7 @@ fn an_output_is_its_own_and_of_the_right_kind() {
         Err(TensorError::DivisionByZero { .. })
     ));
     assert_eq!(whole.to_vec::<i32>().expect("i32"), [7; 3], "as it was");
-    // The other way round it is this one that divides.
+    // In the reversed operation this tensor is the divisor.
     assert!(
         whole
             .rdiv_into(0, &mut whole.deep_copy_in(&source).expect("room"))
@@ -201,7 +201,7 @@ fn sizes_that_cannot_be_counted_are_refused() {
         one.broadcast_to([1 << 40, 1 << 40]),
         Err(TensorError::TooLarge { .. })
     ));
-    // As many as can be counted can be looked at.
+    // The number of elements only needs to fit in a `usize`.
     let many = one.broadcast_to([1 << 31, 1 << 31]).expect("counted");
     assert_eq!(many.len(), 1 << 62);
     assert_eq!(
@@ -333,7 +333,7 @@ fn borrowed_parts_are_written_apart() {
         [0, 3, 3, 3, 9, 0],
     ];
     assert_eq!(tensor.as_slice::<u8>().expect("whole"), rows.as_flattened());
-    // Nothing on one side or the other.
+    // One of the parts is empty.
     for at in [0, 4] {
         let (first, second) = tensor.view_mut().expect("alone").split_at(0, at).expect("inside");
         assert_eq!(

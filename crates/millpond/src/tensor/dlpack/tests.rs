@@ -1,4 +1,4 @@
-//! Structures of others, those that no library would make among them, and what becomes of their deleters.
+//! Tests of foreign structures, including malformed ones, and of the calls of their deleters.
 
 use super::*;
 use crate::dtype::{DType, Element};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// What another library keeps for a structure that it made.
+/// The data that the other library in these tests keeps for a structure.
 struct Kept<F> {
     managed: *mut F,
     shape: Vec<i64>,
@@ -21,7 +21,7 @@ struct Kept<F> {
 }
 
 unsafe extern "C" fn delete<F: Form>(managed: *mut F) {
-    // SAFETY: `made` has put it there, and the deleter is called once, or the count says so.
+    // SAFETY: `made` has stored the pointer. The deleter is called once, and the count shows it if not.
     let kept = unsafe { &*managed }.manager_ctx().cast::<Kept<F>>();
     // SAFETY: as above.
     let kept = unsafe { Box::from_raw(kept) };
@@ -30,7 +30,7 @@ unsafe extern "C" fn delete<F: Form>(managed: *mut F) {
     drop(unsafe { Box::from_raw(kept.managed) });
 }
 
-/// A structure of some bytes, 0, 1, 2 and so on, changed before it crosses; and how often it was deleted.
+/// Returns a structure whose bytes are 0, 1, 2 and so on, modified by `change`, and the number of calls of its deleter.
 fn made<F: Form>(
     shape: &[i64],
     strides: &[i64],
@@ -66,16 +66,16 @@ fn made<F: Form>(
     (managed, deleted)
 }
 
-/// A way to make a structure that no library would make.
+/// A modification that makes a structure malformed.
 type Change = fn(&mut DLTensor);
 
-/// A word of what is said of it.
+/// A part of the expected message.
 type Says = &'static str;
 
 fn refused<F: Form>(shape: &[i64], strides: &[i64], change: Change, says: Says) {
     let count = |deleted: &Arc<AtomicUsize>| deleted.load(Ordering::SeqCst);
     let (raw, deleted) = made::<F>(shape, strides, 0, change);
-    // SAFETY: the structure is whole but for what is refused.
+    // SAFETY: the structure is valid except for the refused modification.
     let error = unsafe { Tensor::from_dlpack(raw) }.expect_err(says);
     assert!(error.to_string().contains(says), "{says}: {error}");
     assert_eq!(count(&deleted), 1, "{says}");
@@ -173,7 +173,7 @@ fn what_cannot_be_a_tensor_is_refused_and_deleted_once() {
 #[test]
 fn of_another_version_only_the_deleter_is_called() {
     for major in [0, 2, u32::MAX] {
-        // Had anything else been looked at, it would be told instead.
+        // If another field were read, the error would be about the rank.
         let (raw, deleted) = made::<DLManagedTensorVersioned>(&[2], &[1], 0, |tensor| tensor.ndim = -7);
         // SAFETY: it was made just now.
         unsafe { (*raw).version.major = major };
@@ -182,7 +182,7 @@ fn of_another_version_only_the_deleter_is_called() {
         assert!(matches!(error, DlpackError::Version { found } if found.major == major));
         assert_eq!(deleted.load(Ordering::SeqCst), 1);
     }
-    // Another minor version has other numbers and the same structure.
+    // A structure of another minor version has other numbers and the same layout.
     let (raw, deleted) = made::<DLManagedTensorVersioned>(&[2], &[1], 0, |_| {});
     // SAFETY: as above.
     unsafe { (*raw).version.minor = 99 };
@@ -224,7 +224,7 @@ fn elements_lie_where_the_structure_says() {
         [7, 10, 8, 11, 9, 12]
     );
     assert_eq!(look(&[2, 2], &[0, 5], |_| {}), [0, 5, 0, 5]);
-    // Windows that share elements.
+    // These are windows that share elements.
     assert_eq!(look(&[3, 2], &[1, 1], |_| {}), [0, 1, 1, 2, 2, 3]);
     assert_eq!(look(&[], &[], |tensor| tensor.byte_offset = 200), [200]);
     assert_eq!(
@@ -233,7 +233,7 @@ fn elements_lie_where_the_structure_says() {
         }),
         [0]
     );
-    // Strides that lead nowhere may be anything.
+    // The strides of dimensions without neighbours are ignored.
     assert_eq!(look(&[1, 2, 1], &[-9, 1, i64::MIN], |_| {}), [0, 1]);
     assert_eq!(
         look(&[2, 0], &[i64::MAX, -1], |tensor| tensor.data = ptr::null_mut()),
@@ -251,7 +251,7 @@ fn what_lies_backwards_or_askew_is_copied_in_order() {
         let copy = unsafe { Tensor::copy_from_dlpack_in(&source, raw) }.expect("room");
         assert_eq!(deleted.load(Ordering::SeqCst), 1);
         assert!(!copy.is_foreign() && copy.is_contiguous());
-        // The naive way: each element by its bytes.
+        // The expected values are computed from the bytes of each element.
         let mut expected = vec![];
         for index in crate::tensor::tests::model::indices(copy.shape()) {
             let steps = index.iter().zip(strides).map(|(at, stride)| *at as i64 * stride);
@@ -306,7 +306,7 @@ fn lent_memory_is_written_only_where_it_may_be() {
         assert!(matches!(tensor.fill(7u8), Err(TensorError::Shared { others: 1 })));
         drop(other);
         tensor.fill(7u8).expect("alone");
-        // SAFETY: the element between the rows, which is the other library's and was read before.
+        // SAFETY: this is the element between the rows. It belongs to the other library and was initialised.
         let between = unsafe { *first.as_ptr().cast::<u16>().wrapping_add(2) };
         assert_eq!(between, 0x0504, "not written");
         assert_eq!(tensor.to_vec::<u16>().expect("u16"), [7; 4]);
@@ -385,7 +385,7 @@ fn the_last_holder_deletes_on_whatever_thread() {
         threads.spawn(move || drop(tensor));
     });
     assert_eq!(deleted.load(Ordering::SeqCst), 1);
-    // And what is ours may be deleted on any.
+    // This crate's structures may be deleted on any thread.
     let source = fake::unpooled();
     let tensor = Tensor::zeros_in(&source, [8], DType::F32).expect("room");
     let managed = tensor.into_dlpack().expect("room");
@@ -478,7 +478,7 @@ fn null_is_no_structure_to_delete() {
     let raw = tensor.into_dlpack().expect("room").into_raw();
     // SAFETY: the structure is ours.
     let deleter = unsafe { (*raw).deleter }.expect("always");
-    // SAFETY: some consumers do so.
+    // SAFETY: some consumers call the deleter with null.
     unsafe { deleter(ptr::null_mut::<c_void>().cast()) };
     assert!(source.held_bytes() > 0);
     // SAFETY: nobody uses it any more.

@@ -1,4 +1,4 @@
-//! What tests of operations run over: types of elements, and programs of shapes, numbers and ways to lie in memory.
+//! The inputs of tests of operations: element types, and programs of shapes, numbers and layouts in memory.
 
 use super::lie::{Lie, lie};
 use super::model::Model;
@@ -6,7 +6,7 @@ use super::views::shape;
 use super::*;
 use std::fmt::Debug;
 
-/// Elements as the model computes with them: by another way than the code under test.
+/// Elements with the model's arithmetic, which is independent of the code under test.
 pub(super) trait Case: Element + PartialEq + Debug + Into<Scalar> {
     fn of(number: i64) -> Self;
     fn op(kind: usize, a: Self, b: Self) -> Self;
@@ -48,7 +48,7 @@ macro_rules! floats {
             }
             impl Case for [$type; 2] {
                 fn of(number: i64) -> Self {
-                    // Both parts of one size, a power of two, so that quotients are exact.
+                    // Both parts have the same size, a power of two, so quotients are exact.
                     let size = (1 << (number.unsigned_abs() % 3)) as $type * number.signum() as $type;
                     [size, if number % 2 == 0 { size } else { -size }]
                 }
@@ -91,7 +91,7 @@ halves! { half::f16 half::bf16 }
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     pub(super) shape: Vec<usize>,
-    /// Which dimensions the second operand has in size 1, and how many of the first it has not at all.
+    /// The dimensions in which the second operand has size 1, and how many leading dimensions of the first it lacks.
     pub(super) ones: Vec<bool>,
     pub(super) missing: usize,
     pub(super) kind: usize,
@@ -119,7 +119,7 @@ pub(super) fn program() -> impl Strategy<Value = Program> {
         })
 }
 
-/// Small numbers, none of them 0.
+/// Returns a model with small numbers other than 0.
 pub(super) fn numbers<T: Case>(shape: &[usize], seed: i64) -> Model<T> {
     let mut at = seed;
     Model::from_fn(shape, |_| {
@@ -133,7 +133,7 @@ macro_rules! for_all_types {
     ($check:ident, $program:expr) => {
         $check::<f64>($program);
         $check::<f32>($program);
-        // The loops of the others are the same safe code, and take an interpreter minutes each.
+        // The loops of the other types are the same safe code, and each takes Miri minutes.
         if !cfg!(miri) {
             $check::<i8>($program);
             $check::<i16>($program);

@@ -1,8 +1,8 @@
-//! Elements as another type, and numbers at the ends of what types can hold.
+//! Conversions between element types, and numbers at the limits of types.
 
 use super::*;
 
-/// Every type of Rust's that `as` leads between, and values at its ends.
+/// Compares the conversions between all Rust types that `as` supports, for values at the limits of the types.
 macro_rules! casts {
     ($($from:ident $values:tt;)*) => {
         $( casts!(@to $from $values; f64 f32 i8 i16 i32 i64 u8 u16 u32 u64); )*
@@ -17,7 +17,7 @@ macro_rules! casts {
             tensor.cast_into(&mut view).expect("numbers");
             let found: Vec<$to> = view.as_ref().to_vec().expect("its type");
             let expected: Vec<$to> = values.iter().map(|value| *value as $to).collect();
-            // Debug tells NaN from all else, and is the same for each.
+            // The `Debug` output distinguishes NaN from other values, and is the same for every NaN.
             assert_eq!(format!("{found:?}"), format!("{expected:?}"), "{} to {}", $from::DTYPE, $to::DTYPE);
         })*
     };

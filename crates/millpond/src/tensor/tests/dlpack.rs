@@ -1,11 +1,11 @@
-//! Tensors that cross the border, read there by nothing but the structure.
+//! Exported tensors, which the tests read only through the structure.
 
 use super::model::Model;
 use super::views::{shape, start, steps, take};
 use super::*;
 use crate::dlpack::{DLManagedTensorVersioned, DLTensor, DlpackError, IS_COPIED, READ_ONLY, VERSION};
 
-/// The elements as another library finds them.
+/// Returns the elements as another library would read them.
 ///
 /// # Safety
 /// The structure is whole, and of `i32`.

@@ -1,4 +1,4 @@
-//! To other libraries and back.
+//! Conversions to and from types of other libraries.
 
 #[cfg(feature = "ndarray")]
 mod arrays {
@@ -291,7 +291,7 @@ mod written {
         }
     }
 
-    /// A format that is not for people: fields one after another, bytes as they are.
+    /// A binary format: fields one after another, and bytes unchanged.
     mod plain {
         use serde::de::value::{BytesDeserializer, Error, StrDeserializer, U64Deserializer};
         use serde::de::{

@@ -1,11 +1,12 @@
-//! Views that lie in a larger tensor in any way, and whether just they were written.
+//! Views with any layout in a larger tensor, and checks that only their elements were written.
 
 use super::cases::Case;
 use super::model::{Model, indices};
 use super::views::order;
 use super::*;
 
-/// How a view lies in a larger tensor: which order its dimensions have there, the steps and what is left out before.
+/// The layout of a view in a larger tensor: the order of its dimensions there, the steps, and the number of elements
+/// before it.
 #[derive(Clone, Debug)]
 pub(super) struct Lie {
     order: usize,
@@ -27,7 +28,7 @@ pub(super) fn lie() -> impl Strategy<Value = Lie> {
     })
 }
 
-/// The dimensions' order in the larger tensor.
+/// Returns the order of the dimensions in the larger tensor.
 pub(super) fn places(lie: &Lie, rank: usize) -> Vec<usize> {
     if lie.order == usize::MAX {
         (0..rank).collect()
@@ -36,7 +37,7 @@ pub(super) fn places(lie: &Lie, rank: usize) -> Vec<usize> {
     }
 }
 
-/// A larger tensor, and where in it each element of the view lies.
+/// A larger tensor, and the layout of the view in it.
 pub(super) struct Larger<T> {
     whole: Tensor,
     order: Vec<usize>,
@@ -110,7 +111,7 @@ impl<T: Case> Larger<T> {
         view.permute(back).expect("each once")
     }
 
-    /// The view's elements are the model's, and all others what they were.
+    /// Checks that the view's elements are the model's and that all others are unchanged.
     pub(super) fn agrees(&self, model: &Model<T>) {
         assert_eq!(self.view().to_vec::<T>().expect("its type"), model.values);
         let mut places: Vec<Vec<usize>> = indices(&model.shape)

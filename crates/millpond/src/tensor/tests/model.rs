@@ -1,13 +1,13 @@
-//! The model: every step by index arithmetic, nothing shared.
+//! The model: every step uses index arithmetic, and models share no elements.
 
-/// A shape, and values in order.
+/// A shape, and the values in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Model<T> {
     pub(super) shape: Vec<usize>,
     pub(super) values: Vec<T>,
 }
 
-/// All indices of a shape in order.
+/// Returns all indices of a shape in order.
 pub(in crate::tensor) fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     let mut all = vec![vec![]];
     for size in shape {
@@ -37,7 +37,7 @@ impl<T: Clone> Model<T> {
         self.values[place].clone()
     }
 
-    /// A model of a shape whose elements are those at other indices of this one.
+    /// Returns a model of a shape whose elements are those of this one at other indices.
     fn picked(&self, shape: &[usize], from: impl Fn(&[usize]) -> Vec<usize>) -> Self {
         Self::from_fn(shape, |index| self.at(&from(index)))
     }

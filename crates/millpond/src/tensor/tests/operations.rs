@@ -1,4 +1,4 @@
-//! Arithmetic against the model, for every type, over operands and outputs that lie in memory in any way.
+//! Compares arithmetic with the model, for every type and for operands and outputs with any layout in memory.
 
 use super::cases::{ADD, Case, DIV, MUL, Program, SUB, for_all_types, numbers, program};
 use super::lie::Larger;
@@ -23,7 +23,7 @@ const ASSIGN: [Assign; 4] = [
     |out, b| out.div_assign(b),
 ];
 
-/// The same with the operands the other way round, of those for which it makes a difference.
+/// The operations with reversed operands, for which the order makes a difference.
 const REVERSED: [(usize, Into3, New, Assign); 2] = [
     (
         SUB,
@@ -70,7 +70,7 @@ fn check<T: Case>(program: &Program) {
     let mut out = Larger::new(&numbers::<T>(shape, seed + 9), &lies[2]);
     INTO[kind](left.view(), right.view().into(), &mut out.view_mut()).expect("they go together");
     out.agrees(&expected);
-    // The smaller one first: it is repeated too.
+    // The smaller operand is first, and is broadcast too.
     if matches!(kind, ADD | MUL) {
         out.view_mut().fill(T::of(1)).expect("a number");
         INTO[kind](right.view(), left.view().into(), &mut out.view_mut()).expect("they go together");
@@ -88,7 +88,7 @@ fn check<T: Case>(program: &Program) {
         let reversed = both(&|a, b| T::op(kind, b, a));
         into(left.view(), right.view().into(), &mut out.view_mut()).expect("they go together");
         out.agrees(&reversed);
-        // The smaller one first: it is repeated too.
+        // The smaller operand is first, and is broadcast too.
         into(right.view(), left.view().into(), &mut out.view_mut()).expect("they go together");
         out.agrees(&both(&|a, b| T::op(kind, a, b)));
         let mut place = Larger::new(&a, &lies[0]);
@@ -122,7 +122,7 @@ fn check<T: Case>(program: &Program) {
         .expect("they go together");
     place.agrees(&repeated);
 
-    // Numbers as operands.
+    // The right operand is a number.
     let by_number = Model {
         shape: shape.clone(),
         values: a.values.iter().map(|a| T::op(kind, *a, number)).collect(),

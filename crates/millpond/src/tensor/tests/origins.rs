@@ -1,4 +1,4 @@
-//! Which pool or source the results of operations come from.
+//! The pool or source of the results of operations.
 
 use super::*;
 use crate::budget::{Budget, Measure};
@@ -8,7 +8,7 @@ use crate::unpooled::Unpooled;
 
 type Operation = fn(&Tensor, &Tensor) -> Result<Tensor, TensorError>;
 
-/// Every operation that makes a new tensor of two tensors with four rows and columns.
+/// All operations that make a new tensor from two tensors with four rows and columns.
 const OPERATIONS: [(&str, Operation); 26] = [
     ("add", |a, b| a.add(b)),
     ("add to a part", |a, b| a.slice(1, ..2)?.add(&b.slice(1, ..2)?)),

@@ -1,9 +1,10 @@
-//! Operations in parts: on any number of threads they come to the same, bit for bit; and a caller's function on elements.
+//! Operations in parts, which have the same result on any number of threads, bit for bit, and functions of the caller
+//! on elements.
 
 use super::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Numbers of very different size, so that another order of additions would be another sum.
+/// Numbers of very different magnitude, so another order of additions would change the sum.
 #[cfg(feature = "rayon")]
 fn wild(len: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
@@ -16,7 +17,7 @@ fn wild(len: usize, seed: u32) -> Vec<f32> {
         .collect()
 }
 
-/// What all operations come to over tensors that lie in several ways, as bits.
+/// Returns the results of all operations, as bits, for tensors with several layouts.
 #[cfg(feature = "rayon")]
 fn results(lie: usize) -> Vec<u64> {
     let source = fake::unpooled();
@@ -100,7 +101,7 @@ fn results_are_the_same_on_any_number_of_threads() {
     }
 }
 
-/// Work is shared out at all, and to no more threads than asked for.
+/// Work is distributed, and to no more threads than requested.
 #[cfg(feature = "rayon")]
 #[test]
 fn as_many_threads_work_as_were_asked_for() {
@@ -200,7 +201,7 @@ fn a_function_gets_each_element_once_wherever_it_lies() {
         .expect("nothing");
 }
 
-/// Out of every lie, into every lie, in the order of the elements where that is promised.
+/// Tests every input layout with every output layout, and the order of the calls where it is guaranteed.
 #[test]
 fn a_function_makes_elements_of_another_type_wherever_they_lie() {
     let source = fake::unpooled();
@@ -310,7 +311,7 @@ fn a_panic_comes_through_and_leaves_the_tensor_usable() {
             .downcast_ref::<&str>()
             .is_some_and(|text| text.contains("too large"))
     );
-    // What it did not come to is as it was, the rest written once.
+    // Elements that the function did not reach are unchanged, and the others were written once.
     let values = tensor.to_vec::<f32>().expect("f32");
     assert_eq!(values[2900], 7.0);
     assert!(

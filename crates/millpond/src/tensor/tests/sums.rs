@@ -1,11 +1,11 @@
-//! Sums and products against the model, for every type, over operands and outputs that lie in memory in any way.
+//! Compares sums and products with the model, for every type and for operands and outputs with any layout in memory.
 
 use super::cases::{Case, DIV, Program, for_all_types, numbers, program};
 use super::lie::Larger;
 use super::model::{Model, indices};
 use super::*;
 
-/// The number a scalar stands for, in whole.
+/// Returns the value of a scalar as an integer, in sixteenths for floats.
 fn whole(number: Scalar) -> i128 {
     match number {
         Scalar::Int(number) => number.into(),
@@ -16,7 +16,8 @@ fn whole(number: Scalar) -> i128 {
     }
 }
 
-/// A sum of products by elements. Numbers are small, so that it is exact; unsigned ones wrap around where they have to.
+/// Returns a sum of products by elements. The numbers are small, so it is exact. Unsigned numbers wrap around if
+/// necessary.
 fn summed<T: Case>(numbers: impl Iterator<Item = (T, T)>, wide: bool) -> Scalar {
     let sum = numbers.fold(None, |sum: Option<Scalar>, (a, b)| {
         let product = match (a.into(), b.into()) {
@@ -49,7 +50,7 @@ fn summed<T: Case>(numbers: impl Iterator<Item = (T, T)>, wide: bool) -> Scalar 
     as_element(sum, T::DTYPE)
 }
 
-/// A number cut off or rounded to what a type can hold.
+/// Returns a number wrapped or rounded to a type.
 fn as_element(number: Scalar, dtype: DType) -> Scalar {
     let mut one = Tensor::zeros_in(&fake::unpooled(), [1], dtype).expect("room");
     let cut = match (number, dtype.size() * 8) {
@@ -168,7 +169,7 @@ fn check_products<T: Case>(program: &Program) {
     }
 }
 
-/// Products of many matrices are those of each two.
+/// Checks that batched products equal the products of each pair of matrices.
 fn check_batches<T: Case>(program: &Program) {
     let Program {
         shape,

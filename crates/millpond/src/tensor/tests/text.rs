@@ -1,4 +1,4 @@
-//! What people read.
+//! Tests of the text output of tensors.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn large_ones_are_shown_in_part_and_long_rows_in_lines() {
         "{row}"
     );
     assert!(row.lines().nth(1).is_some_and(|line| line.starts_with(' ')));
-    // However many there seem to be.
+    // The text is short for any number of elements.
     let wide = Tensor::zeros_in(&source, [1, 1, 1], DType::U8)
         .and_then(|one| one.broadcast_to([1 << 20, 1 << 20, 1 << 20]));
     assert!(wide.expect("counted").to_string().len() < 2000);

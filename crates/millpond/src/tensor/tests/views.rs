@@ -1,10 +1,10 @@
-//! Chains of views against the model, those that are refused among them.
+//! Compares chains of views with the model, including refused steps.
 
 use super::cases::Case;
 use super::model::Model;
 use super::*;
 
-/// A step from one view to another. Numbers are taken modulo what there is, and a bit beyond.
+/// A step from one view to another. Numbers are taken modulo the size, or modulo slightly more.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Slice(usize, usize, usize),
@@ -39,7 +39,7 @@ pub(super) fn shape() -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(size, 0..5)
 }
 
-/// Some order of so many dimensions.
+/// Returns an order of a number of dimensions, selected by the seed.
 pub(super) fn order(rank: usize, mut seed: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..rank).collect();
     let mut order = Vec::new();
@@ -50,7 +50,7 @@ pub(super) fn order(rank: usize, mut seed: usize) -> Vec<usize> {
     order
 }
 
-/// Some shape of as many elements: factors of the number, ones among them.
+/// Returns a shape with a number of elements, selected by the seed: factors of the number, including ones.
 fn factors(mut elements: usize, mut seed: usize) -> Vec<usize> {
     if elements == 0 {
         return vec![seed % 3, 0, 2];
@@ -70,10 +70,10 @@ fn factors(mut elements: usize, mut seed: usize) -> Vec<usize> {
     shape
 }
 
-/// One step on both; none where both refuse it.
+/// Applies one step to both. Returns `None` if both refuse it.
 pub(super) fn take<T: Case>(tensor: &Tensor, model: &Model<T>, step: &Step) -> Option<(Tensor, Model<T>)> {
     let rank = model.shape.len();
-    // A dimension too many now and then.
+    // Sometimes the dimension is one too many.
     let dim = |number: usize| number % (rank + 1);
     let size = |dim: usize| model.shape.get(dim).copied();
     match *step {
@@ -236,7 +236,7 @@ fn chain<T: Case>(shape: &[usize], steps: &[Step]) {
 
 type Chain = fn(&[usize], &[Step]);
 
-/// Elements of each size and of each way to be shown, more often those that say most of where they lay.
+/// Elements of each size and of each display style. Types whose values reveal more of the layout are more frequent.
 const CHAINS: [Chain; 14] = [
     chain::<i32>,
     chain::<i32>,
