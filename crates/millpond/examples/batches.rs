@@ -1,5 +1,5 @@
-//! A large tensor, piece by piece: batches are views, each is worked on in buffers that are there already, and what a step
-//! needs beside them ends with a scope. In the end it proves that nothing was copied or allocated on the way.
+//! Processes a large tensor in batches. Batches are views, and each is processed in existing buffers. Temporary memory
+//! of a step is freed with a scope. At the end the program proves that nothing was copied or allocated on the way.
 //!
 //! ```text
 //! cargo run -p millpond --example batches
@@ -29,14 +29,15 @@ mod linux {
     const COLUMNS: usize = 64;
     const BATCH: usize = 768;
 
-    /// Every row with its mean taken away and doubled, in a new tensor for each step: what is natural to write.
+    /// Subtracts the mean of each row and doubles the result. Makes new tensors for each step, as one would naturally
+    /// write it.
     fn by_new_tensors(batch: &Tensor) -> Result<Tensor, Box<dyn Error>> {
         let means = batch.sum_dim(1)?.mul(1.0 / COLUMNS as f32)?;
         let centred = batch.sub(&means.unsqueeze(1)?)?;
         Ok(centred.mul(2.0)?)
     }
 
-    /// The same, into a part of a tensor that is there, over buffers that are.
+    /// Computes the same into a part of an existing tensor, with existing buffers.
     fn in_place(
         workspace: &mut Workspace,
         batch: &Tensor,
@@ -61,7 +62,7 @@ mod linux {
         let data = Tensor::from_fn([ROWS, COLUMNS], |at| (at[0] % 17 + at[1]) as f32)?;
         println!("{data}\n");
 
-        // The batches share the data's storage; results are kept in order.
+        // The batches share the data's storage. The results are in order.
         let pool = pools().host()?;
         let before = pool.stats().requested.current;
         let batches: Vec<Tensor> = data.batches(0, BATCH)?.collect();
@@ -69,20 +70,20 @@ mod linux {
         let last = batches.last().map_or(0, |batch| batch.shape()[0]);
         println!("{} batches, the last of {last} rows", batches.len());
 
-        // New tensors in a scope of their own: its memory is gone at the end of it.
+        // The new tensors are made in a scope of their own, which frees its memory at the end.
         let set = Pools::new();
         let expected = set.scope(|| {
             let results = batches.iter().map(by_new_tensors);
             let results = results.collect::<Result<Vec<_>, _>>()?;
             println!("with new tensors: {} allocations", set.stats().total.allocations);
-            // What outlives the scope is copied out of it.
+            // Results that outlive the scope are copied out of it.
             let kept = results.iter().map(|result| result.deep_copy_in(&pool));
             Ok::<_, Box<dyn Error>>(kept.collect::<Result<Vec<_>, _>>()?)
         })?;
         let left_in_scope = set.stats().total.reserved.current;
         drop(set);
 
-        // Into one output, with a workspace that owns its pool.
+        // This variant writes to one output, with a workspace that owns its pool.
         let own = Pool::host()?;
         let mut workspace = Workspace::builder(&own).scratch_bytes(4 * BATCH + 64).build()?;
         let mut out = Tensor::zeros_in(&own, [ROWS, COLUMNS], DType::F32)?;

@@ -1,5 +1,5 @@
-//! Holes given back: buffers of many sizes, most of them freed here and there, then `Pool::compact`. Resident memory
-//! falls, and what lives stays where it is, as it is. Ends with exit code 1 if any of that is not so.
+//! Returns holes to the system: allocates buffers of many sizes, frees most of them, then calls `Pool::compact`.
+//! Resident memory falls, and live buffers keep their addresses and contents. Exits with code 1 otherwise.
 
 use millpond::{Buffer, Pool};
 use std::error::Error;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 const BUFFERS: usize = 2_000;
 
-/// Bytes of this process in memory.
+/// Returns the resident bytes of this process.
 fn resident() -> Result<u64, Box<dyn Error>> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
     let line = text.lines().find_map(|line| line.strip_prefix("Rss:"));
@@ -27,7 +27,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         chance
     };
     for number in 0..BUFFERS {
-        // From 1 KiB to 512 KiB.
+        // The sizes are 1 KiB to 512 KiB.
         let len = 128 << (next() % 10);
         held.push((number, pool.alloc_from(&vec![number as u64; len])?));
     }
@@ -63,7 +63,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         .filter(|(number, buffer)| buffer.iter().any(|v| *v != *number as u64))
         .count();
     println!("{moved} buffers at another address, {changed} with other contents");
-    // Holes that live buffers share a page with stay, so not every byte goes.
+    // Holes that share a page with a live buffer stay, so not every byte is returned.
     let holes = before.saturating_sub(start + live);
     let fell = before.saturating_sub(after);
     println!(

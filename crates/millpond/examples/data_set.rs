@@ -1,6 +1,6 @@
-//! Data larger than the memory for it: a file of 96 MiB in batches and in a pass with a budget of 8 MiB, prepared on the
-//! reader's threads and scaled in place, with the progress told. In the end it proves that sums are right and that the process
-//! stayed within the budget.
+//! Processes data that is larger than the memory for it: a file of 96 MiB in batches, and in a pass with a budget of 8
+//! MiB. The chunks are prepared on the reader's threads and scaled in place, and the progress is reported. At the end
+//! the program proves that the sums are correct and that the process stayed within the budget.
 //!
 //! ```text
 //! cargo run -p millpond --example data_set
@@ -34,10 +34,10 @@ mod linux {
     const ROW: usize = 256;
     const ROWS: usize = 96 << 10;
     const BUDGET: u64 = 8 << 20;
-    /// What a process takes besides: stacks of the readers, tables of the pool.
+    /// The memory that a process needs in addition: stacks of the readers, and tables of the pool.
     const ALLOWANCE: u64 = 4 << 20;
 
-    /// Gone when dropped.
+    /// A file that is removed on drop.
     struct Written(PathBuf);
 
     impl Drop for Written {
@@ -46,7 +46,7 @@ mod linux {
         }
     }
 
-    /// Writes rows, in each of which every number is the row's modulo 1000; answers their sum.
+    /// Writes rows whose numbers are all the row's number modulo 1000. Returns their sum.
     fn write(path: &Path) -> Result<f64, Box<dyn Error>> {
         let (mut file, mut sum) = (File::create(path)?, 0);
         for row in 0..ROWS {
@@ -57,7 +57,7 @@ mod linux {
         Ok(sum as f64)
     }
 
-    /// Memory of the process that is no file's.
+    /// Returns the process's memory that does not belong to a file.
     fn anonymous() -> Result<u64, Box<dyn Error>> {
         let status = fs::read_to_string("/proc/self/status")?;
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -81,7 +81,7 @@ mod linux {
         let data = DataSet::<f32>::builder().file(&written.0).row(ROW).open()?;
         println!("{data:?}, {}", display_size(data.bytes()));
 
-        // By start and count: a batch ends where the data ends.
+        // A batch is selected by start and count, and ends at the end of the data.
         let last = data.batch(data.rows() - 10, 64)?;
         let short = last.len() == 10 * ROW && last[0] == ((ROWS - 10) % 1000) as f32;
         drop(last);
@@ -90,7 +90,7 @@ mod linux {
         let before = anonymous()?;
         let (mut sum, mut most, mut quarters) = (0.0, before, 0.0);
         let (mut next, mut in_order) = (0, true);
-        // Chunks of 2 MiB, of which it would like to have nine.
+        // Chunks have 2 MiB. Without the budget, the pass would use nine.
         let pass = data
             .pass()
             .rows(2048)
@@ -98,9 +98,10 @@ mod linux {
             .budget(BUDGET)
             .readers(2)
             .pool(&pool);
-        // On the threads that read: what every use of a chunk begins with.
+        // This step runs first for each chunk, on the threads that read.
         let pass = pass.prepare(|chunk| chunk.iter_mut().for_each(|number| *number += 1.0));
-        // Usually after a time; here after each chunk, and printed by quarters.
+        // Progress is normally reported at time intervals. Here it is reported after each chunk, and printed for each
+        // quarter.
         let pass = pass.progress(Duration::ZERO, |progress| {
             if progress.part() >= (quarters + 1.0) / 4.0 {
                 quarters += 1.0;
@@ -110,14 +111,14 @@ mod linux {
         let passed = pass.try_for_each(|chunk| {
             in_order &= chunk.row_number(0) == Some(next);
             next += chunk.rows().len() as u64;
-            // In place, on this thread, while the next chunks are read.
+            // This runs in place on this thread, while the next chunks are read.
             chunk.view_mut()?.scal(0.5)?;
             sum += total(chunk);
             most = most.max(anonymous()?);
             Ok::<_, Box<dyn Error>>(())
         })?;
 
-        // A computation that is not interested in the rest ends the pass with its own error.
+        // A computation that does not need the rest ends the pass with its own error.
         let mut chunks = 0;
         let ended = data.pass().budget(BUDGET).pool(&pool).try_for_each(|_| {
             chunks += 1;

@@ -1,4 +1,4 @@
-//! What it costs to grow by moving pages instead of copying: `cargo run --release -p millpond --example growth`.
+//! Compares growth by moving pages with growth by copying: `cargo run --release -p millpond --example growth`.
 
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let before = mappings()?;
         let (mut moves, mut colds, mut warms) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..15u8 {
-            // SAFETY: committed, and ours alone.
+            // SAFETY: the memory is committed, and no other code uses it.
             unsafe { origin.write_bytes(round, bytes as usize) };
             let start = Instant::now();
             let moved = host.transfer(from, to, bytes);
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let cold = without_provenance_mut::<u8>(fresh.address() as usize);
             for into in [&mut colds, &mut warms] {
                 let start = Instant::now();
-                // SAFETY: both are memory of the source, apart from each other.
+                // SAFETY: both ranges are memory of the source and do not overlap.
                 unsafe { origin.copy_to_nonoverlapping(cold, bytes as usize) };
                 into.push(start.elapsed());
             }

@@ -1,6 +1,7 @@
-//! A program that writes past the end of a block, one that reads what it has freed, and one that writes before a block, each
-//! with guards: the first two are stopped at that very access, and a handler of their own says whose block it was; of the
-//! third it is told when the block is freed. This program runs itself for each, and ends with exit code 1 if it is not so.
+//! A program that writes past the end of a block, one that reads freed memory, and one that writes before a block, each
+//! with guards. The first two are stopped at the access, and a signal handler reports the owner of the block. The third
+//! error is reported when the block is freed. This program runs itself for each case, and exits with code 1 if an
+//! expectation fails.
 
 #[cfg(not(target_os = "linux"))]
 fn main() {}
@@ -18,11 +19,11 @@ mod linux {
     use std::process::{Command, ExitCode};
     use std::{env, mem, ptr};
 
-    /// Says whose block was hit, then lets the signal do what it does.
+    /// Reports the owner of the block, then restores the default action of the signal.
     extern "C" fn fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-        // SAFETY: the system hands a handler of SIGSEGV a valid record of it.
+        // SAFETY: the system passes a valid record to a handler of SIGSEGV.
         let info = unsafe { &*info };
-        // SAFETY: of a SIGSEGV, the record has an address.
+        // SAFETY: the record of a SIGSEGV has an address.
         let address = unsafe { info.si_addr() };
         if let Some(report) = describe_fault(address.addr()) {
             report.say();
@@ -49,16 +50,17 @@ mod linux {
         };
         let first = activations.as_mut_ptr();
         match what {
-            // SAFETY: none: it is one element too many, and what this program is stopped for.
+            // SAFETY: none: the element is out of bounds, which is the error that this program demonstrates.
             "past" => unsafe { first.wrapping_add(1024).write_volatile(1.0) },
             "freed" => {
                 drop(activations);
-                // SAFETY: none: it is freed, and what this program is stopped for.
+                // SAFETY: none: the memory is freed, which is the error that this program demonstrates.
                 unsafe { first.read_volatile() };
             }
             _ => {
                 let mut short = pool.alloc_zeroed::<u8>(100)?;
-                // SAFETY: none: it is not this program's byte. The page is open, so it is told when the block is freed.
+                // SAFETY: none: the byte is not this program's. The page is accessible, so the error is reported when
+                // the block is freed.
                 unsafe { short.as_mut_ptr().wrapping_sub(1).write_volatile(1) };
                 drop(short);
                 return Ok(());

@@ -1,6 +1,7 @@
-//! Images through a pipeline whose memory is there before the first one comes: grey, blurred, edges found, stretched to the
-//! full range. A processor is made for the largest image and takes smaller ones too; neighbours of a pixel are views of the
-//! image, moved by one. In the end it proves that no image asked for memory, and that each came out as a plain loop has it.
+//! Processes images in a pipeline whose memory is allocated before the first image: conversion to grey, blur, edge
+//! detection, and scaling to the full range. A processor is made for the largest image and also accepts smaller ones.
+//! The neighbours of a pixel are views of the image, shifted by one. At the end the program proves that no image
+//! allocated memory, and that each result equals that of a plain loop.
 //!
 //! ```text
 //! cargo run -p millpond --example image_pipeline
@@ -31,12 +32,12 @@ mod linux {
     /// The largest image: rows and columns.
     const LARGEST: [usize; 2] = [270, 480];
     const CHANNELS: usize = 3;
-    /// How much each channel counts in grey (ITU-R BT.601).
+    /// The weight of each channel in grey (ITU-R BT.601).
     const GREY: [f32; CHANNELS] = [0.299, 0.587, 0.114];
     const BLUR: [f32; 3] = [0.25, 0.5, 0.25];
     const SLOPE: [f32; 3] = [-1.0, 0.0, 1.0];
 
-    /// `out = weighted sum of three neighbours` along a dimension, of which `out` is two shorter.
+    /// Computes `out = weighted sum of three neighbours` along a dimension, in which `out` is shorter by two.
     fn neighbours(
         image: TensorRef<'_>,
         dim: usize,
@@ -51,7 +52,7 @@ mod linux {
         Ok(())
     }
 
-    /// The least and the greatest.
+    /// Returns the minimum and the maximum.
     fn range(values: &[f32]) -> (f32, f32) {
         values
             .iter()
@@ -60,10 +61,10 @@ mod linux {
             })
     }
 
-    /// What the pipeline needs, taken when it is made.
+    /// The memory that the pipeline needs, which is allocated when it is made.
     struct Processor {
         workspace: Workspace,
-        /// Pixels of the largest image.
+        /// The pixels of the largest image.
         most: usize,
     }
 
@@ -72,14 +73,15 @@ mod linux {
             let most = largest[0] * largest[1];
             let workspace = Workspace::builder(pool)
                 .tensor("edges", [most], DType::U8)
-                // The colours and four images of one channel, each with what aligning it takes.
+                // The scratch memory holds the colours and four images of one channel, each with its padding for
+                // alignment.
                 .scratch_bytes(size_of::<f32>() * most * (CHANNELS + 4) + 5 * 64)
                 .build()?;
             Ok(Self { workspace, most })
         }
 
-        /// The edges of an image of rows, columns and channels, two pixels narrower at each side: 0 where least changes, 255
-        /// where most does. They lie in the processor until the next image.
+        /// Returns the edges of an image of rows, columns and channels, two pixels narrower at each side. The smallest
+        /// change is 0, and the largest 255. The result is stored in the processor until the next image.
         fn process(&mut self, image: TensorRef<'_>) -> Result<TensorRef<'_>, Box<dyn Error>> {
             let &[rows, columns, CHANNELS] = image.shape() else {
                 return Err(format!("{:?} is no image of {CHANNELS} channels", image.shape()).into());
@@ -124,7 +126,7 @@ mod linux {
 
         let mut above = scratch.tensor::<f32>([rows - 2, columns])?;
         neighbours(grey.as_ref(), 0, BLUR, &mut above)?;
-        // What is not needed any more is written again: the first image of one channel is as large as any after it.
+        // The buffer of the grey image is reused, because the first image of one channel is as large as any later one.
         let reused = grey.into_mut_slice::<f32>()?;
         let size = [rows - 2, columns - 2];
         let mut blurred = TensorMut::from_slice(&mut reused[..size[0] * size[1]], size)?;
@@ -144,7 +146,7 @@ mod linux {
         down.as_ref().cast_into(edges)
     }
 
-    /// The same by plain loops over a vector, a pixel at a time.
+    /// Computes the same by plain loops over a vector, one pixel at a time.
     fn by_loops(pixels: &[u8], rows: usize, columns: usize) -> Vec<u8> {
         let grey = |row: usize, column: usize| {
             let pixel = &pixels[CHANNELS * (row * columns + column)..][..CHANNELS];
@@ -170,7 +172,7 @@ mod linux {
         out.iter().map(|value| ((value - least) * factor) as u8).collect()
     }
 
-    /// A disc before a ramp of colours, at another place in each image.
+    /// Draws a disc in front of a colour gradient, at another place in each image.
     fn draw(number: usize, rows: usize, columns: usize) -> Vec<u8> {
         let (y, x) = ((37 * number) % rows, (61 * number) % columns);
         let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
@@ -188,14 +190,14 @@ mod linux {
         holds
     }
 
-    /// An image, and what a plain loop makes of it.
+    /// An image, and the result of a plain loop for it.
     struct Image {
         pixels: Vec<u8>,
         shape: [usize; 3],
         edges: Vec<u8>,
     }
 
-    /// Whether every image comes out of a processor as it should.
+    /// Returns true if a processor's result is correct for every image.
     fn process_all(processor: &mut Processor, images: &[Image]) -> Result<bool, String> {
         let mut same = true;
         for image in images {
@@ -222,7 +224,7 @@ mod linux {
             .iter()
             .all(|image| image.edges.iter().any(|edge| *edge > 127));
 
-        // The set is there so that a tensor that is made on the way is counted, wherever that is.
+        // The scope makes this set count every tensor that is made on the way, wherever that happens.
         let set = Pools::new();
         let _scope = set.enter();
         let pool = set.host()?;
@@ -238,7 +240,7 @@ mod linux {
             display_size(made.requested.current)
         );
 
-        // The first image of each finds what it needs; then all go to threads of their own.
+        // One processor processes all images on this thread. Then every processor does so on a thread of its own.
         let first = process_all(&mut processors[0], &images)?;
         let together = thread::scope(|threads| {
             let work = |processor| {

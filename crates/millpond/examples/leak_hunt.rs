@@ -1,6 +1,6 @@
-//! A leak is planted in a small model and found: by how memory grows from step to step, by tag, by size, and, with the
-//! feature `stacks`, by the function that allocated it. Ends with exit code 1 if it is not found, or if anything else is
-//! taken for one.
+//! Plants a leak in a small model and finds it: by the growth of memory between steps, by tag, by size, and, with the
+//! feature `stacks`, by the function that allocated it. Exits with code 1 if it is not found, or if anything else is
+//! reported as a leak.
 //!
 //! ```text
 //! cargo run -p millpond --example leak_hunt --features stacks
@@ -12,14 +12,14 @@ use std::process::ExitCode;
 
 const STEPS: usize = 20;
 const LAYERS: usize = 6;
-/// Elements of a layer.
+/// The elements of a layer.
 const WIDTH: usize = 16 << 10;
-/// Elements of what is planted: 12 KiB, in the third layer only.
+/// The elements of a leaked buffer: 12 KiB, in the third layer only.
 const SCORES: usize = 3 << 10;
 
 struct Model {
     weights: Vec<Buffer<f32>>,
-    /// Meant to be emptied after each step, and is not: the leak.
+    /// These should be freed after each step and are not. This is the leak.
     scores: Vec<Buffer<f32>>,
 }
 
@@ -64,7 +64,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut model = Model { weights, scores };
     step(&pool, &mut model)?;
 
-    // What is held after the first step is what a step holds. What comes on top of it is none of it.
+    // After the first step, the held memory is that of one step. Any growth after it is a leak.
     let held = pool.stats().requested.current;
     let check = pool.leak_check();
     let mut loss = 0.0;
@@ -77,7 +77,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let report = check.finish();
     println!("{report}\n");
     let bytes = (STEPS * SCORES * size_of::<f32>()) as u64;
-    // A place may be there more than once where the compiler has unrolled a loop.
+    // A call site may occur more than once because the compiler may unroll a loop.
     let attention = report.groups.iter().all(|group| group.tag.name() == "attention");
     let sums = (report.blocks, report.bytes) == (STEPS as u64, bytes);
     let by_tag = attention && sums && grown == bytes;
@@ -104,7 +104,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         true
     };
 
-    // Mended, nothing is left.
+    // After the fix, no leak is left.
     model.scores.clear();
     let check = pool.leak_check();
     step(&pool, &mut model)?;

@@ -1,5 +1,5 @@
-//! A program to be looked at: steps of a training loop whose batches differ, two pools, budgets and tags, and a monitor that serves
-//! it all. In the end it prints what the monitor has seen.
+//! A program to observe: steps of a training loop with different batches, two pools, budgets and tags, and a monitor
+//! that serves all of it. At the end it prints the monitor's observations.
 //!
 //! ```text
 //! cargo run -p millpond --example live -- 60        for a minute
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut number = 0usize;
     while began.elapsed() < end {
         number += 1;
-        // Batches of many lengths: they come and go, up and down, within some seconds.
+        // The lengths of the batches rise and fall within a few seconds.
         let long = 1 + (number / 8 % 24).min(24 - number / 8 % 24);
         let mut kept: Vec<Buffer<f32>> = Vec::new();
         for layer in &layers {

@@ -1,5 +1,5 @@
-//! Buffers and tensors that go back by themselves, from many threads, some of them from another than took them; at the end
-//! the account is at nought. Ends with exit code 1 if it is not.
+//! Buffers and tensors that return to the pool automatically, on many threads, some on another thread than the
+//! allocating one. At the end nothing is in use. Exits with code 1 otherwise.
 
 use millpond::{Buffer, DType, Tensor, pools};
 use std::error::Error;
@@ -8,14 +8,14 @@ use std::sync::mpsc::{self, SyncSender};
 
 const THREADS: usize = 4;
 const BUFFERS: usize = 20_000;
-/// Sums of two tensors, each a third one.
+/// The number of sums of two tensors. Each sum is a third tensor.
 const SUMS: usize = 500;
 const SIDE: usize = 100;
 
-/// What goes to another thread, which lets go of it.
+/// A value that another thread receives and drops.
 enum Sent {
     Buffer(Buffer<u32>),
-    /// A tensor, and what each of its elements has to be.
+    /// A tensor, and the expected value of its elements.
     Sum(Tensor, f64),
 }
 
@@ -32,16 +32,16 @@ impl Sent {
 
 fn work(thread: usize, send: &SyncSender<Sent>) -> Result<(), Box<dyn Error + Send + Sync>> {
     for turn in 0..BUFFERS {
-        // From 4 bytes to 64 KiB.
+        // The sizes are 4 bytes to 64 KiB.
         let len = 1 << ((turn * 7 + thread) % 15);
         let mut buffer = millpond::alloc_zeroed::<u32>(len)?;
         buffer[len - 1] = len as u32;
         if turn % 8 == 0 {
             send.send(Sent::Buffer(buffer))?;
         }
-        // Every other buffer goes back here.
+        // Buffers that were not sent are dropped here.
     }
-    // Tensors draw from the same pool, and no line says so.
+    // Tensors come from the same pool without naming it.
     let mut all = Tensor::zeros([SIDE, SIDE], DType::F64)?;
     for turn in 0..SUMS {
         let one = Tensor::full([SIDE, SIDE], turn as f64)?;
@@ -67,7 +67,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             })
             .collect();
         drop(send);
-        // What is sent is looked at here, and goes back from this thread.
+        // Received values are checked here and freed by this thread.
         let wrong = receive.iter().filter(|sent| !sent.is_whole()).count();
         let ended = workers
             .into_iter()

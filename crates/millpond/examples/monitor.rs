@@ -1,6 +1,6 @@
-//! A program that looks after its memory while it runs: it prints the account as it goes, is warned when more than 80 % of
-//! what it may have are in use, and compacts when more than 30 % of what it has reserved lie idle between live blocks. In
-//! the end it proves that it was warned, that the memory went back and that no live block moved or changed.
+//! A program that manages its memory while it runs. It prints the statistics, is warned when more than 80 % of its
+//! limit are in use, and compacts when more than 30 % of the reserved memory is idle between live blocks. At the end it
+//! proves that it was warned, that the memory was released, and that no live block moved or changed.
 //!
 //! ```text
 //! cargo run -p millpond --example monitor
@@ -29,13 +29,13 @@ mod linux {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// From here on a compaction is worth it.
+    /// A compaction is worthwhile from this fragmentation on.
     const FRAGMENTED: f64 = 0.3;
     const LIMIT: u64 = 100 << 20;
-    /// From here on the program is warned.
+    /// The program is warned from this number of bytes on.
     const NEARLY_FULL: u64 = LIMIT / 100 * 80;
 
-    /// Looks after the memory; answers whether it compacted.
+    /// Prints the statistics and compacts if necessary. Returns true if it compacted.
     fn look_after(set: &Pools, moment: &str) -> bool {
         let stats = set.stats();
         println!("{moment}\n{stats}");
@@ -51,7 +51,7 @@ mod linux {
         true
     }
 
-    /// What the process has in memory, as the system counts it.
+    /// Returns the resident memory of the process as counted by the system.
     fn resident() -> Result<u64, Box<dyn Error>> {
         let status = std::fs::read_to_string("/proc/self/status")?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -62,7 +62,7 @@ mod linux {
     fn fill(pool: &Pool) -> Result<Vec<Buffer<u64>>, Box<dyn Error>> {
         (0..300u64)
             .map(|at| {
-                // 68 to 516 KiB: none of them ends where a page of the pool does.
+                // The sizes are 68 to 516 KiB, and none of them ends at a page boundary of the pool.
                 let len = 512 + 8192 * (1 + at as usize * 3 % 8);
                 Ok(pool.alloc_from_fn(len, |n| at << 32 | n as u64)?)
             })
@@ -80,8 +80,8 @@ mod linux {
     }
 
     pub(crate) fn run() -> Result<bool, Box<dyn Error>> {
-        // A soft limit is the warning: told once, by whoever allocates past it, and again only when use has fallen to
-        // seven eighths of it and risen anew.
+        // The soft limit is the warning. It is reported once, by the thread that allocates past it, and again only
+        // after use has fallen to seven eighths of it and risen again.
         let warnings = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&warnings);
         let budget = Budget::builder("monitor")
@@ -93,7 +93,7 @@ mod linux {
                 count.fetch_add(1, Ordering::Relaxed);
             })
             .build()?;
-        // Idle memory is to stay until it is asked back.
+        // Idle memory stays until it is released explicitly.
         let template = Pool::builder().settings("").limit(LIMIT).budget(&budget);
         let set = Pools::with(template.trim_every(None));
         look_after(&set, "before anything is asked for");
@@ -102,7 +102,7 @@ mod linux {
         let full = look_after(&set, "300 buffers");
         let warned = warnings.load(Ordering::Relaxed);
 
-        // Two in three go; what stays lies between what went.
+        // Two of three buffers are freed, so the remaining ones lie between free ranges.
         let mut buffers: Vec<_> = buffers.into_iter().enumerate().collect();
         buffers.retain(|(at, _)| at % 3 == 0);
         let places: Vec<_> = buffers.iter().map(|(_, buffer)| buffer.as_ptr()).collect();

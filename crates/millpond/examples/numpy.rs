@@ -1,12 +1,13 @@
-//! A library for Python's `ctypes` whose tensors NumPy has without a copy, and which has NumPy's arrays without one: DLPack
-//! both ways. `numpy.py` beside this file is the other half, and proves it:
+//! A library for Python's `ctypes` that exchanges tensors with NumPy in both directions by DLPack, without a copy. The
+//! script `numpy.py` in the same directory is the other half and verifies it:
 //!
 //! ```console
 //! $ cargo build -p millpond --features dlpack --example numpy
 //! $ python3 crates/millpond/examples/numpy.py target/debug/examples/libnumpy.so
 //! ```
 //!
-//! Every function takes pointers that another has given, or null; what fails gives null or false, and `pond_error` says why.
+//! Every function takes pointers that another function has returned, or null. On failure it returns null or false, and
+//! `pond_error` returns the reason.
 #![expect(
     clippy::missing_safety_doc,
     reason = "all of them are called from Python, with what the others gave"
@@ -26,7 +27,7 @@ thread_local! {
     static ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// The value, or nothing and a note of why.
+/// Returns the value, or records the error for `pond_error` and returns `None`.
 fn noted<T, E: Display>(result: Result<T, E>) -> Option<T> {
     let why = match result {
         Ok(value) => return Some(value),
@@ -66,7 +67,7 @@ fn ramp(dtype: &str, rows: usize, columns: usize) -> Result<Tensor, Failure> {
     Ok(tensor)
 }
 
-/// A matrix of 0, 1, 2 and so on, of a type by name; of truth values false, true, false and so on.
+/// Returns a matrix of 0, 1, 2 and so on, of a type given by name. Truth values alternate between false and true.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_ramp(dtype: *const c_char, rows: usize, columns: usize) -> *mut Tensor {
     // SAFETY: Python gives a name.
@@ -93,29 +94,29 @@ fn seen(tensor: &Tensor, how: u32) -> Result<Tensor, TensorError> {
     }
 }
 
-/// Another tensor of the same elements: all, turned, the last column, every other column but of the first row, the second
-/// row three times, none, one, all in three dimensions.
+/// Returns another tensor of the same elements: all, transposed, the last column, every other column without the first
+/// row, the second row three times, none, one, or all in three dimensions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_view(tensor: *const Tensor, how: u32) -> *mut Tensor {
     // SAFETY: it is one.
     handed(seen(unsafe { &*tensor }, how))
 }
 
-/// Forgets a tensor.
+/// Drops a tensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_drop(tensor: *mut Tensor) {
     // SAFETY: it is one, which nobody uses any more.
     drop(unsafe { Box::from_raw(tensor) });
 }
 
-/// A tensor as it crosses: shared, to be read.
+/// Exports a tensor as shared and read-only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_to_dlpack(tensor: *const Tensor) -> *mut DLManagedTensorVersioned {
     // SAFETY: it is one.
     noted(unsafe { &*tensor }.to_dlpack()).map_or(ptr::null_mut(), |managed| managed.into_raw())
 }
 
-/// The same, given away.
+/// Exports a tensor and transfers it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_into_dlpack(tensor: *mut Tensor) -> *mut DLManagedTensorVersioned {
     // SAFETY: it is one, which nobody uses any more.
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn pond_into_dlpack(tensor: *mut Tensor) -> *mut DLManaged
     noted(tensor.into_dlpack()).map_or(ptr::null_mut(), |managed| managed.into_raw())
 }
 
-/// The same in the older form.
+/// Exports a tensor in the older form and transfers it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_into_dlpack_legacy(tensor: *mut Tensor) -> *mut DLManagedTensor {
     // SAFETY: it is one, which nobody uses any more.
@@ -131,14 +132,14 @@ pub unsafe extern "C" fn pond_into_dlpack_legacy(tensor: *mut Tensor) -> *mut DL
     noted(tensor.into_dlpack_legacy()).map_or(ptr::null_mut(), |managed| managed.into_raw())
 }
 
-/// A copy, given away.
+/// Exports a copy of a tensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_copy_to_dlpack(tensor: *const Tensor) -> *mut DLManagedTensorVersioned {
     // SAFETY: it is one.
     noted(unsafe { &*tensor }.copy_to_dlpack()).map_or(ptr::null_mut(), |managed| managed.into_raw())
 }
 
-/// For a capsule that nobody has opened.
+/// Deletes the structure of a capsule that nobody has consumed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_delete(managed: *mut DLManagedTensorVersioned) {
     // SAFETY: it is one, which nobody uses any more.
@@ -149,21 +150,21 @@ pub unsafe extern "C" fn pond_delete(managed: *mut DLManagedTensorVersioned) {
     }
 }
 
-/// A tensor of another library's.
+/// Imports a tensor of another library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_from_dlpack(managed: *mut DLManagedTensorVersioned) -> *mut Tensor {
-    // SAFETY: Python gives what an array gave it, and leaves it alone while it is written here.
+    // SAFETY: Python passes a structure that an array returned, and does not use the array while it is written here.
     handed(unsafe { Tensor::from_dlpack(managed) })
 }
 
-/// The same of the older form.
+/// Imports a tensor of another library in the older form.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_from_dlpack_legacy(managed: *mut DLManagedTensor) -> *mut Tensor {
     // SAFETY: as above.
     handed(unsafe { Tensor::from_dlpack(managed) })
 }
 
-/// A copy of it.
+/// Imports a copy of another library's tensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_copy_from_dlpack(managed: *mut DLManagedTensorVersioned) -> *mut Tensor {
     let copied = pool().map_err(Failure::from).and_then(|pool| {
@@ -173,7 +174,7 @@ pub unsafe extern "C" fn pond_copy_from_dlpack(managed: *mut DLManagedTensorVers
     handed(copied)
 }
 
-/// Where the first element lies.
+/// Returns the address of the first element.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_address(tensor: *const Tensor) -> usize {
     // SAFETY: it is one.
@@ -181,7 +182,8 @@ pub unsafe extern "C" fn pond_address(tensor: *const Tensor) -> usize {
     tensor.storage().pointer().addr().get() + tensor.offset() * tensor.dtype().size()
 }
 
-/// The elements in order, as numbers; answers how many there are. Of complex numbers the real part.
+/// Writes the elements in order, as numbers, and returns how many there are. Complex numbers are written as their real
+/// part.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_numbers(tensor: *const Tensor, numbers: *mut f64, room: usize) -> usize {
     // SAFETY: it is one.
@@ -194,7 +196,7 @@ pub unsafe extern "C" fn pond_numbers(tensor: *const Tensor, numbers: *mut f64, 
         wide.unwrap_or_default()
     };
     for (at, number) in flat.iter().enumerate().take(room) {
-        // SAFETY: Python says that there is room.
+        // SAFETY: Python guarantees that there is room.
         unsafe { *numbers.wrapping_add(at) = *number };
     }
     flat.len()
@@ -207,19 +209,19 @@ pub unsafe extern "C" fn pond_fill(tensor: *mut Tensor, number: f64) -> bool {
     noted(unsafe { &mut *tensor }.fill(number)).is_some()
 }
 
-/// Bytes that are in use, as the pool counts them.
+/// Returns the bytes in use, as counted by the pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn pond_requested() -> u64 {
     pool().map_or(0, |pool| pool.stats().requested.current)
 }
 
-/// Bytes of other libraries that tensors stand on.
+/// Returns the bytes of other libraries' memory that tensors use.
 #[unsafe(no_mangle)]
 pub extern "C" fn pond_foreign() -> u64 {
     millpond::foreign_memory().bytes
 }
 
-/// What went wrong last on this thread; for as long as nothing else does.
+/// Returns the last error of this thread. The pointer is valid until the next error.
 #[unsafe(no_mangle)]
 pub extern "C" fn pond_error() -> *const c_char {
     ERROR.with_borrow(|error| error.as_ptr())

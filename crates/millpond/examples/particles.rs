@@ -1,5 +1,6 @@
-//! Particles as an array of structures and as a structure of arrays: what padding takes, what a loop over them reads, the same
-//! steps taken by one thread and by several. In the end it proves that all came to the same, and where the memory went.
+//! Compares an array of structures with a structure of arrays: the cost of padding, the memory that a loop reads, and
+//! the same steps on one thread and on several. At the end the program proves that all results are equal, and that the
+//! memory was returned.
 //!
 //! ```text
 //! cargo run --release -p millpond --features derive --example particles
@@ -37,7 +38,7 @@ mod linux {
     struct Particle {
         #[soa(slice = positions)]
         position: [f32; 3],
-        /// 1 where it moves.
+        /// 1 if the particle moves.
         #[soa(slice = moving)]
         moves: u8,
         #[soa(slice = velocities)]
@@ -67,14 +68,14 @@ mod linux {
         }
     }
 
-    /// A step of an array of structures: every byte of it passes through the cache.
+    /// Advances an array of structures. Every byte of it passes through the cache.
     fn step_structures(particles: &mut [Particle]) {
         for particle in particles {
             advance(&mut particle.position, &particle.velocity);
         }
     }
 
-    /// A step of a structure of arrays: positions and velocities, and nothing else.
+    /// Advances a structure of arrays. Only positions and velocities are read.
     fn step_arrays(particles: ParticleSlicesMut<'_>) {
         for (position, velocity) in particles.position.iter_mut().zip(particles.velocity) {
             advance(position, velocity);
@@ -114,7 +115,7 @@ mod linux {
             layout.bytes
         );
 
-        // One field of all, and those that rest taken out.
+        // This reads one field of all particles, and removes those at rest.
         let mass: f64 = arrays.masses().iter().sum();
         let expected: f64 = structures.iter().map(|particle| particle.mass).sum();
         let mut moving = arrays.try_clone()?;

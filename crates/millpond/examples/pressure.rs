@@ -1,6 +1,6 @@
-//! How scarce memory is for this process, and what says so.
+//! Prints the memory pressure of this process and its source.
 //!
-//! `cargo run -p millpond --example pressure`; in a container or under `ulimit -v` it tells of their limits.
+//! Run it with `cargo run -p millpond --example pressure`. In a container or under `ulimit -v` it reports their limits.
 
 #[cfg(not(target_os = "linux"))]
 fn main() {}

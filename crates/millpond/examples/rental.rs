@@ -1,6 +1,6 @@
-//! Buffers for a while: two tenants whose threads rent lines of any length, each tenant from a set of its own. In the end it
-//! proves that nearly all rents met a buffer that was there, that nobody read what another tenant had written, and that
-//! all memory went back.
+//! Rents buffers: two tenants whose threads rent lines of any length, each tenant from a set of its own. At the end the
+//! program proves that nearly all rents reused an existing buffer, that nobody read data of another tenant, and that
+//! all memory was returned.
 //!
 //! ```text
 //! cargo run -p millpond --example rental
@@ -32,8 +32,8 @@ mod linux {
     const THREADS: usize = 2;
     const RENTS: usize = 1000;
 
-    /// Rents a line of another length each time, looks at what is in it, and leaves the tenant's mark in all of it.
-    /// Answers how many lines had the mark of somebody else, and how many were shorter than was asked for.
+    /// Rents lines of different lengths, checks their contents, and fills them with the tenant's mark. Returns the
+    /// number of lines with a foreign mark and the number of lines that were too short.
     fn work(rental: &Rental, mark: u8) -> Result<(usize, usize), AllocError> {
         let (mut foreign, mut short) = (0, 0);
         for round in 0..RENTS {
@@ -42,7 +42,7 @@ mod linux {
             short += usize::from(line.len() < length);
             foreign += usize::from(line.iter().any(|byte| *byte != 0 && *byte != mark));
             line.fill(mark);
-            // Dropped here: it waits in its tenant's set for the next.
+            // The line is dropped here and stays in its tenant's set for the next rent.
         }
         Ok((foreign, short))
     }
@@ -54,7 +54,7 @@ mod linux {
 
     pub(crate) fn run() -> Result<bool, Box<dyn Error>> {
         let pool = Pool::builder().settings("").trim_every(None).host()?;
-        // A set for each tenant: within one, contents are what its last renter left.
+        // Each tenant has a set. Within a set, the contents are those that the last renter wrote.
         let sets = TENANTS.map(|mark| (mark, pool.rental()));
         let (mut foreign, mut short) = (0, 0);
         thread::scope(|scope| {
@@ -87,7 +87,7 @@ mod linux {
         let asked = pool.stats().allocations;
         println!("the pool was asked {asked} times; {}", pool.stats());
 
-        // What the pool rents by itself belongs to no set: zeros, whoever had the memory before.
+        // A line that the pool itself rents belongs to no set. It is zeroed, whoever had the memory before.
         for (_, rental) in &sets {
             rental.clear();
         }
@@ -96,7 +96,7 @@ mod linux {
         drop(sets);
         pool.trim();
 
-        // Seven classes of lines, from 1 to 64 KiB, and never more out at once than there are threads.
+        // There are seven size classes, from 1 to 64 KiB, and at most one line per thread is rented at a time.
         let few = (7 * THREADS * TENANTS.len()) as u64;
         let all = (TENANTS.len() * THREADS * RENTS) as u64;
         let proofs = [

@@ -1,5 +1,6 @@
-//! Work that leaves nothing behind: pools of its own for a scope, and a workspace of buffers that are there before the first
-//! pass. In the end it proves that the default is in force again and that the scope's memory is gone, after a panic too.
+//! Work that leaves nothing behind: a scope with pools of its own, and a workspace whose buffers are allocated before
+//! the first pass. At the end the program proves that the default is in force again and that the scope's memory is
+//! freed, even after a panic.
 //!
 //! ```text
 //! cargo run -p millpond --example scoped
@@ -30,15 +31,15 @@ mod linux {
 
     const LEN: usize = 100_000;
 
-    /// Pools whose every byte is charged to a budget, so that it can be seen when all of it is gone.
+    /// Returns pools whose bytes are all charged to a budget, which shows when all of them are freed.
     fn counted(name: &str) -> Result<(Budget, Pools), Box<dyn Error>> {
         let budget = Budget::builder(name).build()?;
         let template = Pool::builder().settings("").budget(&budget);
         Ok((budget, Pools::builder().name(name).template(template).build()))
     }
 
-    /// Ten passes over the same buffers; what a pass needs for itself ends with it. Answers the last sum, and how often the
-    /// pool was asked after the first pass.
+    /// Runs ten passes over the same buffers. Temporary memory of a pass is freed with it. Returns the last sum, and
+    /// the number of allocations from the pool after the first pass.
     fn passes() -> Result<(f64, u64), Box<dyn Error>> {
         let pool = pools().host()?;
         let mut workspace = Workspace::builder(&pool)
@@ -64,7 +65,7 @@ mod linux {
         Ok((workspace.get::<f64>("output")?.iter().sum(), asked))
     }
 
-    /// Work that is spread over threads, each of which joins the scope by itself.
+    /// Distributes work over threads, each of which joins the scope.
     fn spread(set: &Pools) -> u64 {
         thread::scope(|threads| {
             let work = |from: u64| {
@@ -107,7 +108,7 @@ mod linux {
         }));
         let inside = pools();
 
-        // With the sets the last of their pools are gone.
+        // The last pools of the sets are freed with the sets.
         drop((set, doomed));
         let proofs = [
             check("the work came to what it should", sum == 81.0 * LEN as f64),

@@ -1,7 +1,7 @@
-//! A training loop that looks after its memory: products go into tensors that are there, updates are made in place, and
-//! before each step a monitor compacts if more than 30 % of what is reserved lie idle, as reading the data leaves it. After
-//! the first step no allocation reaches the system, and nothing leaks. Ends with exit code 1 if that is not so, or if
-//! nothing was learnt.
+//! A training loop that manages its memory. Products are written to existing tensors, and updates are made in place.
+//! Before each step a monitor compacts if more than 30 % of the reserved memory is idle, as it is after reading the
+//! data. After the first step no allocation reaches the system, and nothing leaks. Exits with code 1 if this is not so,
+//! or if nothing was learnt.
 //!
 //! ```text
 //! cargo run -p millpond --example training_loop
@@ -15,16 +15,16 @@ const FEATURES: usize = 64;
 const OUTPUTS: usize = 32;
 const BATCH: usize = 960;
 const EPOCHS: usize = 3;
-/// From here on a compaction is worth it.
+/// A compaction is worthwhile from this fragmentation on.
 const FRAGMENTED: f64 = 0.3;
 
-/// A number between -1 and 1 that follows from its place.
+/// Returns a number between -1 and 1 that depends only on its position.
 fn noise(place: usize) -> f32 {
     let mixed = (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed ^ mixed >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// Compacts where too much lies idle; answers whether it did.
+/// Compacts if too much memory is idle. Returns true if it did.
 fn look_after(set: &Pools) -> bool {
     let stats = set.stats();
     if stats.fragmentation_ratio() <= FRAGMENTED {
@@ -38,7 +38,8 @@ fn look_after(set: &Pools) -> bool {
     true
 }
 
-/// The data as it comes, in parts of different lengths: every fourth is kept to judge by, the others are put together.
+/// Reads the data in parts of different lengths. Every fourth part is kept for validation, and the others are
+/// concatenated.
 fn read() -> Result<(Tensor, Vec<Tensor>), TensorError> {
     let mut parts = Vec::new();
     for part in 0..64 {
@@ -58,7 +59,7 @@ fn read() -> Result<(Tensor, Vec<Tensor>), TensorError> {
     Ok((inputs, kept.into_iter().map(|(_, part)| part).collect()))
 }
 
-/// What learns, and the tensors each step writes to.
+/// The learnt weights, and the tensors that each step writes.
 struct Model {
     weights: Tensor,
     velocity: Tensor,
@@ -75,20 +76,20 @@ impl Model {
         })
     }
 
-    /// One step on a batch, of which the last may be short.
+    /// Runs one step on a batch. The last batch may be short.
     fn step(&mut self, batch: &Tensor, truth: &Tensor) -> Result<(), TensorError> {
         let rows = batch.size(0)?;
         let mut error = self.outputs.view_mut()?.slice(0, ..rows)?;
         batch.matmul_into(&self.weights, &mut error)?;
         error.sub_assign(truth)?;
-        // The only new tensor of a step: it comes from the pool and goes back to it.
+        // This is the only new tensor of a step. It comes from the pool and returns to it.
         let gradient = batch.transpose(0, 1)?.matmul(error.as_ref())?;
         self.velocity.mul_assign(0.5)?;
         self.velocity.axpy(-0.5 / rows as f32, &gradient)?;
         self.weights.add_assign(&self.velocity)
     }
 
-    /// How far it is off, squared, in parts it has not seen.
+    /// Returns the squared error on parts that were not used for training.
     fn loss(&self, kept: &[Tensor], teacher: &Tensor) -> Result<f64, TensorError> {
         kept.iter().try_fold(0.0, |sum, part| {
             let mut error = part.matmul(&self.weights)?;
@@ -99,7 +100,7 @@ impl Model {
     }
 }
 
-/// Allocations that were no hit have called the source.
+/// Returns the number of allocations that called the source, which are those without a hit.
 fn calls(stats: &PoolStats) -> u64 {
     stats.allocations - stats.hits
 }
@@ -145,8 +146,8 @@ fn train(set: &Pools) -> Result<bool, Box<dyn Error>> {
 }
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    // Memory that lies idle is to stay until the monitor asks for it. A pool of 128 MiB at most takes it in pages that are
-    // small enough to go back one by one.
+    // Idle memory stays until the monitor releases it. With a limit of 128 MiB or less, a pool uses pages that are
+    // small enough to be released one by one.
     let set = Pools::with(Pool::builder().settings("").limit(64 << 20).trim_every(None));
     let trained = set.scope(|| train(&set))?;
     let end = set.stats().total;

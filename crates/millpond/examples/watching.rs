@@ -1,5 +1,5 @@
-//! What it costs to watch: tags, events and the account of live blocks, beside an empty call. Medians of nine rounds, with
-//! the spread; run it with `--release`.
+//! Measures the cost of tags, events and the ledger of live blocks, compared with an empty call. Prints medians of nine
+//! rounds and the spread. Run it with `--release`.
 //!
 //! ```text
 //! cargo run --release -p millpond --example watching [--features stacks,tracing]
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 const ROUNDS: usize = 9;
 
-/// What a real one does at the least: adds the size up under the tag.
+/// The minimum work of a real subscriber: it adds the size to the tag's sum.
 #[derive(Default)]
 struct Sums {
     bytes: [AtomicU64; 16],
@@ -49,7 +49,7 @@ struct Table {
 }
 
 impl Table {
-    /// Nanoseconds for each of so many calls.
+    /// Returns the nanoseconds of one of `calls` calls.
     fn time(calls: usize, work: &mut dyn FnMut(usize)) -> (f64, f64, f64) {
         (0..calls / 10).for_each(&mut *work);
         let mut rounds: Vec<f64> = (0..ROUNDS)

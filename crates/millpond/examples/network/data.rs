@@ -1,5 +1,5 @@
-//! Digits to learn: drawn with a pen of any strength somewhere on a noisy canvas, and written to `.npy` files. Each row is
-//! the canvas and, last, the digit.
+//! The digits to learn. They are drawn with a pen of any strength somewhere on a noisy canvas, and written to `.npy`
+//! files. Each row is the canvas followed by the digit.
 
 use millpond::{Npy, TensorError, TensorRef};
 use std::error::Error;
@@ -8,12 +8,12 @@ use std::path::PathBuf;
 pub(crate) const SIDE: usize = 10;
 pub(crate) const PIXELS: usize = SIDE * SIDE;
 pub(crate) const CLASSES: usize = 10;
-/// Elements of a row.
+/// The elements of a row.
 pub(crate) const ROW: usize = PIXELS + 1;
 
 const WIDTH: usize = 5;
 const HEIGHT: usize = 7;
-/// A line of each is a number, its highest bit on the left.
+/// Each number is a line of a glyph, with its highest bit on the left.
 const GLYPHS: [[u8; HEIGHT]; CLASSES] = [
     [0b01110, 0b10001, 0b10011, 0b10101, 0b11001, 0b10001, 0b01110],
     [0b00100, 0b01100, 0b00100, 0b00100, 0b00100, 0b00100, 0b01110],
@@ -27,7 +27,7 @@ const GLYPHS: [[u8; HEIGHT]; CLASSES] = [
     [0b01110, 0b10001, 0b10001, 0b01111, 0b00001, 0b00010, 0b01100],
 ];
 
-/// Numbers that look random and are the same in every run (splitmix64).
+/// Pseudo-random numbers that are the same in every run (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -38,12 +38,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 up to a number.
+    /// Returns a number from 0 up to, but not including, `end`.
     fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// Between a number and its negative.
+    /// Returns a number between `-most` and `most`.
     pub(crate) fn around(&mut self, most: f32) -> f32 {
         let part = (self.next() >> 40) as f32 / (1u32 << 24) as f32;
         most * (2.0 * part - 1.0)
@@ -63,7 +63,7 @@ fn draw(random: &mut Random, row: &mut [f32]) {
     row[PIXELS] = class as f32;
 }
 
-/// The two files, which go when this does.
+/// The two files, which are removed on drop.
 pub(crate) struct Digits {
     pub(crate) to_learn: PathBuf,
     pub(crate) to_test: PathBuf,
@@ -89,13 +89,13 @@ impl Digits {
 impl Drop for Digits {
     fn drop(&mut self) {
         for path in [&self.to_learn, &self.to_test] {
-            // One that was never written is not there.
+            // A file that was never written does not exist.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Pixels and digits of some rows: views, nothing is copied.
+/// The pixels and digits of some rows, as views without a copy.
 #[derive(Clone, Copy)]
 pub(crate) struct Batch<'a> {
     pub(crate) pixels: TensorRef<'a>,

@@ -1,22 +1,23 @@
-//! Gradients held against finite differences: a parameter is moved a little both ways along a direction, and the loss has to
-//! change by what the gradient says.
+//! Compares gradients with finite differences. A parameter is moved a little in both directions along a line, and the
+//! loss must change as the gradient predicts.
 
 use crate::data::{Batch, Random};
 use crate::model::Network;
 use millpond::{Operand, Scratch, TensorError, TensorRef};
 
-/// How far a parameter is moved, all of its elements together.
+/// The length by which a parameter is moved, over all of its elements.
 const STEP: f64 = 2e-4;
-/// How far both may be apart, as a share of the gradient's length: what `f32` and the kinks of ReLU leave.
+/// The allowed difference as a share of the gradient's length, which covers the errors of `f32` and the kinks of ReLU.
 const TOLERANCE: f64 = 5e-3;
 
-/// The sum of products of all elements.
+/// Returns the sum of products of all elements.
 fn inner<'a>(one: TensorRef<'_>, other: impl Into<Operand<'a>>) -> Result<f64, TensorError> {
     let product = one.reshape([one.len()])?.dot(other)?;
     Ok(product.to_f64().unwrap_or(f64::NAN))
 }
 
-/// How far gradient and differences are apart along a direction, as a share of the gradient's length.
+/// Returns the difference between gradient and finite differences along a direction, as a share of the gradient's
+/// length.
 fn apart(
     network: &mut Network,
     (batch, at): (Batch<'_>, usize),
@@ -50,8 +51,8 @@ fn apart(
     Ok((found - said).abs() / length)
 }
 
-/// Compares along each parameter's gradient, which is then found to be no shorter or longer than it should, and along others.
-/// Answers how far both are apart at most, and whether that is near enough. Parameters stay as they are.
+/// Compares along each parameter's gradient, which also checks the gradient's length, and along other directions.
+/// Returns the largest difference, and whether it is small enough. The parameters are unchanged afterwards.
 pub(crate) fn check(
     network: &mut Network,
     batch: Batch<'_>,
@@ -64,7 +65,7 @@ pub(crate) fn check(
         for along_others in [false, true, true] {
             let random = along_others.then_some(&mut random);
             let apart = scratch.scope(|scratch| apart(network, (batch, at), scratch, random))?;
-            // Of a gradient of nothing but zeros it is no number.
+            // For a gradient of zeros `apart` is NaN, which fails this comparison.
             near &= apart < TOLERANCE;
             most = most.max(apart);
         }

@@ -1,9 +1,9 @@
-//! A small network trained on this machine's processor: digits that it draws, written to `.npy` files and read back in shuffled
-//! batches; a multilayer perceptron, its gradients and its optimiser, on tensors of one pool. Each product, sum and update is
-//! written where there is memory already, so a step asks its pool for nothing once the first has been taken. In the end it
-//! proves that, and that the network has learnt.
+//! Trains a small network on this machine's processor. The program draws digits, writes them to `.npy` files and reads
+//! them back in shuffled batches. The multilayer perceptron, its gradients and its optimiser use tensors of one pool.
+//! All products, sums and updates are written to existing memory, so after the first step no step allocates from the
+//! pool. At the end the program proves that, and that the network has learnt.
 //!
-//! The program's own allocator is a pool too, so that what is asked for beside the tensors is counted as well.
+//! The program's own allocator is a pool too, so allocations other than tensors are counted as well.
 //!
 //! ```text
 //! cargo run --release -p millpond --example network

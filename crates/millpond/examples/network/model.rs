@@ -1,5 +1,5 @@
-//! A multilayer perceptron with two hidden layers, its gradients, and stochastic gradient descent with momentum. Parameters
-//! stay; what a step computes lies in a scope of a workspace and ends with it.
+//! A multilayer perceptron with two hidden layers, its gradients, and stochastic gradient descent with momentum.
+//! Parameters are permanent. The results of a step are allocated in a scope of a workspace and freed with it.
 
 use crate::data::{Batch, CLASSES, PIXELS, Random};
 use millpond::{DType, Pool, Scratch, Tensor, TensorError, TensorMut, TensorRef};
@@ -8,7 +8,7 @@ const HIDDEN: [usize; 2] = [64, 32];
 const LAYERS: usize = HIDDEN.len() + 1;
 const MOMENTUM: f32 = 0.9;
 
-/// What is learnt, how the loss changes with it, and how fast it moves.
+/// A learnt value, the gradient of the loss, and the velocity.
 pub(crate) struct Parameter {
     pub(crate) value: Tensor,
     pub(crate) gradient: Tensor,
@@ -37,7 +37,7 @@ struct Layer {
 }
 
 impl Layer {
-    /// Weights as He and others have them ("Delving deep into rectifiers", 2015).
+    /// Initialises the weights by the method of He and others ("Delving deep into rectifiers", 2015).
     fn new(pool: &Pool, from: usize, to: usize, random: &mut Random) -> Result<Self, TensorError> {
         let most = (6.0 / from as f32).sqrt();
         let weights = Tensor::from_fn_in(pool, [from, to], |_| random.around(most))?;
@@ -54,7 +54,7 @@ impl Layer {
         Ok(out)
     }
 
-    /// The parameters' gradients, of the layer's input and of the gradient of its output.
+    /// Computes the gradients of the parameters from the layer's input and the gradient of its output.
     fn learn(&mut self, input: TensorRef<'_>, output: TensorRef<'_>) -> Result<(), TensorError> {
         input
             .transpose(0, 1)?
@@ -62,7 +62,7 @@ impl Layer {
         output.sum_dim_into(0, &mut self.biases.gradient)
     }
 
-    /// The gradient of the layer's input, which is what a ReLU let through.
+    /// Returns the gradient of the layer's input, which is 0 where the ReLU was 0.
     fn backward<'s>(
         &self,
         input: TensorRef<'_>,
@@ -81,7 +81,7 @@ fn relu(values: &mut TensorMut<'_>) -> Result<(), TensorError> {
     values.map_in_place(|value: f32| value.max(0.0))
 }
 
-/// What a batch came to: sums over its rows.
+/// The result of a batch: sums over its rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Score {
     pub(crate) loss: f64,
@@ -105,7 +105,7 @@ impl Score {
     }
 }
 
-/// Softmax and cross-entropy of each row, which becomes the gradient of their mean.
+/// Computes softmax and cross-entropy of each row, and overwrites the rows with the gradient of the mean.
 fn cross_entropy(rows: &mut TensorMut<'_>, digits: TensorRef<'_>) -> Result<Score, TensorError> {
     let mut score = Score {
         rows: digits.len(),
@@ -133,9 +133,10 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Weights and biases.
+    /// The number of parameters: weights and biases.
     pub(crate) const PARAMETERS: usize = 2 * LAYERS;
-    /// Products of matrices in a step: each layer's output and gradient, and what it hands back, but for the first.
+    /// The matrix products in a step: output and weight gradient of each layer, and input gradient of each layer but
+    /// the first.
     pub(crate) const PRODUCTS: u64 = 3 * LAYERS as u64 - 1;
 
     pub(crate) fn new(pool: &Pool) -> Result<Self, TensorError> {
@@ -150,7 +151,7 @@ impl Network {
         })
     }
 
-    /// One of the parameters, counted from the input on.
+    /// Returns one of the parameters, counted from the input on.
     pub(crate) fn parameter(&mut self, at: usize) -> &mut Parameter {
         let layer = &mut self.layers[at / 2];
         if at.is_multiple_of(2) {
@@ -160,7 +161,7 @@ impl Network {
         }
     }
 
-    /// What both hidden layers and the last one answer.
+    /// Returns the outputs of both hidden layers and of the last one.
     fn forward<'s>(
         &self,
         batch: Batch<'_>,
@@ -175,13 +176,13 @@ impl Network {
         Ok([one, two, out])
     }
 
-    /// How well it does.
+    /// Returns the score for a batch.
     pub(crate) fn score(&self, batch: Batch<'_>, scratch: &Scratch<'_>) -> Result<Score, TensorError> {
         let [.., mut out] = self.forward(batch, scratch)?;
         cross_entropy(&mut out, batch.digits)
     }
 
-    /// The same, and the gradients.
+    /// Returns the score for a batch, and computes the gradients.
     pub(crate) fn learn(&mut self, batch: Batch<'_>, scratch: &Scratch<'_>) -> Result<Score, TensorError> {
         let [one, two, mut out] = self.forward(batch, scratch)?;
         let score = cross_entropy(&mut out, batch.digits)?;

@@ -1,4 +1,4 @@
-//! The loop, what it asks for, and what is proven of it.
+//! The training loop, its memory use, and the proofs.
 
 use crate::data::{Batch, Digits};
 use crate::gradients;
@@ -7,19 +7,19 @@ use millpond::engine::display_size;
 use millpond::{DataSet, GlobalPool, Npy, Order, Pool, Pools, Tensor, TensorError, TensorRef, Workspace};
 use std::error::Error;
 
-/// Serves whatever the program asks for beside its tensors.
+/// Serves all allocations of the program other than its tensors.
 #[global_allocator]
 static PROGRAM: GlobalPool = GlobalPool::new();
 
-/// Rows of a batch. The last one of an epoch is short.
+/// The rows of a batch. The last batch of an epoch is short.
 const BATCH: usize = 64;
 
-/// How much is learnt.
+/// The amount of training.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     rows: usize,
     epochs: u64,
-    /// What of the test rows has to be told right in the end.
+    /// The required share of correctly classified test rows at the end.
     accuracy: f64,
 }
 
@@ -38,12 +38,12 @@ pub(crate) const QUICK: Plan = Plan {
 const TEST_ROWS: usize = 1_000;
 const RATE: f32 = 0.05;
 
-/// What is counted of a pool.
+/// Counts of a pool.
 #[derive(Clone, Copy, Debug)]
 struct Account {
-    /// Blocks asked for so far.
+    /// The number of allocations so far.
     asked: u64,
-    /// Bytes in use, and the most there were.
+    /// The bytes in use, followed by their peak.
     held: u64,
     peak: u64,
 }
@@ -59,13 +59,13 @@ impl Account {
     }
 }
 
-/// What steps asked for.
+/// The allocations of steps.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
     taken: u64,
-    /// Of the tensors' pool.
+    /// Allocations from the tensors' pool.
     of_pool: u64,
-    /// Of the program's allocator, by each step: the least and the most.
+    /// Allocations from the program's allocator per step: the minimum and the maximum.
     of_program: Option<(u64, u64)>,
 }
 
@@ -88,7 +88,7 @@ struct Trainer {
 }
 
 impl Trainer {
-    /// Blocks that all steps so far have asked the pool for.
+    /// Returns the number of allocations from the pool in all steps so far.
     fn asked(&self) -> u64 {
         self.first.of_pool + self.later.of_pool
     }
@@ -102,7 +102,7 @@ impl Trainer {
         })
     }
 
-    /// A way through all rows, in an order of its own. The pool is asked for the one buffer that batches are read into.
+    /// Runs through all rows in an order of its own. It allocates only the buffer into which batches are read.
     fn epoch(&mut self, data: &DataSet<f32>, number: u64) -> Result<Score, Box<dyn Error>> {
         let mut all = Score::default();
         let pass = data.pass().rows(BATCH).order(Order::shuffled(number)).ahead(0);
@@ -143,7 +143,7 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
     let program = PROGRAM
         .pool()
         .ok_or("there is no memory for the program's pool")?;
-    // The set holds for this thread, so that a tensor that is made on the way is counted too.
+    // The set applies to this thread, so tensors that are made on the way are counted too.
     let set = Pools::new();
     let _scope = set.enter();
     let pool = set.host()?;

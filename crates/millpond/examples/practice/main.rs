@@ -1,11 +1,11 @@
-//! Good and bad practice with memory, each pair in one run: what the habit costs, as medians of 15 rounds in which both
-//! take turns. Prints the table that `docs/practice.md` shows.
+//! Compares good and bad practices with memory. Both run in the same process, and the results are medians of 15 rounds
+//! in which they alternate. Prints the table in `docs/practice.md`.
 //!
 //! ```text
 //! cargo run --release -p millpond --example practice
 //! ```
 //!
-//! `--names` prints the names only, `--quick` runs one round.
+//! `--names` prints only the names, and `--quick` runs one round.
 
 #[cfg(target_os = "linux")]
 mod space;
@@ -27,7 +27,7 @@ mod linux {
     use std::error::Error;
     use std::fmt::Write as _;
 
-    /// What one round of both habits came to.
+    /// The results of one round of both practices.
     pub(crate) struct Round {
         pub(crate) good: f64,
         pub(crate) bad: f64,
@@ -40,9 +40,9 @@ mod linux {
     }
 
     pub(crate) struct Practice {
-        /// What to do, and what it is done for.
+        /// The good practice and its purpose.
         pub(crate) name: &'static str,
-        /// What is done instead.
+        /// The bad practice.
         pub(crate) instead: &'static str,
         pub(crate) unit: Unit,
         pub(crate) run: fn() -> Result<Round, Box<dyn Error>>,
@@ -81,7 +81,7 @@ mod linux {
         }
     }
 
-    /// The median, and the first and the third quartile.
+    /// Returns the median, and the first and the third quartile.
     fn middle(mut values: Vec<f64>) -> (f64, f64, f64) {
         values.sort_by(f64::total_cmp);
         let at = |quarter: usize| values[(values.len() - 1) * quarter / 4];
@@ -89,7 +89,7 @@ mod linux {
     }
 
     fn row(practice: &Practice, rounds: usize) -> Result<String, Box<dyn Error>> {
-        // The first is for warmth.
+        // The first run is a warm-up.
         if rounds > 1 {
             (practice.run)()?;
         }

@@ -1,4 +1,4 @@
-//! Habits that cost memory, or a wrong figure of it.
+//! Practices that cost memory, or that give a wrong measurement of it.
 
 use crate::linux::{Practice, Round, Unit};
 use millpond::{Pool, PoolBuilder};
@@ -30,7 +30,7 @@ fn quiet() -> PoolBuilder {
     Pool::builder().settings("").track(None).trim_every(None)
 }
 
-/// The most that was reserved while `work` ran on a pool of its own.
+/// Returns the peak of reserved bytes while `work` ran on a pool of its own.
 fn reserved(work: impl FnOnce(&Pool) -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
     let pool = quiet().host()?;
     work(&pool)?;
@@ -70,7 +70,7 @@ fn lengths() -> impl Iterator<Item = usize> {
     (0..64).map(|at| at * 7919 % 250_000 + 1000)
 }
 
-/// Four requests are there at a time.
+/// Holds four buffers at a time.
 fn rent() -> Outcome {
     let good = reserved(|pool| {
         let rental = pool.rental();
@@ -90,7 +90,7 @@ fn rent() -> Outcome {
     Ok(Round { good, bad })
 }
 
-/// What is said to be the peak of work that needs 2 MiB.
+/// Measures the reported peak of work that needs 2 MiB.
 fn measure() -> Outcome {
     let said = |clears: bool| {
         let pool = quiet().host()?;
@@ -107,7 +107,7 @@ fn measure() -> Outcome {
     })
 }
 
-/// What a program takes that never stops taking, up to 256 MiB.
+/// Measures the memory of a program that never stops allocating, up to 256 MiB.
 fn limit() -> Outcome {
     let takes = |pool: Pool| {
         let mut held = Vec::new();

@@ -1,4 +1,4 @@
-//! Habits with tensors.
+//! Practices with tensors.
 
 use crate::linux::{Practice, Round};
 use crate::time::{Outcome, each, practice, quiet};
@@ -18,7 +18,7 @@ pub(crate) const PRACTICES: [Practice; 5] = [
     ),
 ];
 
-/// All draw from a pool of their own, by the calling thread alone.
+/// Runs `work` with a pool of its own on the calling thread only.
 fn drawing(work: impl FnOnce() -> Outcome) -> Outcome {
     millpond::set_threads(1);
     Pools::with(quiet()).scope(work)
@@ -76,7 +76,7 @@ fn product() -> Outcome {
     })
 }
 
-/// Three steps on 64 MiB: a batch is still in the cache when the next one comes to it.
+/// Runs three steps on 64 MiB. A batch is still in the cache when the next step reads it.
 fn batches() -> Outcome {
     fn steps(mut part: TensorMut<'_>) -> Result<(), Box<dyn Error>> {
         part.mul_assign(0.5)?;
@@ -93,7 +93,7 @@ fn batches() -> Outcome {
     })
 }
 
-/// The sum of one number of each of 200,000 elements of 64 bytes; [`millpond::Soa`] writes such arrays for a structure.
+/// Sums one number of each of 200,000 elements of 64 bytes. [`millpond::Soa`] generates such arrays for a structure.
 fn fields() -> Outcome {
     drawing(|| {
         let structures = Tensor::ones([200_000, 16], DType::F32)?;

@@ -1,4 +1,4 @@
-//! Habits that cost time.
+//! Practices that cost time.
 
 use crate::linux::{Practice, Round, Unit};
 use millpond::{
@@ -48,7 +48,7 @@ pub(crate) const PRACTICES: [Practice; 15] = [
     practice("guards while hunting", "guards always", guard),
 ];
 
-/// What is often said to matter, and hardly does here.
+/// Practices that are often said to matter and hardly do here.
 pub(crate) const MYTHS: [Practice; 3] = [
     practice("free in any thread", "send back to be used again", free_anywhere),
     practice("ordinary memory", "pinned memory", pinned),
@@ -64,12 +64,12 @@ pub(crate) const fn practice(name: &'static str, instead: &'static str, run: fn(
     }
 }
 
-/// No account, also in debug builds, and nothing in the background.
+/// Returns a builder without tracking, also in debug builds, and without background work.
 pub(crate) fn quiet() -> PoolBuilder {
     Pool::builder().settings("").track(None).trim_every(None)
 }
 
-/// Nanoseconds for each of so many.
+/// Returns the nanoseconds of one of `times` calls.
 pub(crate) fn each(
     times: usize,
     mut work: impl FnMut() -> Result<(), Box<dyn Error>>,
@@ -257,7 +257,7 @@ fn workspace() -> Outcome {
     Ok(Round { good, bad })
 }
 
-/// Buffers go to a thread and are freed there, or come back to be used again.
+/// Sends buffers to a thread that either frees them or sends them back for reuse.
 fn free_anywhere() -> Outcome {
     const BLOCKS: usize = 2000;
     let pool = quiet().host()?;
@@ -309,7 +309,7 @@ fn free_anywhere() -> Outcome {
     })
 }
 
-/// Pool and buffer from nothing: what a process pays for it once.
+/// Creates a pool and a buffer, a cost that a process pays once.
 fn pinned() -> Outcome {
     const BYTES: usize = 2 * MIB;
     let plain = each(4, || {
@@ -340,7 +340,7 @@ fn tags() -> Outcome {
     Ok(Round { good, bad })
 }
 
-/// A block of 1,000 bytes and its free.
+/// Allocates and frees a block of 1,000 bytes.
 fn pair(pool: &Pool) -> Result<f64, Box<dyn Error>> {
     black_box(pool.alloc::<u8>(1000)?);
     each(5000, || {

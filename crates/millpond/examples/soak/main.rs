@@ -1,5 +1,5 @@
-//! Hours of a pool's life in minutes: threads that come and go, mixed sizes, trims, compactions, forks; and whether
-//! anything grows that should not.
+//! Simulates hours of a pool's life in minutes with short-lived threads, mixed sizes, trims, compactions and forks.
+//! Reports unexpected growth.
 //!
 //! ```sh
 //! cargo xtask soak --minutes 10

@@ -1,4 +1,4 @@
-//! The soak: who works, what is sampled, what counts as growth.
+//! The soak run: its threads, its samples, and its criterion for growth.
 
 use super::work::{Post, child, worker};
 use millpond::{Budget, Measure, Pool};
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Threads that work at a time.
+/// The number of threads that work at a time.
 const THREADS: u64 = 3;
-/// Rows of the table.
+/// The rows of the table.
 const ROWS: usize = 12;
-/// What the last third may have more than the first: a share, and an amount for what is small.
+/// The share by which the last third may exceed the first. Each figure also has an allowed amount, for small values.
 const SHARE: f64 = 0.10;
 
-/// What is looked at. For each the amount that it may grow by whatever its size.
+/// The sampled figures, each with an amount by which it may grow at any size.
 const FIGURES: [(&str, f64); 5] = [
     ("resident MiB", 8.0),
     ("reserved MiB", 8.0),
@@ -26,7 +26,7 @@ const FIGURES: [(&str, f64); 5] = [
 
 type Sample = [f64; FIGURES.len()];
 
-/// What a soak came to.
+/// The result of a soak run.
 pub(crate) struct Report {
     samples: Vec<(Duration, Sample)>,
     operations: u64,
@@ -41,7 +41,7 @@ fn mib(bytes: u64) -> f64 {
 
 fn sample(pool: &Pool) -> Sample {
     let stats = pool.stats();
-    // Pages, and those that are resident.
+    // The file begins with the number of pages and the number of resident pages.
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let resident = statm
         .split(' ')
@@ -58,7 +58,7 @@ fn sample(pool: &Pool) -> Sample {
     ]
 }
 
-/// Works on a pool for so long.
+/// Runs on a pool for a duration.
 pub(crate) fn soak(time: Duration) -> Report {
     let pool = Pool::builder()
         .name("soak")
@@ -86,7 +86,7 @@ pub(crate) fn soak(time: Duration) -> Report {
         for number in 0..THREADS {
             let (pool, tenant, post, over) = (&pool, &tenant, &post, &over);
             let (operations, lives) = (&operations, &lives);
-            // A thread that does nothing but have others work, one after the other: threads come and go.
+            // This thread only starts workers, one after the other, so threads come and go.
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
                     let life = lives.fetch_add(1, Ordering::Relaxed);
@@ -124,7 +124,7 @@ pub(crate) fn soak(time: Duration) -> Report {
 }
 
 impl Report {
-    /// Means of a third of the samples; the first tenth is for warming up.
+    /// Returns the means of a third of the samples. The first tenth is the warm-up.
     fn third(&self, which: usize) -> Sample {
         let settled = &self.samples[self.samples.len() / 10..];
         let length = settled.len() / 3;
@@ -134,7 +134,7 @@ impl Report {
         })
     }
 
-    /// What has grown, or gone wrong otherwise.
+    /// Returns the figures that have grown, and other failures.
     pub(crate) fn growth(&self) -> Option<String> {
         let (first, last) = (self.third(0), self.third(2));
         let grown = FIGURES.iter().enumerate().filter_map(|(figure, (name, amount))| {

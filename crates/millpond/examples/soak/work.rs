@@ -1,16 +1,16 @@
-//! What a thread does in its life, and a child.
+//! The work of a thread, and of a child process.
 
 use millpond::{Buffer, Pool, Tenant};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Steps of a thread's life, and bytes it holds at most.
+/// The steps of a thread, followed by the maximum number of bytes that it holds.
 const LIFE: u64 = 20_000;
 const MOST: usize = 24 << 20;
-/// Blocks on their way to another thread, at most.
+/// The maximum number of blocks in transit to another thread.
 const ON_THE_WAY: usize = 64;
 
-/// Blocks that one thread has taken and another is to free.
+/// Blocks that one thread has allocated and another frees.
 #[derive(Default)]
 pub(crate) struct Post(Mutex<Vec<Buffer<u8>>>);
 
@@ -67,7 +67,7 @@ fn check(buffer: Buffer<u8>) -> Buffer<u8> {
     buffer
 }
 
-/// A thread's life; answers its steps.
+/// Runs the work of a thread. Returns the number of its steps.
 pub(crate) fn worker(pool: &Pool, tenant: &Tenant, post: &Post, over: &AtomicBool, seed: u64) -> u64 {
     let mut dice = Dice(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut held: Vec<Buffer<u8>> = Vec::new();
@@ -83,7 +83,7 @@ pub(crate) fn worker(pool: &Pool, tenant: &Tenant, post: &Post, over: &AtomicBoo
                 } else {
                     pool.alloc_zeroed(asked)
                 };
-                // A tenant's budget may refuse.
+                // The tenant's budget may refuse.
                 if let Ok(buffer) = outcome {
                     bytes += buffer.len();
                     held.push(mark(buffer));
@@ -120,12 +120,12 @@ pub(crate) fn worker(pool: &Pool, tenant: &Tenant, post: &Post, over: &AtomicBoo
     steps
 }
 
-/// A child of the process, which uses the pool.
+/// Forks a child process that uses the pool.
 pub(crate) fn child(pool: &Pool) -> Result<(), String> {
     // SAFETY: the child uses the pool and what a child of threads may use, and leaves by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // A child that hangs is ended by the alarm, and seen.
+        // A child that hangs is ended by the alarm, which its status shows.
         // SAFETY: takes a number.
         unsafe { libc::alarm(20) };
         let served = [64, 5000, 100_000, 3 << 20].map(|bytes| pool.alloc_raw(bytes, 64));
@@ -140,7 +140,7 @@ pub(crate) fn child(pool: &Pool) -> Result<(), String> {
         unsafe { libc::_exit(i32::from(!fine)) };
     }
     let mut status = -1;
-    // SAFETY: waits for the child just made; the status is ours.
+    // SAFETY: waits for the child that was just made; the status is a local variable.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     if child < 0 || status != 0 {
         return Err(format!("a child ended with {status}"));
