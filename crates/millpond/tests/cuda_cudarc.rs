@@ -1,4 +1,4 @@
-//! Next to cudarc: its streams, views and slices, and the driver's pool that it draws from.
+//! Interoperation with cudarc: its streams, views and slices, and the driver's pool from which it allocates.
 
 #![cfg(target_os = "linux")]
 
@@ -12,7 +12,7 @@ use millpond::cuda::{
 use std::sync::Arc;
 use support::emulator::{self, alone, in_children};
 
-/// In an order drawn from each of so many seeds.
+/// Returns options for orders of work drawn from each of `many` seeds.
 fn seeds(many: u32) -> impl Iterator<Item = String> {
     (0..many).map(|seed| format!("streams:seeded,seed:{seed},strict:on"))
 }
@@ -29,7 +29,7 @@ fn numbers(turn: u32) -> Vec<u32> {
     (0..LEN as u32).map(|at| at ^ (turn << 20)).collect()
 }
 
-/// What cudarc does with elements that are lent to it comes after what was done here, and before what is done here next.
+/// Work of cudarc on lent elements runs after earlier work of this crate and before later work.
 #[test]
 fn elements_are_lent_and_come_back() {
     alone("elements_are_lent_and_come_back", seeds(30), || {
@@ -46,7 +46,7 @@ fn elements_are_lent_and_come_back() {
                 let there = theirs.clone_dtoh(&lent.view()).expect("a copy");
                 theirs.synchronize().expect("it ends");
                 assert!(there.iter().all(|number| *number == 0));
-                // By two streams of theirs.
+                // Two streams of cudarc write the elements.
                 theirs
                     .memcpy_htod(&numbers(turn), &mut lent.view_mut())
                     .expect("a copy");
@@ -56,7 +56,7 @@ fn elements_are_lent_and_come_back() {
             let there = buffer.to_vec().expect("a copy");
             assert!(there[..10].iter().all(|number| *number == 0));
             assert_eq!(there[10..], numbers(turn)[10..]);
-            // Given back while theirs may still be at it, and taken again.
+            // The buffer is freed while cudarc's work may still run, and allocated again.
             drop(buffer);
             buffer = pool.alloc_from(&numbers(turn), &ours).expect("memory");
         }
@@ -66,7 +66,7 @@ fn elements_are_lent_and_come_back() {
     });
 }
 
-/// A buffer that lives on a stream of cudarc's keeps it.
+/// A buffer on a stream of cudarc keeps the stream alive.
 #[test]
 fn a_stream_lives_as_long_as_either_has_it() {
     alone("a_stream_lives_as_long_as_either_has_it", seeds(5), || {
@@ -80,7 +80,7 @@ fn a_stream_lives_as_long_as_either_has_it() {
     });
 }
 
-/// Handles of one stream of cudarc's count apart: while one lives its blocks are no other stream's.
+/// Handles of one stream of cudarc are separate. While one lives, its blocks belong to no other stream.
 #[test]
 fn a_stream_is_itself_by_every_handle() {
     alone("a_stream_is_itself_by_every_handle", seeds(20), || {
@@ -103,7 +103,7 @@ fn a_stream_is_itself_by_every_handle() {
     });
 }
 
-/// A loan that is forgotten never ends: the memory waits for the device before it is anybody else's.
+/// A forgotten loan never ends. The memory waits for the device before it is reused.
 #[test]
 fn a_forgotten_loan_is_waited_for() {
     alone("a_forgotten_loan_is_waited_for", seeds(10), || {
@@ -123,7 +123,7 @@ fn a_forgotten_loan_is_waited_for() {
     });
 }
 
-/// So is that of a rented buffer, which nobody rents again.
+/// The same holds for a rented buffer, which nobody rents again.
 #[test]
 fn what_was_rented_and_lent_for_good_is_not_kept() {
     alone("what_was_rented_and_lent_for_good_is_not_kept", seeds(10), || {
@@ -145,7 +145,7 @@ fn what_was_rented_and_lent_for_good_is_not_kept() {
     });
 }
 
-/// A loan that was forgotten, of a buffer given back while others capture a stream, ends with the next buffer that is given back.
+/// A loan is forgotten, and its buffer is freed while others capture a stream. The loan ends with the next free.
 #[test]
 fn what_was_put_off_ends_under_no_lock() {
     alone(
@@ -173,7 +173,7 @@ fn what_was_put_off_ends_under_no_lock() {
             // After these calls the work of both streams is done, even on a device that delays it.
             theirs.synchronize().expect("it ends");
             ours.synchronize().expect("it ends");
-            // What is dropped is only queued: the next who asks does the driver's work.
+            // The dropped buffer is only queued. The next allocation makes the driver's calls.
             drop(direct.alloc_from(&numbers(3), &ours).expect("memory"));
             assert_eq!(free(), before);
             assert_eq!(emulator::findings(), (0, String::new()));
@@ -181,7 +181,7 @@ fn what_was_put_off_ends_under_no_lock() {
     );
 }
 
-/// Nobody has promised a module that streams of others outlive it.
+/// Streams of other libraries need not outlive a module.
 #[test]
 fn a_module_goes_after_the_streams_of_others() {
     alone(
@@ -338,14 +338,14 @@ fn the_last_handle_of_a_device_spares_captures() {
     });
 }
 
-/// A slice of cudarc's is used as a buffer, and goes back to cudarc.
+/// A slice of cudarc is used as a buffer, and returned to cudarc.
 #[test]
 fn a_slice_is_taken_over() {
     alone("a_slice_is_taken_over", seeds(20), || {
         let (device, pool, context) = device();
         let theirs = context.new_stream().expect("a stream");
-        // What cudarc calls where the driver has no pools is the other.
-        // On a real driver only the library's own calls are counted, and cudarc makes these.
+        // If the driver has no pools, cudarc calls the other function. On a real driver only this library's own calls
+        // are counted, and cudarc makes these.
         let frees = || {
             if emulator::is_real() {
                 return 0;
@@ -396,7 +396,7 @@ fn what_is_of_another_context_is_refused() {
     });
 }
 
-/// A program on cudarc that was not written for it draws from a pool with a limit, and is told when it is over.
+/// An unmodified program on cudarc allocates from a pool with a limit, and gets an error when it exceeds the limit.
 #[test]
 fn programs_on_cudarc_draw_from_a_limited_pool() {
     alone(
@@ -435,7 +435,7 @@ fn programs_on_cudarc_draw_from_a_limited_pool() {
             let stats = limited.stats().expect("figures");
             assert_eq!((stats.reserved.current, stats.allocated.peak), (0, 0));
 
-            // Of two the one that came later serves; in whatever order they go.
+            // Of two installed pools the later one serves, in whatever order they are removed.
             let larger = DriverPool::builder().build(&device).expect("a pool");
             let second = larger.install().expect("it is the device's");
             drop(installed);
@@ -452,7 +452,7 @@ fn programs_on_cudarc_draw_from_a_limited_pool() {
             );
             drop(larger);
 
-            // Put in one after the other and taken out in the same order: whoever is given back lives.
+            // Two pools are installed one after the other and removed in the same order. No freed pool may be used.
             let make = || DriverPool::builder().build(&device).expect("a pool");
             let (first, second) = (make(), make());
             let outer = first.install().expect("it is the device's");

@@ -1,4 +1,4 @@
-//! Work that is captured from a stream, and the memory that is asked for meanwhile.
+//! Captured work of a stream, and allocations during a capture.
 
 #![cfg(target_os = "linux")]
 
@@ -24,7 +24,7 @@ fn device() -> (CudaDevice, CudaStream, DevicePool) {
 
 const LEN: usize = 100_000;
 
-/// Copies through two temporaries, of which one is given back and taken again.
+/// Copies through two temporaries, one of which is freed and allocated again.
 fn record(
     pool: &DevicePool,
     stream: &CudaStream,
@@ -45,7 +45,7 @@ fn record(
     Ok((capture.end()?, output))
 }
 
-/// The numbers of a turn.
+/// Returns the numbers of a turn.
 fn numbers(turn: u32) -> Vec<u32> {
     (0..LEN as u32).map(|at| at ^ (turn << 20)).collect()
 }
@@ -60,7 +60,7 @@ fn whole(pool: &DevicePool) {
     assert_eq!((stats.requested.current, stats.allocations), (0, stats.frees));
 }
 
-/// Launched again and again it finds its memory where it was, whatever the pools of the device do meanwhile.
+/// Repeated launches find their memory in the same place, whatever the pools of the device do in between.
 #[test]
 fn a_graph_finds_its_memory_at_each_launch() {
     let ways = [
@@ -79,7 +79,7 @@ fn a_graph_finds_its_memory_at_each_launch() {
                 input.copy_from_host(&numbers(turn)).expect("a copy");
                 launch(&graph, &stream).expect("it goes");
                 assert_eq!(output.to_vec().expect("a copy"), numbers(turn));
-                // What others free and take, trim and compact is not the graph's.
+                // Frees, allocations, trims and compactions of others do not touch the graph's memory.
                 let other = CudaStream::new(&device).expect("a stream");
                 let held = pool.alloc_from(&numbers(9), &other).expect("memory");
                 graph.pool().compact();
@@ -112,7 +112,7 @@ fn a_graph_finds_its_memory_at_each_launch() {
     );
 }
 
-/// While a stream is captured pools serve the others, wait for them, and give back to the driver.
+/// While a stream is captured, pools serve and wait for the other streams, and free memory to the driver.
 #[test]
 fn pools_go_on_while_a_stream_is_captured() {
     alone("pools_go_on_while_a_stream_is_captured", strictly(), || {
@@ -122,7 +122,7 @@ fn pools_go_on_while_a_stream_is_captured() {
         let mut shared = pool.alloc_from(&numbers(2), &other).expect("memory");
         shared.record_use(&stream).expect("of the device");
         let capture = pool.capture(&stream).expect("it begins");
-        // Of the captured stream and used by it: they wait for the end of the capture.
+        // These blocks belong to the captured stream or were used by it, so they wait for the end of the capture.
         drop((before, shared));
         let held = pool.stats();
         for turn in 0..3 {
@@ -145,7 +145,7 @@ fn pools_go_on_while_a_stream_is_captured() {
     });
 }
 
-/// A stream that joins has done its work before that, so that pools need not wait for it.
+/// A stream that joins a capture has finished its earlier work, so pools need not wait for it.
 #[test]
 fn streams_that_join_are_captured_too() {
     in_any_order("streams_that_join_are_captured_too", 10, || {
@@ -153,7 +153,7 @@ fn streams_that_join_are_captured_too() {
         let joining = CudaStream::new(&device).expect("a stream");
         let mut input = pool.alloc::<u32>(LEN, &joining).expect("memory");
         let capture = pool.capture(&stream).expect("it begins");
-        // Still to be done when it joins.
+        // This work is still queued when the stream joins.
         let mut given = pool.alloc::<u32>(LEN, &joining).expect("memory");
         given.fill_zero().expect("zeros");
         input.copy_from(&given).expect("a copy");
@@ -191,14 +191,14 @@ fn what_may_not_be_captured_is_told() {
         assert!(pool.capture(&CudaStream::legacy(&device)).is_err());
         let capture = pool.capture(&stream).expect("it begins");
         assert!(pool.capture(&stream).is_err(), "once at a time");
-        // Waiting for it: the capture is spoilt, and says so at its end.
+        // Waiting for the stream invalidates the capture, which the end of the capture reports.
         let error = pool
             .alloc_from(&numbers(0), &stream)
             .expect_err("nobody can wait for it");
         assert!(error.to_string().contains("CAPTURE"), "{error}");
         assert!(capture.end().is_err());
 
-        // A stream that joined serves nobody.
+        // No allocation is possible on a stream that joined.
         let capture = pool.capture(&stream).expect("it begins");
         let joined = CudaStream::new(&device).expect("a stream");
         joined.wait_for(&stream).expect("it joins");
@@ -210,7 +210,7 @@ fn what_may_not_be_captured_is_told() {
         stream.wait_for(&joined).expect("they meet again");
         drop(capture);
 
-        // Given up without an end, and everything serves as before.
+        // A capture is abandoned without an end, and everything works as before.
         let (graph, output) = {
             let mut input = pool.alloc::<u32>(LEN, &stream).expect("memory");
             input.fill_zero().expect("zeros");
@@ -219,7 +219,7 @@ fn what_may_not_be_captured_is_told() {
             stream.synchronize().expect("it ends");
             made
         };
-        // Of a graph's own memory nothing is had after the capture: its launches write it.
+        // The graph's own memory cannot be allocated after the capture, because launches write it.
         let error = graph
             .pool()
             .alloc::<u32>(LEN, &stream)
@@ -229,7 +229,7 @@ fn what_may_not_be_captured_is_told() {
         whole(&pool);
         assert_eq!(pool.lost(), None);
 
-        // A stream that could not join a spoilt capture has joined nothing.
+        // A stream that failed to join an invalidated capture has not joined.
         let capture = pool.capture(&stream).expect("it begins");
         assert!(stream.synchronize().is_err(), "that spoils it");
         let late = CudaStream::new(&device).expect("a stream");
@@ -240,7 +240,7 @@ fn what_may_not_be_captured_is_told() {
     });
 }
 
-/// The limit of the pool that it was begun with is the graph's too.
+/// The limit of the pool that began a capture also applies to its graph.
 #[test]
 fn a_graph_takes_no_more_than_its_pool_may() {
     alone("a_graph_takes_no_more_than_its_pool_may", strictly(), || {
@@ -263,7 +263,7 @@ fn a_graph_takes_no_more_than_its_pool_may() {
     });
 }
 
-/// Whatever the order of work, launches and reuse included.
+/// The result is correct for any order of work, including launches and reuse.
 #[test]
 fn any_order_of_work_is_right() {
     in_any_order("any_order_of_work_is_right", 40, || {
@@ -282,7 +282,7 @@ fn any_order_of_work_is_right() {
     });
 }
 
-/// Each call of the driver fails once: it is told, nothing is lost, and everything serves afterwards.
+/// Each call of the driver fails once. The failure is reported, nothing is lost, and everything works afterwards.
 #[test]
 fn each_call_fails_in_turn() {
     if emulator::is_left_out("a real driver cannot be told to fail a call") {
@@ -294,7 +294,7 @@ fn each_call_fails_in_turn() {
             let input = pool.alloc_from(&numbers(3), &stream)?;
             let (graph, output) = record(&pool, &stream, &input)?;
             launch(&graph, &stream)?;
-            // Input and output are there until the work is done.
+            // Input and output live until the work is done.
             let same = output.to_vec().map(|there| assert_eq!(there, numbers(3)));
             stream.synchronize()?;
             Ok(same?)
@@ -307,7 +307,7 @@ fn each_call_fails_in_turn() {
             emulator::fail(Some(nth));
             told += u64::from(program().is_err());
             emulator::fail(None);
-            // What failed may have left work behind that uses what is given back now.
+            // The failed run may have left work that uses the memory that is now freed.
             let _ = stream.synchronize();
             whole(&pool);
             assert_eq!(pool.lost(), None, "call {nth} of {calls}");
@@ -319,8 +319,8 @@ fn each_call_fails_in_turn() {
     });
 }
 
-/// Runs these tests, as on a real driver, on a driver that has none of the emulator's own functions. No test fails because such a function
-/// is missing.
+/// Runs these tests, as on a real driver, on a driver that has none of the emulator's own functions. No test fails
+/// because such a function is missing.
 #[test]
 fn the_tests_run_on_a_driver_that_is_only_a_driver() {
     const TEST: &str = "the_tests_run_on_a_driver_that_is_only_a_driver";

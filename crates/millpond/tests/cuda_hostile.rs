@@ -1,5 +1,5 @@
-//! Pools of CUDA devices over a driver that fails, lacks things, is lost, or does work as late as it may. On the emulated driver
-//! only; each test in processes of its own.
+//! Pools of CUDA devices over a driver that fails, lacks features, loses the device, or delays work as long as
+//! possible. They run on the emulated driver only, each test in processes of its own.
 
 #![cfg(target_os = "linux")]
 
@@ -13,7 +13,7 @@ type Outcome = Result<(), Box<dyn Error>>;
 
 const LEN: usize = 300_000;
 
-/// What a program does with a pool: blocks of two streams, copies to and fro and between, memory given back and compacted.
+/// Uses a pool: blocks of two streams, copies in both directions and between blocks, frees and a compaction.
 fn program(device: &CudaDevice, pool: &DevicePool) -> Outcome {
     let (first, second) = (CudaStream::new(device)?, CudaStream::new(device)?);
     let numbers: Vec<u32> = (0..LEN as u32).collect();
@@ -40,7 +40,8 @@ fn whole(pool: &DevicePool) {
     assert_eq!(stats.allocations, stats.frees);
 }
 
-/// Each call of the driver that the program makes fails once: it is told, nothing is lost, and the pool serves afterwards.
+/// Each call of the driver in the program fails once. The failure is reported, nothing is lost, and the pool works
+/// afterwards.
 #[test]
 fn each_call_fails_in_turn() {
     let options = ["strict:on", "without:vmm", "without:vmm,without:pools"];
@@ -76,12 +77,12 @@ fn each_call_fails_in_turn() {
     });
 }
 
-/// Making what the program needs fails at each call too.
+/// Each call also fails while the device and the pool are created.
 #[test]
 fn each_call_of_making_a_pool_fails_in_turn() {
     let options = (1..60).map(|nth| format!("fail:@{nth}"));
     in_children("each_call_of_making_a_pool_fails_in_turn", options, || {
-        // One call fails, so one of the two goes well.
+        // Only one call fails, so one of two attempts succeeds.
         let made = || -> Result<(CudaDevice, DevicePool), Box<dyn Error>> {
             let device = CudaDevice::get(0)?;
             let pool = DevicePool::new(&device)?;
@@ -89,18 +90,18 @@ fn each_call_of_making_a_pool_fails_in_turn() {
         };
         match made() {
             Ok((device, pool)) => {
-                // The call that fails may come here.
+                // The failing call may be in this run.
                 let _ = program(&device, &pool);
                 whole(&pool);
                 program(&device, &pool).expect("it goes well the second time");
             }
-            // A driver that could not be initialised stays so.
+            // A driver whose initialisation failed stays unusable.
             Err(error) => assert!(made().is_ok() || error.to_string().contains("cuInit"), "{error}"),
         }
     });
 }
 
-/// The same program whatever the driver lacks, on the next best source.
+/// The program runs with the next best source, for any missing feature of the driver.
 #[test]
 fn a_driver_that_lacks_things_serves() {
     let options = ["", "without:vmm", "without:vmm,without:pools"];
@@ -128,7 +129,7 @@ fn a_driver_that_lacks_things_serves() {
     );
 }
 
-/// Work as late and as interleaved as CUDA allows: every byte is right, and nothing is used that is not ordered.
+/// With work as late and as interleaved as CUDA allows, all bytes are correct, and no use is unordered.
 #[test]
 fn any_order_of_work_is_right() {
     in_any_order("any_order_of_work_is_right", 100, || {
@@ -147,8 +148,8 @@ fn any_order_of_work_is_right() {
     });
 }
 
-/// A block that another stream still writes when it is given back, and another one at once. Whether that stream was recorded is the
-/// caller's to say.
+/// Frees a block while another stream still writes it, and allocates it again at once. The caller decides whether that
+/// stream was recorded.
 fn used_elsewhere(pool: &DevicePool, first: &CudaStream, second: &CudaStream, recorded: bool) {
     let mut block: DeviceBuffer<u8> = pool.alloc_zeroed(1 << 20, first).expect("memory");
     second.wait_for(first).expect("it waits");
@@ -162,7 +163,7 @@ fn used_elsewhere(pool: &DevicePool, first: &CudaStream, second: &CudaStream, re
     assert!(!recorded || there.iter().all(|byte| *byte == 0));
 }
 
-/// What is planted is found: a use that is not recorded lets a block be reused too early.
+/// The emulator finds a planted error: a use that was not recorded lets a block be reused too early.
 #[test]
 fn an_early_reuse_is_found() {
     let options = std::iter::once("streams:seeded,seed:1,strict:on".to_owned());
@@ -180,7 +181,7 @@ fn an_early_reuse_is_found() {
     });
 }
 
-/// So is a wait that is missing: one stream writes what another has not waited for.
+/// The emulator finds a missing wait: one stream writes memory for which it has not waited for another stream.
 #[test]
 fn a_missing_wait_is_found() {
     let options = std::iter::once("streams:seeded,seed:1,strict:on".to_owned());
@@ -199,7 +200,7 @@ fn a_missing_wait_is_found() {
     });
 }
 
-/// And a leak: the account says so.
+/// The statistics show a leak.
 #[test]
 fn a_leak_is_counted() {
     in_children("a_leak_is_counted", std::iter::once(String::new()), || {
@@ -213,7 +214,7 @@ fn a_leak_is_counted() {
     });
 }
 
-/// A device that is lost: errors from then on, no panic, and what is held is counted and not touched.
+/// After the loss of a device, calls return errors and do not panic, and held memory is counted and not accessed.
 #[test]
 fn a_lost_device_is_told() {
     let options = (10..200).step_by(10).map(|nth| format!("lost:{nth}"));
@@ -231,7 +232,7 @@ fn a_lost_device_is_told() {
     });
 }
 
-/// A process that was forked is told so, waits for nobody, and leaves the device alone.
+/// A forked process gets errors, waits for nothing, and does not use the device.
 #[test]
 fn a_forked_process_is_told() {
     in_children("a_forked_process_is_told", std::iter::once(String::new()), || {

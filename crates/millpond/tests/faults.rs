@@ -1,8 +1,8 @@
-//! A pool over a source that fails: each call in turn, and every call from one on.
+//! Tests a pool over a source that fails: each call in turn, and all calls from one on.
 //!
-//! A program that is always the same takes every way through a pool: small and large blocks, spans, batches between
-//! threads, growth, trim, compaction, a limit, a tenant. It is run once to count the source's calls; then each of them
-//! is made to fail. Whatever is refused, nothing may be lost.
+//! A fixed program takes every path through a pool: small and large blocks, spans, batches between threads, growth,
+//! trim, compaction, a limit, a tenant. It runs once to count the calls of the source. Then each call is made to fail.
+//! After any refusal, nothing may be lost.
 
 #![cfg(target_os = "linux")]
 
@@ -12,26 +12,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-/// Which calls fail, and how many there have been; shared with the source, which the pool has.
+/// The calls that fail, and the number of calls. It is shared with the source, which the pool owns.
 #[derive(Debug, Default)]
 struct Plan {
     calls: AtomicU64,
     first: AtomicU64,
     end: AtomicU64,
     struck: AtomicU64,
-    /// Whether waiting for the device is impossible now.
+    /// True while waiting for the device is impossible.
     held: AtomicBool,
 }
 
-/// Fails by number, whatever the kind of call: [`Faulty`](millpond::engine::Faulty) counts each kind by itself, and cannot
-/// be asked once a pool has it.
+/// Fails by the number of the call, whatever its kind. [`Faulty`](millpond::engine::Faulty) counts each kind
+/// separately, and cannot be reached once a pool owns it.
 struct Failing {
     inner: Host,
     plan: Arc<Plan>,
 }
 
 impl Failing {
-    /// Of calls that tell only whether they have done it, every second one has not.
+    /// Every second call that only returns its success reports a failure.
     fn succeeds(&self) -> bool {
         self.plan.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
     }
@@ -132,7 +132,7 @@ unsafe impl MemorySource for Failing {
     }
 }
 
-/// Whether the bytes have this value, as far as some of each page tell.
+/// Returns true if the bytes have this value. Only some bytes of each page are read.
 fn is_all(bytes: &[u8], value: u8) -> bool {
     bytes
         .iter()
@@ -141,7 +141,7 @@ fn is_all(bytes: &[u8], value: u8) -> bool {
         .all(|byte| *byte == value)
 }
 
-/// What a program has been served, and what was refused.
+/// The successful and the refused allocations of a program.
 #[derive(Debug, Default)]
 struct Log {
     held: Vec<Buffer<u8>>,
@@ -167,7 +167,7 @@ impl Log {
     }
 
     fn refuse(&mut self, error: &AllocError) {
-        // Policies after others' rules align to less than is asked for.
+        // Policies that follow other allocators' rules support smaller alignments than requested.
         let typed = matches!(
             error,
             AllocError::OutOfMemory(_) | AllocError::Source(_) | AllocError::Alignment { .. }
@@ -183,16 +183,16 @@ impl Log {
     }
 }
 
-/// Takes every way through a pool.
+/// Takes every path through a pool.
 fn program(pool: &Pool, tenant: &millpond::Tenant) -> Log {
     let mut log = Log::default();
-    // Small sizes of several classes, some aligned: spans.
+    // Small sizes of several classes, some of them aligned, use spans.
     for round in 0..6 {
         for bytes in [1, 100, 3000, 20_000, 60_000] {
             log.add(pool.alloc_zeroed_aligned(bytes, 64 << round), 1);
         }
     }
-    // Larger ones: growth, holes between them, holes used again.
+    // Larger sizes make the pool grow, leave holes and reuse them.
     for megabytes in [1usize, 3, 2, 5, 1] {
         log.add(pool.alloc_zeroed(megabytes << 20), 2);
         log.add(pool.alloc_zeroed(100_000 * megabytes), 3);
@@ -205,9 +205,9 @@ fn program(pool: &Pool, tenant: &millpond::Tenant) -> Log {
     log.add(pool.alloc_zeroed(7 << 20), 4);
     log.add(tenant.alloc_zeroed(2 << 20), 5);
     log.add(tenant.alloc_zeroed(50), 6);
-    // More than the source aligns to.
+    // This alignment is larger than that of the source.
     log.add(pool.alloc_zeroed_aligned(1 << 20, 4 << 20), 7);
-    // Buffers that grow, in place and not.
+    // Buffers grow, in place or not.
     for index in [0, 5, log.held.len() / 2] {
         if let Some(buffer) = log.held.get_mut(index) {
             let (before, value) = (buffer.len(), buffer[0]);
@@ -223,7 +223,7 @@ fn program(pool: &Pool, tenant: &millpond::Tenant) -> Log {
     log.note(pool.prewarm(&Prewarm::of([(700, 200), (1 << 20, 2)]).touched()));
     pool.trim();
     log.check();
-    // Frees of another thread, and what it kept.
+    // Another thread frees blocks and keeps some in its cache.
     let given = log.held.split_off(log.held.len() / 2);
     let more = thread::scope(|scope| {
         let other = scope.spawn(|| {
@@ -251,7 +251,7 @@ fn program(pool: &Pool, tenant: &millpond::Tenant) -> Log {
     log
 }
 
-/// Runs the program with these calls failing; answers the calls of a run, and how many were made to fail.
+/// Runs the program with these calls failing. Returns the number of calls, and the number of failures.
 fn run(policy: &str, first: u64, end: u64) -> (u64, u64) {
     let plan = Arc::new(Plan::default());
     plan.first.store(first, Ordering::Relaxed);
@@ -280,10 +280,10 @@ fn run(policy: &str, first: u64, end: u64) -> (u64, u64) {
         stats.allocations >= log.served && !(unprovoked && log.refused > 1),
         "{stats:?}"
     );
-    // From here on nothing fails: the pool is as good as new.
+    // From here on nothing fails, and the pool works like a new one.
     plan.end.store(0, Ordering::Relaxed);
     for bytes in [900, 9 << 20] {
-        // This one takes all it will ever have at its first call, or what it gets then.
+        // This policy allocates all of its memory at its first call, and keeps the amount that it received.
         if policy != "rmm-arena" {
             let served = pool.alloc_zeroed::<u8>(bytes);
             assert!(
@@ -316,7 +316,7 @@ fn each_call_of_the_source_in_turn() {
     for call in 0..calls {
         total += run("millpond", call, call + 1).1;
     }
-    // Those that tell only whether they did it are calls that cannot fail in this way.
+    // Calls that only return their success do not fail in this way.
     assert!(total > 20, "{total} failures of {calls} calls");
 }
 
@@ -360,13 +360,13 @@ fn every_other_policy_when_calls_fail() {
     }
 }
 
-/// Structures of arrays: each of their fields asks for memory by itself.
+/// Tests structures of arrays, whose fields allocate separately.
 #[cfg(feature = "derive")]
 mod arrays {
     use super::{AllocError, Arc, Failing, Host, Ordering, Plan, Pool};
     use millpond::Soa;
 
-    /// From the smallest field to the largest: a field that has grown leaves too little for the next.
+    /// The fields are sorted by size, so a grown field leaves too little memory for the next one.
     #[derive(Clone, Copy, Debug, PartialEq, Soa)]
     struct Body {
         kind: u16,
@@ -384,10 +384,10 @@ mod arrays {
         }
     }
 
-    /// Bodies in all: more than any field's first blocks have room for.
+    /// The number of bodies, which exceeds the first blocks of every field.
     const BODIES: u64 = 20_000;
 
-    /// How bodies are appended.
+    /// The method of appending.
     #[derive(Clone, Copy, Debug)]
     enum Way {
         Push,
@@ -395,8 +395,8 @@ mod arrays {
         Slice,
     }
 
-    /// Appends bodies with these calls failing, each again until it is served; answers the calls
-    /// of the source, and how often it was refused with other fields ready.
+    /// Appends bodies with these calls failing, and retries each until it succeeds. Returns the number of calls of the
+    /// source, and the number of refusals after other fields had grown.
     fn grow(way: Way, first: u64, end: u64) -> (u64, u64) {
         let plan = Arc::new(Plan::default());
         plan.first.store(first, Ordering::Relaxed);
@@ -429,7 +429,7 @@ mod arrays {
                         "{error:?}"
                     );
                     halfway += u64::from(pool.stats().requested.current > before.1);
-                    // A refusal for good ends here, so that the loop does.
+                    // Permanent failures end here, so that the loop ends.
                     if end == u64::MAX {
                         plan.end.store(0, Ordering::Relaxed);
                     }

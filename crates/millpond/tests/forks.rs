@@ -1,4 +1,4 @@
-//! A child of a fork, whatever the parent's other threads were at.
+//! Tests the child of a fork, for any activity of the parent's other threads.
 
 #![cfg(target_os = "linux")]
 
@@ -22,14 +22,14 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-/// Runs `work` in a child; answers how it ended. One that hangs is ended by the alarm.
+/// Runs `work` in a child and returns the child's status. The alarm ends a child that hangs.
 fn in_child(work: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child uses pools and what a child of threads may use, and leaves by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: takes a number.
         unsafe { libc::alarm(10) };
-        // A panic must not go on to whoever has threads that the child has not.
+        // A panic must not unwind into code that relies on threads that the child does not have.
         let fine = catch_unwind(AssertUnwindSafe(work)).unwrap_or(false);
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(i32::from(!fine)) };
@@ -41,7 +41,7 @@ fn in_child(work: impl FnOnce() -> bool) -> i32 {
     status
 }
 
-/// Tells the others that it is over, on a panic too: the scope waits for them.
+/// Tells the other threads to stop, also on a panic, because the scope waits for them.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -50,8 +50,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Forks so often while others are at `work`; answers how the children ended, up to the
-/// first that did not end well.
+/// Forks up to `forks` times while other threads run `work`. Returns the children's statuses up to the first failure.
 fn beside(forks: usize, work: impl Fn() + Sync, child: impl Fn() -> bool) -> Vec<i32> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -84,7 +83,7 @@ fn nobody_waits_in_a_child() {
         while pool.stats().refusals == 0 {
             thread::yield_now();
         }
-        // Whoever comes while another waits is refused; in the child nobody does.
+        // An allocation is refused while another thread waits. In the child no thread waits.
         let end = in_child(|| pool.alloc_raw(2 << 20, 64).is_ok());
         drop(held);
         assert_eq!(end, 0);
@@ -129,7 +128,7 @@ fn nobody_waits_for_a_budget_in_a_child() {
         while budget.waiting() == 0 {
             thread::yield_now();
         }
-        // One that this thread waits for itself goes on, and comes first.
+        // A request for which this thread itself waits continues, and is served first.
         assert!(mine.as_mut().poll(&mut context).is_pending());
         let end = in_child(|| {
             let first = budget.waiting() == 1 && budget.try_charge(30).is_err();
@@ -144,7 +143,7 @@ fn nobody_waits_for_a_budget_in_a_child() {
                 && !budget.has_waiters()
                 && budget.try_charge(30).is_ok()
         });
-        // In the parent everybody waits on.
+        // In the parent both requests still wait.
         assert_eq!(budget.waiting(), 2);
         budget.set_limit(Some(1000));
         assert!(waits.join().expect("no panic"));
@@ -187,7 +186,7 @@ fn a_child_of_those_who_wait_for_a_budget_can_wait_itself() {
         let child = budget.child("of a child").expect("not deep");
         let fits = child.charge_timeout(1, Duration::from_millis(1));
         let children = budget.children().len();
-        // What the others hold is held for ever; to be refused is an answer.
+        // The other threads' charges are held forever in the child. A refusal is a valid result.
         children > 0 && fits.map_or_else(|error| error.refusal().is_some(), |charge| charge.bytes() == 1)
     });
     assert_eq!(ends, [0; 60]);
@@ -195,7 +194,7 @@ fn a_child_of_those_who_wait_for_a_budget_can_wait_itself() {
 
 #[test]
 fn a_child_can_enter_the_tags_that_its_parent_was_about_to() {
-    // Handlers of forks are there with the first pool.
+    // The fork handlers are registered with the first pool.
     let _pool = Pool::host().expect("a pool");
     let names: Vec<String> = (0..30_000).map(|n| format!("site {n}")).collect();
     let names: &'static [String] = names.leak();
@@ -245,7 +244,7 @@ fn a_child_of_those_who_count_can_count_itself() {
     let work = || {
         assert_eq!(count(64), Some(64));
         profiler().enable();
-        // Most of the time somebody is at the figures.
+        // Some thread reads the statistics most of the time.
         (0..500).for_each(|_| drop(pool.alloc_zeroed::<u8>(64).expect("room")));
         profiler().disable();
     };
@@ -264,14 +263,14 @@ fn a_child_of_those_who_begin_and_end_recordings_waits_for_none() {
     let path = std::env::temp_dir().join(format!("millpond-forks-{}.mpr", std::process::id()));
     let pool = Pool::builder().trim_every(None).host().expect("a pool");
     let work = || {
-        // One at a time: the other thread is refused.
+        // There is one recording at a time, so the other thread is refused.
         let recorder = Recorder::start(&path);
-        // Its first event is told by a thread that the recording does not know yet.
+        // The first event comes from a thread that is new to the recording.
         thread::scope(|scope| drop(scope.spawn(|| drop(pool.alloc_zeroed::<u8>(5000)))));
         drop(recorder);
     };
     let child = || {
-        // It gets as far as the file: a thread cannot be begun safely in a child of a process whose threads begin and end.
+        // This fails at the file. Starting a thread is not safe in a child of a process whose threads start and end.
         let refused = Recorder::start("/dev/null/a file").is_err();
         millpond::mark("nobody writes it down");
         refused && pool.alloc_raw(100, 64).is_ok() && Pool::host().is_ok()
@@ -300,7 +299,7 @@ fn a_child_of_a_process_that_is_recorded_can_record_itself() {
     );
 }
 
-/// No other thread begins or ends while it forks.
+/// No other thread starts or ends during a fork.
 #[cfg(feature = "record")]
 #[test]
 #[ignore = "for a process of its own"]
@@ -310,7 +309,7 @@ fn alone_forks_while_it_is_recorded() {
     let pool = Pool::builder().trim_every(None).host().expect("a pool");
     let recorder = Recorder::start(&path).expect("a recording");
     let end = in_child(|| {
-        // Of no recording.
+        // This event belongs to no recording.
         drop(pool.alloc_zeroed::<u8>(5000).expect("room"));
         let recorder = Recorder::start(&theirs).expect("a recording of its own");
         drop(pool.alloc_zeroed::<u8>(5000).expect("room"));

@@ -1,5 +1,5 @@
-//! The program's pool called by hand, in a program with another allocator: every block is this test's, so the account
-//! is exact. One test: the pool is the whole process's.
+//! Calls the program's pool directly in a program with another allocator. Every block is this test's, so the statistics
+//! are exact. There is one test because the pool belongs to the whole process.
 
 #![cfg(target_os = "linux")]
 
@@ -27,12 +27,12 @@ fn the_pool_is_made_once_and_counts_every_block() {
     in_a_cold_path_the_arena_serves_and_blocks_of_the_pool_wait();
 }
 
-/// Blocks that a thread has taken and given back by the pool's lock.
+/// Blocks that a thread has allocated and freed under the pool's lock.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
-/// None were, while a fork was under way.
+/// True if there were none during a fork.
 static STILL: AtomicBool = AtomicBool::new(false);
 
-/// Called before a fork. Registered before the pool's own, so it is called after that.
+/// Runs before a fork. It was registered before the pool's own handler, so it is called after that one.
 extern "C" fn look() {
     let before = ROUNDS.load(Ordering::SeqCst);
     std::thread::sleep(Duration::from_millis(100));
@@ -113,7 +113,7 @@ fn many_threads_at_once_make_one_pool() {
     assert!(ONE.configuration_error().is_none());
 }
 
-/// Filled with a stamp.
+/// Returns a block that is filled with a stamp.
 fn stamped(bytes: usize) -> usize {
     // SAFETY: of some bytes.
     let block = unsafe { ONE.alloc(layout(bytes)) };
@@ -123,7 +123,7 @@ fn stamped(bytes: usize) -> usize {
     block.expose_provenance()
 }
 
-/// Gives a block back that is still as it was.
+/// Frees a block after checking its contents.
 fn give(block: usize, bytes: usize) {
     let block: *mut u8 = std::ptr::with_exposed_provenance_mut(block);
     // SAFETY: made by `stamped`, and nobody else writes there.
@@ -136,7 +136,7 @@ fn give(block: usize, bytes: usize) {
 fn in_a_cold_path_the_arena_serves_and_blocks_of_the_pool_wait() {
     let own = ONE.pool().expect("a pool");
     let before = own.stats();
-    // Taken from the pool, and from the arena.
+    // Some blocks come from the pool and some from the arena.
     let outer = Mutex::new(
         (1..40)
             .map(|n| (stamped(n * n * 100), n * n * 100))
@@ -145,7 +145,7 @@ fn in_a_cold_path_the_arena_serves_and_blocks_of_the_pool_wait() {
     let inner = std::sync::Arc::new(Mutex::new(Vec::new()));
     let seen = std::sync::Arc::clone(&inner);
     let log = move |_: &SourceEvent<'_>| {
-        // Under the lock of the other pool: what goes back here goes back when its cold path is over.
+        // The other pool's lock is held, so blocks that are freed here return to the pool when its cold path is over.
         let stats = own.stats();
         for _ in 0..3 {
             let Some((block, bytes)) = outer.lock().expect("no panic").pop() else {

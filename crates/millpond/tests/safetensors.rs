@@ -1,5 +1,5 @@
-//! safetensors files against the format's own library, in Rust and in Python, which the test installs into a folder of the
-//! build; against damage, and against files that change.
+//! Compares safetensors files with the format's own library, in Rust and in Python (which the test installs into a
+//! folder of the build), and tests damaged files and files that change.
 
 #![cfg(target_os = "linux")]
 
@@ -35,7 +35,7 @@ const NAMES: [(DType, &str); 14] = [
     (DType::Complex64, "C64"),
 ];
 
-/// Bytes 0, 1, 2… as elements of a type, in any shape; truth values alternate.
+/// Returns bytes 0, 1, 2… as elements of a type, in any shape. Truth values alternate.
 fn counted(dtype: DType, shape: &[usize]) -> Tensor {
     let elements: usize = shape.iter().product();
     let pool = millpond::pools()
@@ -62,7 +62,7 @@ fn same(one: &TensorRef<'_>, other: &TensorRef<'_>) {
     assert_eq!(bytes_of(one), bytes_of(other));
 }
 
-/// A file of a header and data.
+/// Writes a file with a header and data.
 fn file(path: &Path, header: &str, data: &[u8]) -> PathBuf {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.bytes());
@@ -71,7 +71,7 @@ fn file(path: &Path, header: &str, data: &[u8]) -> PathBuf {
     path.to_owned()
 }
 
-/// Opens a file and looks at all tensors in each way there is.
+/// Opens a file and reads all tensors in every supported way.
 fn look(path: &Path) -> Result<Vec<(String, Tensor)>, SafeTensorsError> {
     let file = SafeTensors::open(path)?;
     // SAFETY: nobody else has the file.
@@ -192,10 +192,10 @@ fn written() -> impl Strategy<Value = Vec<Written>> {
     })
 }
 
-/// Name, type, shape and bytes of each tensor, in the order of the names.
+/// The name, type, shape and bytes of each tensor, in the order of the names.
 type Found = Vec<(String, String, Vec<usize>, Vec<u8>)>;
 
-/// What the format's own library says of a file.
+/// Returns the contents of a file as read by the format's own library.
 fn peers(bytes: &[u8]) -> Option<Found> {
     let peer = Peer::deserialize(bytes).ok()?;
     let mut all: Vec<_> = peer
@@ -209,7 +209,7 @@ fn peers(bytes: &[u8]) -> Option<Found> {
     Some(all)
 }
 
-/// The same of what was read here.
+/// Returns the contents of a file as read by this crate.
 fn ours(path: &Path) -> Result<Found, SafeTensorsError> {
     let mut all: Vec<_> = look(path)?
         .into_iter()
@@ -247,7 +247,7 @@ proptest! {
             let found = mine.iter().find(|found| found.0 == one.name).expect("it was written");
             prop_assert_eq!((&found.2, &found.3[..]), (&one.shape, tensor.storage().as_bytes()));
         }
-        // Everything is aligned where we have written.
+        // All tensors are aligned in files that this crate has written.
         let file = SafeTensors::open(&path).expect("a file");
         prop_assert_eq!(file.metadata().collect::<Vec<_>>(), pairs);
         // SAFETY: nobody else has the file.
@@ -256,7 +256,7 @@ proptest! {
             prop_assert!(mapped.get(name).is_ok());
         }
 
-        // What the library writes is read, too.
+        // Files that the library writes can be read too.
         let theirs: Vec<_> = all.iter().zip(&tensors).map(|(one, tensor)| {
             let kind: PeerType = serde_json::from_str(&format!("{:?}", NAMES[one.dtype].1)).expect("of the format");
             let view = TensorView::new(kind, one.shape.clone(), tensor.storage().as_bytes());
@@ -268,7 +268,7 @@ proptest! {
         prop_assert_eq!(ours(&path).ok(), peers(&bytes));
     }
 
-    /// Whatever is changed in a file, what is read here the library reads alike, and both refuse what is no such file.
+    /// For any changed file, this crate reads the same as the library, and both refuse invalid files.
     #[test]
     fn damage_is_told(at in any::<prop::sample::Index>(), byte in prop_oneof![any::<u8>(), prop::sample::select(&b"0123456789{}[]\":,."[..])], cut in prop::option::weighted(0.2, any::<prop::sample::Index>())) {
         let folder = Folder::new("safetensors-damage");
@@ -284,7 +284,8 @@ proptest! {
         match (ours(&path), peers(&bytes)) {
             (Ok(mine), theirs) => prop_assert_eq!(Some(mine), theirs),
             (Err(error), Some(theirs)) => {
-                // What it takes and we do not: names that are there twice, other types, blanks before the header.
+                // The library accepts some files that this crate refuses: with repeated names, other types, or blanks
+                // before the header.
                 let types = NAMES.iter().map(|(_, name)| *name);
                 let known = theirs.iter().all(|tensor| types.clone().any(|name| name == tensor.1));
                 let more = matches!(error, SafeTensorsError::Duplicate { .. }) || !known || bytes.get(8) != Some(&b'{');
@@ -341,7 +342,7 @@ fn hostile_headers_are_told() {
             "{header}: {error}"
         );
     }
-    // Deep as it is, it is not followed to the end of the stack.
+    // Deep nesting is not followed to the end of the stack.
     let deep = format!("{{\"a\":{{\"other\":{}", "[".repeat(1 << 20));
     assert!(matches!(open(&deep, &[]), SafeTensorsError::Header { .. }));
     for (shape, offsets) in [
@@ -371,7 +372,7 @@ fn hostile_headers_are_told() {
         let tensor = |offsets: &str| format!("{{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":{offsets}}}");
         format!("{{\"a\":{},\"{last}\":{}}}", tensor(first), tensor(second))
     };
-    // Overlapping, the same, and with a hole.
+    // The ranges overlap, are the same, or have a hole.
     for second in ["[2,6]", "[0,4]", "[5,9]"] {
         let error = open(&two("[0,4]", second, "b"), &[0; 9]);
         assert!(
@@ -381,7 +382,7 @@ fn hostile_headers_are_told() {
     }
     let twice = open(&two("[0,4]", "[4,8]", "\\u0061"), &[0; 8]);
     assert!(matches!(twice, SafeTensorsError::Duplicate { name, .. } if name == "a"));
-    // The library keeps one of two that have no bytes, and says nothing.
+    // The library keeps one of two tensors without bytes, and reports nothing.
     let none = "{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}";
     assert!(matches!(open(none, &[]), SafeTensorsError::Duplicate { .. }));
     assert_eq!(
@@ -390,7 +391,7 @@ fn hostile_headers_are_told() {
     );
     let keys = "{\"__metadata__\":{\"k\":\"v\",\"k\":\"w\"}}";
     assert!(matches!(open(keys, &[]), SafeTensorsError::Duplicate { name, .. } if name == "k"));
-    // Data that is cut, and data that belongs to nobody.
+    // The data is truncated, or has bytes that belong to no tensor.
     let whole = one("\"F32\"", "[1]", "[0,4]");
     for found in [0, 3, 5] {
         let error = open(&whole, &[0; 5][..found]);
@@ -398,7 +399,7 @@ fn hostile_headers_are_told() {
             matches!(error, SafeTensorsError::Length { expected: 4, found: there, .. } if there == found as u64)
         );
     }
-    // Lengths of a header that is not there take no memory for it.
+    // No memory is allocated for the length of a header that is not there.
     for length in [3, 1 << 40, u64::MAX] {
         fs::write(&path, [&length.to_le_bytes()[..], b"{}"].concat()).expect("room");
         let error = SafeTensors::open(&path).expect_err("it is shorter");
@@ -449,14 +450,14 @@ fn other_types_leave_the_rest_readable() {
     let y = mapped.get("y").expect("aligned");
     assert_eq!(y.as_slice::<i16>().expect("its type"), [7]);
     assert!(matches!(y.as_slice::<u16>(), Err(TensorError::DType(_))));
-    // Not aligned for a view, and as good as any for a copy.
+    // The tensor is not aligned for a view, but can be copied.
     assert!(matches!(
         mapped.get("z"),
         Err(SafeTensorsError::Data(DataError::Misaligned { align: 4, .. }))
     ));
     assert_eq!(file.load("z").expect("room").to_vec::<f32>().expect("f32"), [1.0]);
     assert_eq!(mapped.get("e").expect("nothing is aligned").shape(), [0, 3]);
-    // Truth values that are none are refused where they are read.
+    // Invalid truth values are refused when they are read.
     assert!(matches!(
         file.load("b"),
         Err(SafeTensorsError::Data(DataError::NotBools { .. }))
@@ -497,7 +498,7 @@ fn a_file_that_is_cut_or_written_is_an_error_and_no_crash() {
 
         write();
         let file = SafeTensors::open(&path).expect("a file");
-        // SAFETY: what is cut below is asked for, and never looked at.
+        // SAFETY: the file is only truncated where nothing is read afterwards.
         let mapped = unsafe { file.map() }.expect("a map");
         let before = mapped.get("second").expect("it is there");
         assert_eq!(
@@ -539,7 +540,7 @@ fn a_file_that_is_cut_or_written_is_an_error_and_no_crash() {
             Err(SafeTensorsError::Data(DataError::Changed { .. }))
         ));
     }
-    // Another file in its place is no change of this one.
+    // A new file under this name does not change the open one.
     write();
     let file = SafeTensors::open(&path).expect("a file");
     // SAFETY: nobody changes the file: another takes its place.
@@ -596,7 +597,7 @@ fn memory_is_counted_and_can_be_refused() {
     assert_eq!(pool.stats().allocations, allocations);
     assert_eq!(first.as_slice::<f32>().expect("f32"), elements);
 
-    // Outputs of another type or shape, that others share, or that lie apart.
+    // The outputs have another type or shape, or are shared or strided.
     let mut wrong = Tensor::zeros([1 << 18], DType::I32).expect("room");
     assert!(matches!(
         file.load_into("large", &mut wrong),
@@ -626,7 +627,7 @@ fn memory_is_counted_and_can_be_refused() {
         Err(SafeTensorsError::Tensor(TensorError::Shared { others: 1 }))
     ));
 
-    // The header is in the account of the pools that hold here, and can be refused as all can.
+    // The header is in the account of the current pools, and its allocation can be refused.
     let set = |limit| {
         Pools::builder()
             .template(Pool::builder().trim_every(None).limit(limit))
@@ -699,7 +700,7 @@ fn what_cannot_be_written_is_told_and_leaves_nothing() {
     );
     let beside = fs::read_dir(&folder.0).expect("ours").count();
     assert_eq!(beside, 1, "nothing beside");
-    // Larger elements first, in the order given.
+    // Tensors with larger elements come first, and otherwise the order is kept.
     let four = TensorRef::from_slice(&[1.0f32], [1]).expect("one");
     let named = [("b", one), ("d", four), ("a", one), ("c", four)];
     SafeTensors::write(&path, &named, &[]).expect("room");
@@ -743,7 +744,7 @@ fn a_tensor_is_rows_of_a_data_set_and_its_neighbours_are_not() {
         rows.batch(4, 9).expect("the last")[..],
         table.as_slice::<f32>().expect("f32")[48..]
     );
-    // SAFETY: nobody writes to the file as long as the map is looked at.
+    // SAFETY: nobody writes to the file as long as the map is read.
     match unsafe { rows.map() } {
         Ok(map) => assert_eq!(map.batch(3, 1), &table.as_slice::<f32>().expect("f32")[36..48]),
         Err(error) => assert!(matches!(error, DataError::Misaligned { .. }), "{error}"),
@@ -762,7 +763,7 @@ fn a_tensor_is_rows_of_a_data_set_and_its_neighbours_are_not() {
         file.rows::<f32>("tabel"),
         Err(SafeTensorsError::NoTensor { .. })
     ));
-    // Another file of the name is not this one, which is still open.
+    // A new file under this name is not this one, which is still open.
     let bytes = fs::read(&path).expect("ours");
     let other = folder.0.join("other");
     fs::write(&other, &bytes).expect("room");

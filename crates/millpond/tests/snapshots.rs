@@ -1,4 +1,4 @@
-//! Memory that runs out in programs of their own, and the files that say who held it.
+//! Programs that run out of memory, and the files that show which code held it.
 
 #![cfg(target_os = "linux")]
 
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A folder that goes.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -53,7 +53,7 @@ fn open(path: &Path) -> History {
     history
 }
 
-/// Runs one ignored test of this program in a process of its own, in a folder; answers what it prints.
+/// Runs one ignored test of this program in a process of its own, in a folder. Returns its output.
 fn child(name: &str, folder: &Folder, change: impl FnOnce(&mut Command)) -> String {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
@@ -79,7 +79,7 @@ fn pool(name: &str) -> Pool {
     builder.track(Some(Tracking::All)).host().expect("addresses")
 }
 
-/// Takes blocks of 1 MiB until there are no more; answers the last words.
+/// Allocates blocks of 1 MiB until the first failure. Returns their number and the error.
 fn fill(pool: &Pool) -> (usize, AllocError) {
     let _scope = tag("filling");
     let mut held = Vec::new();
@@ -94,7 +94,7 @@ fn fill(pool: &Pool) -> (usize, AllocError) {
     }
 }
 
-/// Bytes that a tag holds in a file, the requests that were refused, and what its marks say.
+/// Returns the bytes that a tag holds in a file, the refused requests, and the texts of the marks.
 fn read(history: &History, of: &str) -> (u64, Vec<Row>, Vec<String>) {
     let live = history.live_at(u64::MAX).expect("it is there");
     let tagged = live.blocks().filter(|row| history.definitions.tag(row.tag) == of);
@@ -133,7 +133,7 @@ fn runs_out_twice() {
                 .find(|(_, pool)| pool.name == "one")
                 .expect("defined");
             assert_eq!((refused[0].requested, refused[0].pool), (1 << 20, of.0));
-            // The words of the error, but for the file.
+            // The mark has the text of the error without the file name.
             assert!(
                 marks.iter().any(|mark| text.starts_with(mark.as_str())),
                 "{marks:?}"
@@ -190,7 +190,7 @@ fn runs_out_of_budgets_and_patience() {
         .most_files(3)
         .fact("commit", "abc")
         .on_out_of_memory("oom-%n.mpr");
-    // A budget that two pools share is one cause.
+    // A budget that two pools share is a single cause.
     let team = Budget::builder("team").measure(Measure::Allocated).limit(4 << 20);
     let team = team.build().expect("a budget");
     let [one, two] = ["one", "two"].map(|name| {
@@ -207,7 +207,7 @@ fn runs_out_of_budgets_and_patience() {
     let error = one.alloc_zeroed::<u8>(2 << 20).expect_err("over the budget");
     assert_eq!(error.snapshot(), None, "the same cause");
     drop(held);
-    // A request that waits is refused at its end, and not before.
+    // A waiting request is refused when its time is over, and not before.
     let small = pool("small");
     let held = small.alloc_zeroed::<u8>(12 << 20).expect("room");
     std::thread::scope(|scope| {
@@ -229,7 +229,7 @@ fn runs_out_of_budgets_and_patience() {
         .expect_err("nobody gives back");
     assert_eq!(error.snapshot(), Some(Path::new("oom-2.mpr")));
     drop(held);
-    // What can never fit is refused without one.
+    // A request that can never fit is refused without a snapshot.
     let last = pool("last");
     let error = last
         .alloc_zeroed::<u8>(usize::MAX - 5)
@@ -257,7 +257,7 @@ fn each_cause_has_one_file_when_all_patience_is_at_an_end() {
     );
 }
 
-/// A file that cannot be written loses nothing but itself.
+/// If the file cannot be written, nothing else is lost.
 #[test]
 #[ignore = "a child of another test"]
 fn has_nowhere_to_write() {
@@ -325,7 +325,7 @@ fn a_child_of_a_fork_writes_its_own() {
     }
 }
 
-/// Pinned memory is a pool as any other.
+/// A pool of pinned memory behaves like any other.
 #[test]
 #[ignore = "a child of another test"]
 fn runs_out_of_pinned_memory() {
@@ -349,7 +349,7 @@ fn pinned_pools_are_told_of() {
     child("runs_out_of_pinned_memory", &folder, |_| {});
 }
 
-/// A training step that wants more than there is.
+/// A training step that needs more memory than there is.
 #[test]
 #[ignore = "a child of another test"]
 fn is_shown_in_the_book() {
@@ -367,7 +367,7 @@ fn is_shown_in_the_book() {
     println!("\n>\n{error}\n<");
 }
 
-/// The book shows the error that a program prints. With `MILLPOND_UPDATE=1` in the environment the block is written anew.
+/// The book shows the error that a program prints. With `MILLPOND_UPDATE=1` in the environment the block is rewritten.
 #[test]
 fn the_book_shows_the_error_that_is_printed() {
     let folder = Folder::new("book");
@@ -393,7 +393,7 @@ fn the_book_shows_the_error_that_is_printed() {
     assert_eq!(shown, printed);
 }
 
-/// However many blocks there are, a file stays within what it may take, and names the largest.
+/// For any number of blocks, a file stays within its size limit and lists the largest blocks.
 #[test]
 fn a_file_is_as_large_as_it_may_be() {
     let folder = Folder::new("bounded");
@@ -410,7 +410,7 @@ fn a_file_is_as_large_as_it_may_be() {
             .expect("it is written");
         println!("{report:?} in {:?}", begun.elapsed());
         assert!(report.file_bytes <= most, "{report:?} of {most}");
-        // Others hold some as well.
+        // Other code holds some blocks too.
         assert!(report.blocks + report.summed_blocks >= held.len() as u64);
         assert!(report.blocks >= (most / 64).min(held.len() as u64), "{report:?}");
         open(&path);

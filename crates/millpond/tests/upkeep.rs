@@ -1,4 +1,4 @@
-//! What a pool does with memory that nobody uses, seen by its own account.
+//! Tests how a pool handles unused memory, as shown by its statistics.
 
 use millpond::engine::{ConfError, Counted, Source};
 use millpond::{
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// A pool whose pages are small, so that what it reserves follows what is held closely.
+/// Returns a pool with small pages, so that its reserved memory follows the held memory closely.
 fn fine() -> PoolBuilder {
     Pool::builder().huge_pages(HugePages::System)
 }
@@ -34,7 +34,7 @@ fn capacity_is_there_before_it_is_asked_for() {
         "{stats:?}"
     );
     assert_eq!((stats.allocations, stats.allocated.peak), (0, 0));
-    // Less than there is changes nothing.
+    // Reserving less than is reserved changes nothing.
     pool.reserve(MIB).expect("room");
     assert_eq!(pool.stats().reserved, stats.reserved);
     let held: Vec<Buffer<u8>> = (0..31)
@@ -198,7 +198,7 @@ fn what_a_policy_does_nothing_with_is_refused() {
         matches!(&refused, PoolError::Settings(error) if is_unused(error, "cache-size")),
         "{refused:?}"
     );
-    // What the pool itself keeps to is for every policy.
+    // Settings of the pool itself apply to every policy.
     let bfc = pool("bfc")
         .settings("memory-fraction:0.5,limit:64MiB,guard:off")
         .host();
@@ -239,7 +239,7 @@ fn what_a_text_can_change_a_setter_can() {
     // SAFETY: nothing uses it any more.
     unsafe { pool.free_raw(raw.cast()) }.expect("ours");
     pool.set_zero_on_reuse(false);
-    // With time what is above the bound goes back, and what is below it stays.
+    // After some time, memory above the bound is freed, and memory below it stays.
     drop(pool.alloc_zeroed::<u8>(32 << 20).expect("room"));
     let before = pool.stats().reserved.current;
     pool.set_cache_size(8 * MIB).expect("a size");
@@ -271,7 +271,7 @@ fn holes_are_fragmentation_between_blocks() {
         .map(|_| pool.alloc::<u8>(1 << 20).expect("room"))
         .collect();
     let mut blocks: Vec<_> = blocks.into_iter().map(Some).collect();
-    // 32 holes of a mebibyte: the largest is one in 32, or somewhat more of them with what lies at the end.
+    // There are 32 holes of one MiB. The largest is one in 32, or slightly more with the free memory at the end.
     blocks.iter_mut().step_by(2).for_each(|block| *block = None);
     pool.collect_garbage();
     let holes = pool.external_fragmentation();
@@ -362,7 +362,7 @@ fn alignment_holds_for_the_whole_pool() {
         let buffer = pool.alloc_zeroed::<u8>(bytes).expect("room");
         assert!(buffer.as_ptr().addr().is_multiple_of(512), "{bytes}");
         let layout = Layout::from_size_align(bytes, 8).expect("a layout");
-        // Several, because the first of a size lies at the beginning of a span.
+        // There are several blocks, because the first of a size lies at the beginning of a span.
         let held: Vec<[NonNull<u8>; 2]> = (0..3)
             .map(|_| {
                 let block = pool.allocate(layout).expect("room").cast();
@@ -413,7 +413,7 @@ fn what_a_pool_takes_from_its_source_is_charged() {
         told.contains("over budget 'process'") && told.contains("below it: one 40"),
         "{told}"
     );
-    // What the other pool merely keeps is given up for this one.
+    // Memory that the other pool keeps without using it is freed for this one.
     drop(held);
     assert!(process.used() >= 40 * MIB);
     let held = pools[1].alloc_zeroed::<u8>(40 << 20).expect("room");
@@ -462,7 +462,7 @@ fn blocks_are_charged_to_pool_and_tenant() {
     assert!(refused.contains("over budget 'process/pool'"), "{refused}");
     assert_eq!(large.budget().map(Budget::used), Some(0), "nothing stays charged");
     let mut theirs = theirs;
-    // Both are held for a moment.
+    // Both blocks are held for a moment.
     theirs.try_grow_zeroed(7 << 19).expect("room");
     assert_eq!(small.budget().map(Budget::used), Some(7 * MIB / 2));
     drop(theirs);
@@ -521,7 +521,7 @@ fn those_who_wait_are_served_in_turn() {
         while pool.stats().refusals == 0 {
             thread::yield_now();
         }
-        // There is room for this one, and someone else comes first.
+        // There is room for this request, but another thread comes first.
         let refused = loop {
             match pool.alloc_zeroed::<u8>(3 << 20) {
                 Err(error) => break error,
@@ -581,7 +581,7 @@ fn a_future_waits_no_longer_than_its_tenant() {
     let limit = Duration::from_millis(30);
     let waiter = tenant.wait(limit);
     let begun = Instant::now();
-    // Nobody frees: only the alarm wakes this thread.
+    // Nobody frees memory, so only the alarm wakes this thread.
     let error = futures_lite(waiter.alloc_async::<u8>(5 << 20)).expect_err("nobody freed");
     assert!(begun.elapsed() >= limit);
     let AllocError::Budget(why) = &error else {
@@ -592,7 +592,7 @@ fn a_future_waits_no_longer_than_its_tenant() {
         "{error}"
     );
     assert!(!budget.has_waiters(), "it has left the line");
-    // One that is dropped leaves the line, and its alarm with it.
+    // A dropped request leaves the queue, and so does its alarm.
     {
         let mut dropped = std::pin::pin!(waiter.alloc_from_async(&[1u8; 5 << 20]));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -614,7 +614,7 @@ fn a_future_waits_no_longer_than_its_tenant() {
         .fill(7);
     assert!(written.iter().all(|n| *n == 7));
     assert_eq!(budget.used(), 5 * MIB + 2048, "by the blocks of both");
-    // Who draws on the pool alone never waits for a budget.
+    // A handle of the pool alone never waits for a budget.
     let alone = pool.waiting(limit);
     assert_eq!(
         futures_lite(alone.alloc_from_async(&[1, 2, 3])).expect("room")[..],
@@ -624,7 +624,7 @@ fn a_future_waits_no_longer_than_its_tenant() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Runs a future with this thread.
+/// Runs a future on this thread.
 fn futures_lite<F: Future>(future: F) -> F::Output {
     struct Unpark(thread::Thread);
     impl std::task::Wake for Unpark {

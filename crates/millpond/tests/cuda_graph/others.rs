@@ -1,4 +1,4 @@
-//! Captures that others begin, of which nobody tells a pool: they are not spoilt, and cost it nothing but time.
+//! Captures of other libraries, which pools do not know of. They are not invalidated, and only delay a pool.
 
 use crate::emulator::in_children;
 use crate::{LEN, alone, device, emulator, numbers, whole};
@@ -11,7 +11,7 @@ use millpond::cuda::{
 use millpond::engine::{Source, SourceError};
 use std::time::{Duration, Instant};
 
-/// In each way of memory, for each mode of a capture.
+/// Returns options for each kind of memory and each mode of a capture.
 fn ways() -> impl Iterator<Item = String> {
     let ways = ["", ",without:vmm", ",without:vmm,without:pools"];
     let seeds = ways
@@ -30,7 +30,7 @@ fn is_held(error: &AllocError) -> bool {
     matches!(error, AllocError::Source(error) if matches!(**error, SourceError::Held { .. }))
 }
 
-/// What the captured stream has used stays; other streams are served, from new memory where it takes that.
+/// Memory that the captured stream has used is kept. Other streams are served, from new memory if necessary.
 #[test]
 fn a_pool_keeps_what_the_captured_stream_used() {
     alone(
@@ -54,7 +54,7 @@ fn a_pool_keeps_what_the_captured_stream_used() {
                 let stats = pool.stats();
                 assert_eq!(stats.reserved.current, reserved);
                 assert!(stats.waiting >= 4 * LEN as u64, "{} wait", stats.waiting);
-                // Neither what waits nor what is free on the captured stream.
+                // This allocation gets neither waiting blocks nor free blocks of the captured stream.
                 let next = pool.alloc_from(&numbers(3), &other).expect("other memory");
                 assert_eq!(next.to_vec().expect("a copy"), numbers(3));
                 let much = pool.alloc::<u8>(64 << 20, &other).expect("more than there was");
@@ -66,7 +66,7 @@ fn a_pool_keeps_what_the_captured_stream_used() {
                     "mode {mode}: it is spoilt"
                 );
                 pool.collect_garbage();
-                // It is marked at this look, and past at a later one.
+                // This call marks the block, and a later call finds the mark reached.
                 stream.synchronize().expect("it ends");
                 pool.collect_garbage();
                 assert_eq!(pool.stats().waiting, 0);
@@ -79,7 +79,7 @@ fn a_pool_keeps_what_the_captured_stream_used() {
     );
 }
 
-/// Room cannot be made of what nobody can wait for: that is told at once, and waited out by whoever has the patience.
+/// Memory that waits for a capture cannot be freed for a request. The request is refused, or waits if it has a timeout.
 #[test]
 fn a_request_that_wants_room_is_refused() {
     alone("others::a_request_that_wants_room_is_refused", ways(), || {
@@ -116,7 +116,7 @@ fn a_request_that_wants_room_is_refused() {
     });
 }
 
-/// A policy that takes it for granted that one stream can wait for another hands nothing out until they can.
+/// A policy that requires one stream to wait for another allocates nothing until that is possible.
 #[test]
 fn what_cannot_be_ordered_is_not_handed_out() {
     alone("others::what_cannot_be_ordered_is_not_handed_out", ways(), || {
@@ -147,7 +147,7 @@ fn what_cannot_be_ordered_is_not_handed_out() {
     });
 }
 
-/// A pool, and a device without one, that end meanwhile give their memory back afterwards.
+/// A pool, and a device without a pool, that end during a capture free their memory afterwards.
 #[test]
 fn a_pool_that_ends_meanwhile_gives_back_afterwards() {
     alone(
@@ -191,7 +191,7 @@ fn launch(device: &CudaDevice, stream: &CudaStream) {
     unsafe { kernel.launch(stream).launch() }.expect("it goes");
 }
 
-/// What was given back meanwhile makes way for what moves there afterwards.
+/// Mappings that were freed during the capture are removed before other pages move there.
 #[test]
 fn pages_move_where_others_were_to_go() {
     in_children(
@@ -218,7 +218,7 @@ fn pages_move_where_others_were_to_go() {
     );
 }
 
-/// Code that nobody has any more goes when the captures have ended, our own and others'.
+/// Unused code is unloaded when the captures have ended, those of this library and others.
 #[test]
 fn a_module_goes_after_the_capture() {
     alone("others::a_module_goes_after_the_capture", ways(), || {
@@ -235,7 +235,7 @@ fn a_module_goes_after_the_capture() {
             emulator::begin_capture_in(mode, stream.as_raw());
             drop(kernel);
             assert_eq!(unloaded(), before, "nobody can wait for it");
-            // What was launched on other streams is none of the capture's.
+            // Launches on other streams are not part of the capture.
             launch(&device, &other);
             assert_eq!(unloaded(), before + 1);
             assert!(
@@ -255,7 +255,7 @@ fn a_module_goes_after_the_capture() {
     });
 }
 
-/// What would be written down and never done as far as its mark can tell is refused, and spoils nothing.
+/// A mark that a capture would record but never reach is refused, and invalidates nothing.
 #[test]
 fn marks_keep_out_of_captures() {
     alone("others::marks_keep_out_of_captures", ways(), || {
@@ -272,7 +272,7 @@ fn marks_keep_out_of_captures() {
             assert_eq!(error.error(), CudaError::Captured);
             let (from, to) = error.into_ends().expect("nothing has begun");
             assert!(matches!(CudaTimer::start(&stream), Err(CudaError::Captured)));
-            // Work beside it goes on, and its events are looked at.
+            // Work outside the capture continues, and its events can be queried.
             let copying = other.copy(from, to).expect("it goes");
             while !copying.is_complete() {
                 std::thread::yield_now();

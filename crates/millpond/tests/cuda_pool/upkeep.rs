@@ -1,4 +1,4 @@
-//! What goes back in the background, and what does not; and what a process says of blocks that it still holds when it ends.
+//! Tests which memory is freed in the background, and the report of blocks that a process still holds when it ends.
 
 use crate::support::emulator;
 use crate::{MIB, builder, device, is_alone};
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Far more than anything here takes.
+/// Far longer than anything in these tests.
 const LONG: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(5);
-/// Many ticks.
+/// A duration of many ticks.
 const A_WHILE: Duration = Duration::from_millis(150);
 
 fn quick() -> DevicePoolBuilder {
@@ -23,17 +23,17 @@ fn reserved(pool: &DevicePool) -> u64 {
     pool.stats().reserved.current
 }
 
-/// Nothing goes back by itself.
+/// Makes the pool free nothing in the background.
 fn keep(pool: &DevicePool) {
     pool.configure("decay:1000000").expect("it has it");
 }
 
-/// What is idle goes back at once.
+/// Makes the pool free idle memory at once.
 fn let_go(pool: &DevicePool) {
     pool.configure("decay:3").expect("it has it");
 }
 
-/// How often any of these was called.
+/// Returns the number of calls of these functions.
 fn calls(functions: &[&CStr]) -> u64 {
     functions
         .iter()
@@ -72,7 +72,7 @@ fn what_is_idle_goes_back_by_itself() {
     assert!(pool.set_trim_every(Some(Duration::ZERO)).is_err());
     assert!(builder().trim_every(Some(Duration::ZERO)).build(&device).is_err());
 
-    // Without a tick nothing goes, and one by hand is one.
+    // Without ticks nothing is freed, and an explicit call replaces a tick.
     let still = DevicePool::builder()
         .settings("trim-every:off,decay:1")
         .build(&device)
@@ -83,7 +83,7 @@ fn what_is_idle_goes_back_by_itself() {
     (0..4).for_each(|_| still.collect_garbage());
     assert_eq!(reserved(&still), 0);
 
-    // A bound on what is kept holds from the first tick.
+    // A bound on kept memory applies from the first tick.
     let bounded = DevicePool::builder()
         .settings("trim-every:5ms,decay:0,cache-size:0")
         .build(&device)
@@ -92,7 +92,7 @@ fn what_is_idle_goes_back_by_itself() {
     until(|| reserved(&bounded) == 0);
 }
 
-/// The driver is asked nothing as long as nothing can have been idle for long enough.
+/// The driver is not called as long as no memory can have been idle for long enough.
 #[test]
 fn ticks_of_a_young_pool_cost_no_call() {
     if !is_alone("upkeep::ticks_of_a_young_pool_cost_no_call") {
@@ -109,7 +109,7 @@ fn ticks_of_a_young_pool_cost_no_call() {
     assert_eq!(emulator::calls(None), before);
 }
 
-/// Nobody waits for a device that is at work, and no capture is spoilt, whoever began it.
+/// Nothing waits for a busy device, and no capture is invalidated, whoever began it.
 #[test]
 fn a_device_at_work_is_left_alone() {
     let options = ["streams:threads", "streams:threads,strict:on"].map(str::to_owned);
@@ -138,7 +138,7 @@ fn a_device_at_work_is_left_alone() {
             assert_eq!(output.to_vec().expect("a copy"), [5; 1000]);
             until(|| reserved(&pool) <= 4 * MIB);
 
-            // Of others, on a stream that the pool knows.
+            // Another library captures a stream that the pool knows.
             keep(&pool);
             drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
             stream.synchronize().expect("it ends");
@@ -152,7 +152,7 @@ fn a_device_at_work_is_left_alone() {
             emulator::end_capture(stream.as_raw());
             until(|| reserved(&pool) <= 4 * MIB);
 
-            // Of another pool of the device: whoever takes memory back waits for all of it.
+            // A stream of another pool is captured. Freeing memory waits for the whole device.
             let other = builder().build(&device).expect("a pool");
             let theirs = CudaStream::new(&device).expect("a stream");
             let held = other.alloc::<u8>(1 << 20, &theirs).expect("fits");
@@ -169,7 +169,7 @@ fn a_device_at_work_is_left_alone() {
     );
 }
 
-/// The same of a kernel that takes three seconds.
+/// Nothing waits for a kernel that runs for three seconds.
 #[test]
 fn a_kernel_that_runs_is_not_waited_for() {
     let options = ["streams:threads,pace:on".to_owned()];
@@ -216,7 +216,7 @@ fn scarce_memory_of_the_device_goes_back() {
             drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
             thread::sleep(A_WHILE);
             assert!(reserved(&pool) >= 32 * MIB, "half is not scarce");
-            // Past every pool of ours.
+            // This allocation bypasses every pool of this crate.
             let theirs = emulator::allocate(20 << 20);
             until(|| reserved(&pool) == 0);
             emulator::free(theirs);
@@ -225,14 +225,15 @@ fn scarce_memory_of_the_device_goes_back() {
     );
 }
 
-/// With the last handle the pool ends, whoever looks after it; a set's settings reach it as they do the host's.
+/// The pool ends with its last handle, although it is maintained in the background. A set's settings apply to it as to
+/// the host's pools.
 #[test]
 fn nobody_is_kept_by_who_looks_after() {
     if !is_alone("upkeep::nobody_is_kept_by_who_looks_after") {
         return;
     }
     let Some((device, stream)) = device() else { return };
-    // The one that is called is for the kind of memory.
+    // The called function depends on the kind of memory.
     let frees = || calls(&[c"cuMemRelease", c"cuMemFreeAsync", c"cuMemFree_v2"]);
     let pool = quick().trim_every(Some(Duration::from_secs(3600))).build(&device);
     let pool = pool.expect("a pool");
@@ -263,7 +264,7 @@ fn a_forked_child_looks_after_nothing() {
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let calls = emulator::calls(None);
-                // The thread begins anew with a pool of the host.
+                // A pool of the host starts the thread again.
                 let host = millpond::Pool::builder()
                     .settings("trim-every:1ms,decay:1")
                     .host();
@@ -281,7 +282,7 @@ fn a_forked_child_looks_after_nothing() {
     );
 }
 
-/// What a child that holds blocks when it ends has said.
+/// Returns the output of a child that holds blocks when it ends.
 fn said_at_exit(test: &str, conf: &str) -> String {
     let (passed, text) = emulator::child_with(test, &[("MILLPOND_CONF", conf)]);
     assert!(passed, "{text}");

@@ -1,4 +1,4 @@
-//! Products of matrices by cuBLAS: the emulated driver's few functions of it, which look at every argument, in its place.
+//! Products of matrices by cuBLAS. The emulated driver replaces the few functions of cuBLAS and checks every argument.
 
 use crate::agree::Random;
 use crate::{each_call_fails, emulator};
@@ -7,8 +7,8 @@ use millpond::cuda::{
 };
 use millpond::{DType, Tensor};
 
-/// Runs the body in a process of its own for each set of options and of what `MILLPOND_CUBLAS` says, none being unset; answers what
-/// they printed behind `says: `.
+/// Runs the body in a process of its own for each set of options and each value of `MILLPOND_CUBLAS`, which is unset
+/// for `None`. Returns the output after `says: `.
 fn in_children(test: &str, runs: &[(&str, Option<&str>)], body: impl FnOnce()) -> Vec<String> {
     if emulator::is_child(test) {
         assert!(emulator::load());
@@ -30,7 +30,7 @@ fn in_children(test: &str, runs: &[(&str, Option<&str>)], body: impl FnOnce()) -
     runs.iter().map(run).collect()
 }
 
-/// The emulated driver's library, which has both.
+/// Returns the path of the emulated driver's library, which has both.
 fn library() -> String {
     // On a real driver the emulated library does not exist, and the tests that need it are skipped.
     if emulator::is_real() {
@@ -53,7 +53,7 @@ fn floats() -> impl Iterator<Item = DType> {
         .filter(|dtype| cfg!(feature = "half") || dtype.size() > 2)
 }
 
-/// Numbers of which no two products are rounded alike, in memory as one of several kinds has it.
+/// Returns numbers whose products all have different roundings, in one of several layouts.
 fn matrices(random: &mut Random, queue: &CudaQueue, shape: &[usize], dtype: DType) -> DeviceTensor {
     let (kind, rank) = (random.below(6), shape.len());
     let mut there = shape.to_vec();
@@ -78,7 +78,7 @@ fn matrices(random: &mut Random, queue: &CudaQueue, shape: &[usize], dtype: DTyp
     view(tensor, kind, shape)
 }
 
-/// The view of such a shape that lies in memory of the kind.
+/// Returns the view of a shape in memory of the given layout.
 fn view(tensor: DeviceTensor, kind: usize, shape: &[usize]) -> DeviceTensor {
     let rank = shape.len();
     let (rows, columns) = (rank - 2, rank - 1);
@@ -101,7 +101,7 @@ fn view(tensor: DeviceTensor, kind: usize, shape: &[usize]) -> DeviceTensor {
     view
 }
 
-/// Products of random shapes and views; answers a sum of all bits, and how many cuBLAS formed.
+/// Computes products of random shapes and views. Returns a sum of all bits, and the number of products by cuBLAS.
 fn program(queue: &CudaQueue, products: u64) -> (u64, u64) {
     let (mut random, mut sum, mut by_cublas) = (Random(7), 0_u64, 0);
     for dtype in floats() {
@@ -149,7 +149,7 @@ fn products_are_the_kernels_to_the_bit() {
         if std::env::var("MILLPOND_CUBLAS").is_ok_and(|said| said == "off") {
             assert_eq!(by_cublas, 0);
         } else {
-            // It takes most views, and none with a step.
+            // cuBLAS supports most views, but none with a step.
             assert!(by_cublas > all / 2 && by_cublas < all, "{by_cublas} of {all}");
         }
         assert_eq!(emulator::findings(), (0, String::new()));
@@ -173,7 +173,7 @@ fn outputs_are_written_where_they_are_and_nowhere_else() {
         for dtype in floats() {
             let left = matrices(&mut random, &queue, &[3, 4, 5], dtype);
             let right = matrices(&mut random, &queue, &[5, 6], dtype);
-            // Columns between others', transposed, and matrices side by side.
+            // The outputs are columns between others, transposed, and matrices side by side.
             for (shape, order) in [
                 ([3, 6, 9], [0, 1, 2]),
                 ([3, 9, 6], [0, 2, 1]),
@@ -204,7 +204,7 @@ fn ones(queue: &CudaQueue, dtype: DType) -> DeviceTensor {
     DeviceTensor::ones(queue, [8, 8], dtype).expect("memory")
 }
 
-/// What formed a product of ones, which comes right in any case.
+/// Returns the backend of a product of ones, after checking the product.
 fn formed(queue: &CudaQueue, dtype: DType) -> MatmulBackend {
     let product = ones(queue, dtype).matmul(&ones(queue, dtype)).expect("a product");
     let product = product.cast(DType::F64).expect("numbers");
@@ -272,7 +272,7 @@ fn what_it_does_not_take_the_kernel_does() {
             why: CublasError::Layout,
         };
         assert_eq!(queue.matmul_backend(), Some(layout));
-        // More batches that lie unevenly than are called for one by one.
+        // There are more unevenly spaced batches than the maximum number of calls.
         let many = DeviceTensor::ones(&queue, [70, 1, 2, 2], DType::F32).expect("memory");
         let others = DeviceTensor::ones(&queue, [1, 70, 2, 2], DType::F32).expect("memory");
         let product = many.matmul(&others).expect("a product");
@@ -289,14 +289,14 @@ fn what_it_does_not_take_the_kernel_does() {
     });
 }
 
-/// Only what is allowed to be is rounded.
+/// Only permitted types are rounded.
 #[test]
 fn singles_are_whole_unless_tf32_is_allowed() {
     let path = library();
     let runs = [("", Some(path.as_str()))];
     in_children("blas::singles_are_whole_unless_tf32_is_allowed", &runs, || {
         let queue = queue();
-        // 1 and 12 bits behind it.
+        // The number is 1 plus a bit 12 places after the point.
         let number = 1.0 + 1.0 / 4096.0;
         let one = DeviceTensor::full(&queue, [2, 2], number as f32).expect("memory");
         let other = DeviceTensor::from_slice(&queue, &[1.0f32, 0.0, 0.0, 1.0], [2, 2]).expect("memory");
@@ -312,7 +312,7 @@ fn singles_are_whole_unless_tf32_is_allowed() {
     });
 }
 
-/// The pool counts what cuBLAS works in, and has it back with the queue.
+/// The pool counts cuBLAS's workspace, which is freed with the queue.
 #[test]
 fn what_it_works_in_is_the_pools() {
     let path = library();
@@ -330,7 +330,7 @@ fn what_it_works_in_is_the_pools() {
     });
 }
 
-/// Operands of other streams come after what those have to do, and before what they get later; two queues work at once.
+/// A product comes after earlier work on its operands in other streams, and before later work. Two queues run at once.
 #[test]
 fn products_are_ordered_among_streams() {
     let path = library();
@@ -397,7 +397,7 @@ fn a_captured_product_finds_its_workspace_at_each_launch() {
                 left.fill(turn).expect("a number");
                 // SAFETY: tensors and queue are still there, and of this stream.
                 unsafe { graph.launch(stream) }.expect("it is launched");
-                // The same workspace, in the order of the stream.
+                // The same workspace is used, in the order of the stream.
                 formed(&queue, DType::F32);
                 assert_eq!(out.to_vec::<f32>().expect("a copy"), [8.0 * turn; 64]);
             }
@@ -406,14 +406,14 @@ fn a_captured_product_finds_its_workspace_at_each_launch() {
     });
 }
 
-/// Whatever fails is told, or the kernel makes it good.
+/// Every failure is reported, or the kernel computes the product.
 #[test]
 fn each_call_fails_in_turn() {
     let path = library();
     let runs = [("strict:on", Some(path.as_str()))];
     in_children("blas::each_call_fails_in_turn", &runs, || {
         let queue = queue();
-        // Its workspace, which stays.
+        // This allocates the workspace, which stays.
         formed(&queue, DType::F32);
         each_call_fails(queue.pool(), || {
             let stream = CudaStream::new(queue.device())?;
@@ -428,7 +428,7 @@ fn each_call_fails_in_turn() {
     });
 }
 
-/// A cuBLAS that fails every time.
+/// A cuBLAS that always fails.
 #[test]
 fn one_that_fails_is_made_good_by_the_kernel() {
     let path = library();

@@ -1,10 +1,10 @@
-//! Kernels of a caller's own.
+//! Custom kernels of the caller.
 
 use crate::{device, emulator, in_any_order, in_children};
 use emulator::alone;
 use millpond::cuda::{CudaDevice, CudaError, CudaKernel, CudaModule, CudaStream, DevicePool, KernelError};
 
-/// `scale(out, in, a, n)`: what the emulated driver runs is its own function of that name.
+/// The kernel `scale(out, in, a, n)`. The emulated driver runs its own function of that name.
 pub(crate) const SCALE: &str = ".version 7.0
 .target sm_70
 .address_size 64
@@ -41,7 +41,8 @@ fn scale(device: &CudaDevice) -> Result<CudaKernel, KernelError> {
     CudaModule::load(device, SCALE)?.kernel("scale")
 }
 
-/// Twice each number, from a buffer of one stream to one of another, on a third; then all of it again, back.
+/// Doubles each number, from a buffer of one stream to one of another, on a third stream. Then halves them in the other
+/// direction.
 fn twice(device: &CudaDevice, pool: &DevicePool) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
     let scale = scale(device)?;
     let stream = || CudaStream::new(device);
@@ -54,14 +55,14 @@ fn twice(device: &CudaDevice, pool: &DevicePool) -> Result<Vec<f32>, Box<dyn std
     let launch = launch.arg_mut(&mut output).arg(&input).arg(2.0f32).arg(n);
     // SAFETY: the arguments are the kernel's parameters, and both buffers have so many elements.
     unsafe { launch.launch() }?;
-    // What the input's stream does next comes after the kernel has read it.
+    // Later work on the input's stream comes after the kernel has read the input.
     input.fill_zero()?;
     let launch = scale.launch(&first).grid(blocks).block(128);
     let launch = launch.arg_mut(&mut input).arg(&output).arg(0.5f32).arg(n);
     // SAFETY: as above.
     unsafe { launch.launch() }?;
     drop(output);
-    // Whoever has the block now comes after the kernel that reads it.
+    // The next owner of the block comes after the kernel that reads it.
     let next = pool.alloc_zeroed::<f32>(LEN, &second)?;
     drop(next);
     Ok(input.to_vec()?)
@@ -157,7 +158,7 @@ fn what_cannot_be_loaded_says_why() {
     );
 }
 
-/// What the emulated driver does not run is what a card has no code for.
+/// A kernel that the emulated driver does not support corresponds to code that is not for the device.
 #[test]
 fn foreign_code_needs_a_device_it_is_for() {
     let options = std::iter::once("devices:2".to_owned());
@@ -198,7 +199,7 @@ fn foreign_code_needs_a_device_it_is_for() {
     });
 }
 
-/// Each call of the driver fails once: it is told or made good, and the pool is whole and goes on.
+/// Each call of the driver fails once. The failure is reported or handled, and the pool is intact and works.
 #[test]
 fn each_call_of_a_launch_fails_in_turn() {
     let options = std::iter::once("strict:on".to_owned());
@@ -210,8 +211,8 @@ fn each_call_of_a_launch_fails_in_turn() {
     });
 }
 
-/// A kernel that writes to an unmapped address breaks the context. Every later call returns an error, buffers are freed without an endless
-/// wait, and nothing panics.
+/// A kernel that writes to an unmapped address breaks the context. Every later call returns an error, buffers are freed
+/// without an endless wait, and nothing panics.
 #[test]
 fn an_illegal_address_is_told_and_nothing_hangs() {
     let options = ["streams:threads", "streams:in-place"].map(str::to_owned);

@@ -1,4 +1,4 @@
-//! Tensors on a device: what is shared, what is refused, what is allocated, and in which order work is done.
+//! Tensors on a device: sharing, refusals, allocations, and the order of work.
 
 use crate::agree::Random;
 use crate::{device, each_call_fails, emulator, in_any_order, in_children};
@@ -55,7 +55,7 @@ fn views_share_and_copies_do_not() {
         (host.shape(), host.to_vec::<f32>().expect("a copy")[1]),
         (&[4, 3][..], 4.0)
     );
-    // From the host and back, where the elements do not follow one another.
+    // These copies to and from the host have elements that are not contiguous.
     let again = host
         .transpose(0, 1)
         .and_then(|host| host.to(&queue))
@@ -114,7 +114,7 @@ fn what_cannot_be_is_refused_as_on_the_host() {
         DeviceTensor::zeros(&queue, [usize::MAX, 2], DType::U8), Tensor::zeros([usize::MAX, 2], DType::U8);
         DeviceTensor::zeros(&queue, [1; 9], DType::U8), Tensor::zeros([1; 9], DType::U8);
     }
-    // An output of another shape or type, one that is shared, one whose elements share memory.
+    // The outputs have another shape or type, are shared, or have elements that share memory.
     let mut out = DeviceTensor::zeros(&queue, [3, 2], DType::F32).expect("memory");
     let mut host_out = Tensor::zeros([3, 2], DType::F32).expect("memory");
     alike! {
@@ -132,7 +132,7 @@ fn what_cannot_be_is_refused_as_on_the_host() {
     let row = |tensor: &DeviceTensor| tensor.slice(0, ..1).and_then(|row| row.broadcast_to([4, 3]));
     let mut wide = row(&a).expect("a view");
     assert!(matches!(wide.fill(1.0), Err(TensorError::Overlapping { .. })));
-    // An integer by 0, among others, in all three ways: nothing was written.
+    // Integers are divided by 0, among others, in all three ways. Nothing is written.
     let zeros = DeviceTensor::from_slice(&queue, &[1, 0, 2], [3]).expect("memory");
     let mut out = DeviceTensor::full(&queue, [3], 9i32).expect("memory");
     assert!(matches!(
@@ -148,7 +148,7 @@ fn what_cannot_be_is_refused_as_on_the_host() {
     ));
     assert!(out.div_assign(&zeros).is_err() && zeros.rdiv(1).is_err() && out.div_assign(0).is_err());
     assert_eq!(out.to_vec::<i32>().expect("a copy"), [9; 3]);
-    // Types that there are no kernels for.
+    // There are no kernels for these types.
     for dtype in [DType::Bool, DType::Complex64, DType::Complex128] {
         let mut tensor = DeviceTensor::zeros(&queue, [2, 2], dtype).expect("memory");
         let same = tensor.clone();
@@ -165,7 +165,7 @@ fn what_cannot_be_is_refused_as_on_the_host() {
             refused(tensor.cast(DType::F32).expect_err("no kernel"));
         }
     }
-    // A number is a device's by another name.
+    // A device's number is not a queue.
     assert!(a.to(Device::Cuda(0)).is_err());
 }
 
@@ -200,12 +200,12 @@ fn in_place_and_into_outputs_nothing_is_allocated() {
     assert_eq!(after.requested.current, before.requested.current);
 }
 
-/// More elements than a sum has parts for, of which each takes more then.
+/// There are more elements than a sum has parts, so each part sums several.
 #[test]
 fn a_sum_has_no_more_parts_than_there_is_room_for() {
     let Some(queue) = queue() else { return };
     const LEN: usize = 5_000_001;
-    // What comes next to the parts in the pool's memory.
+    // These tensors surround the parts in the pool's memory.
     let full = |_| DeviceTensor::full(&queue, [64], 9i64).expect("memory");
     let around: Vec<_> = (0..16).map(full).collect();
     let one = DeviceTensor::ones(&queue, [1], DType::I8).expect("memory");
@@ -216,13 +216,13 @@ fn a_sum_has_no_more_parts_than_there_is_room_for() {
     }
 }
 
-/// A chain of operations over two streams and a part of one tensor; its result.
+/// Runs a chain of operations over two streams and a part of a tensor. Returns the result.
 fn chain(pool: &DevicePool, streams: [&CudaStream; 2]) -> Result<Vec<f32>, Box<dyn Error>> {
     let [first, second] = [pool.on(streams[0])?, pool.on(streams[1])?];
     let host = Tensor::arange(0, 6000, 1)?.cast(DType::F32)?.reshape([60, 100])?;
     let a = host.to(&first)?.into_tensor();
     let mut b = DeviceTensor::full(&second, [60, 100], 2.0f32)?;
-    // Of both streams, each way; and what a stream does next with an operand of the other's.
+    // Operands belong to both streams, in both directions, and their streams use them afterwards.
     b.add_assign(&a)?;
     let mut c = a.mul(&b)?;
     drop(a);
@@ -258,7 +258,7 @@ impl FirstRow for DeviceTensor {
     }
 }
 
-/// The same on the host.
+/// Runs the same chain on the host.
 fn expected() -> Vec<f32> {
     let on_host = || -> Result<Vec<f32>, TensorError> {
         let a = Tensor::arange(0, 6000, 1)?.cast(DType::F32)?.reshape([60, 100])?;
@@ -323,7 +323,7 @@ fn each_call_of_a_chain_fails_in_turn() {
     });
 }
 
-/// Also where the kernels are loaded and looked for.
+/// Failures include those of loading and finding the kernels.
 #[test]
 fn each_call_of_the_first_launch_fails_in_turn() {
     let options = (1..40).map(|nth| format!("fail:@{nth}"));
@@ -341,7 +341,7 @@ fn each_call_of_the_first_launch_fails_in_turn() {
                 Ok(found) => assert_eq!(found, [15, 15]),
                 Err(error) => match made() {
                     Ok(found) => assert_eq!(found, [15, 15]),
-                    // A driver that could not be initialised stays so.
+                    // A driver whose initialisation failed stays unusable.
                     Err(_) => assert!(error.to_string().contains("cuInit"), "{error}"),
                 },
             }
@@ -349,7 +349,7 @@ fn each_call_of_the_first_launch_fails_in_turn() {
     );
 }
 
-/// A tensor that one stream still works on, and another stream that knows nothing of it.
+/// Makes a tensor that one stream still uses, and another stream without a wait for it.
 fn planted(use_elsewhere: impl FnOnce(&CudaDevice, &mut DeviceTensor, &CudaStream)) {
     let (device, pool, stream) = device().expect("a device");
     let queue = pool.on(&stream).expect("memory");
@@ -365,7 +365,7 @@ fn planted(use_elsewhere: impl FnOnce(&CudaDevice, &mut DeviceTensor, &CudaStrea
     );
 }
 
-/// What is planted is found: our own kernels say what they touch.
+/// The emulator finds a planted error, because this crate's kernels declare the memory that they access.
 #[test]
 fn a_missing_wait_for_a_tensor_is_found() {
     let options = std::iter::once("streams:seeded,seed:1,strict:on".to_owned());
@@ -377,7 +377,7 @@ fn a_missing_wait_for_a_tensor_is_found() {
     });
 }
 
-/// So is a launch that is given an address as a number, of which nobody knows whose it is.
+/// The emulator also finds a launch with an address as a number, whose owner is unknown.
 #[test]
 fn a_missing_wait_of_a_launch_is_found() {
     let options = std::iter::once("streams:seeded,seed:1,strict:on".to_owned());

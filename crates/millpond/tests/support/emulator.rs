@@ -1,23 +1,23 @@
-//! A CUDA driver for tests: the emulated one, or the machine's own where that is asked for.
+//! A CUDA driver for tests: the emulated one, or the machine's own if requested.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// Whether tests may use the machine's own driver.
+/// Returns true if tests may use the machine's own driver.
 pub(crate) fn is_real() -> bool {
     std::env::var_os("MILLPOND_TEST_CUDA").is_some_and(|said| said == "real")
 }
 
-/// Whether tests are to run as they are with the driver that `MILLPOND_CUDA_EMU` describes, and those that bring a description of
-/// their own are not: `cargo xtask cuda-seeds` runs them so many times.
+/// Returns true if tests must run with the driver that `MILLPOND_CUDA_EMU` describes, and tests with a description of
+/// their own must not run. `cargo xtask cuda-seeds` runs them so, once for each seed.
 pub(crate) fn is_given() -> bool {
     std::env::var_os("MILLPOND_TEST_CUDA").is_some_and(|said| said == "given")
 }
 
-/// Loads the emulated driver into this process, before anybody has looked for one. Its library is built beside the tests; where
-/// it is not, this says so and answers false.
+/// Loads the emulated driver into this process, before anyone has looked for a driver. Its library is built in the
+/// folder of the tests. If it is missing, this prints the reason and returns false.
 pub(crate) fn load() -> bool {
     static LOADED: OnceLock<bool> = OnceLock::new();
     is_real()
@@ -30,7 +30,7 @@ pub(crate) fn load() -> bool {
         })
 }
 
-/// The emulated driver's library, beside the tests.
+/// Returns the path of the emulated driver's library.
 pub(crate) fn library() -> Result<PathBuf, String> {
     let here = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut folders = here.ancestors().skip(1).take(2);
@@ -44,8 +44,8 @@ pub(crate) fn library() -> Result<PathBuf, String> {
     })
 }
 
-/// Creates a folder with a copy of the emulated driver that looks like a real one. It has none of the emulator's own functions except those
-/// that stand for the code of kernels.
+/// Creates a folder with a copy of the emulated driver that looks like a real one. It has none of the emulator's own
+/// functions except those that stand for the code of kernels.
 pub(crate) fn bare() -> PathBuf {
     const OWN: &[u8] = b"millpond_emu_";
     let mut library = std::fs::read(library().expect("it is built")).expect("it can be read");
@@ -66,13 +66,13 @@ pub(crate) fn bare() -> PathBuf {
 
 fn open(path: &std::path::Path) -> Result<(), String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: a library of this workspace, which does nothing when it is loaded. It names itself libcuda.so, so whoever looks
-    // for that finds it.
+    // SAFETY: a library of this workspace, which does nothing when it is loaded. It names itself libcuda.so, so whoever
+    // looks for that finds it.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if !library.is_null() {
         return Ok(());
     }
-    // SAFETY: it answers a text or null, which lives until the next call on this thread.
+    // SAFETY: it returns a text or null, which lives until the next call on this thread.
     let why = unsafe { libc::dlerror() };
     if why.is_null() {
         return Err(format!("{} cannot be loaded", path.display()));
@@ -82,26 +82,26 @@ fn open(path: &std::path::Path) -> Result<(), String> {
     Err(why.to_string_lossy().into_owned())
 }
 
-/// A test's own process, with a driver that is as `options` say; the variable names the test.
+/// The variable that names the test in a test's own process, whose driver is as `options` say.
 const CHILD: &str = "MILLPOND_TEST_OF_CUDA";
 
-/// Whether this process is such a child, of this test.
+/// Returns true if this process is such a child, for this test.
 pub(crate) fn is_child(test: &str) -> bool {
     std::env::var(CHILD).is_ok_and(|child| child == test)
 }
 
-/// Runs a test of this program once more, in a process with these options; answers whether it passed and what it printed.
+/// Runs a test of this program again, in a process with these options. Returns whether it passed, and its output.
 pub(crate) fn child(test: &str, options: &str) -> (bool, String) {
     child_with(test, &[("MILLPOND_CUDA_EMU", options)])
 }
 
-/// The same with these variables.
+/// Like [`child`], with these variables.
 pub(crate) fn child_with(test: &str, variables: &[(&str, &str)]) -> (bool, String) {
     let here = std::env::current_exe().expect("a program");
     let output = std::process::Command::new(here)
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env(CHILD, test)
-        // Calls are counted: none is made in the background, unless a test says so.
+        // Calls are counted, so none may be made in the background, unless a test requests it.
         .env("MILLPOND_CONF", "trim-every:off")
         .envs(variables.iter().copied())
         .output()
@@ -129,7 +129,7 @@ pub(crate) fn is_about(found: u64, expected: u64) -> bool {
     found.abs_diff(expected) <= if is_real() { TABLES } else { 0 }
 }
 
-/// Runs the body in a process of its own for each set of options, which it takes; every one has to pass.
+/// Runs the body in a process of its own for each set of options. Every run must pass.
 pub(crate) fn in_children(test: &str, options: impl Iterator<Item = String>, body: impl FnOnce()) {
     if is_real() || is_given() || !load() {
         eprintln!("skipped: on an emulated driver of its own only");
@@ -138,14 +138,15 @@ pub(crate) fn in_children(test: &str, options: impl Iterator<Item = String>, bod
     alone(test, options, body);
 }
 
-/// The same for tests that any order of work has to pass: the orders of `seeds` seeds, or the order of the machine's own driver.
+/// Like [`in_children`], for tests that must pass with any order of work: the orders of `seeds` seeds, or the order of
+/// the machine's own driver.
 pub(crate) fn in_any_order(test: &str, seeds: u32, body: impl FnOnce()) {
     let options = (0..seeds).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
     alone(test, options, body);
 }
 
-/// The same where any driver will do, but nobody else may be at work on it: the machine's own is used once, and one that is given
-/// is.
+/// Like [`in_children`], for tests that pass with any driver that nobody else uses. The machine's own driver, or a
+/// given one, is used once.
 pub(crate) fn alone(test: &str, options: impl IntoIterator<Item = String>, body: impl FnOnce()) {
     if !load() {
         return;
@@ -177,8 +178,9 @@ fn symbol(name: &CStr) -> *mut c_void {
     found
 }
 
-/// Returns the handle with which functions of the driver are looked up. The emulated driver is loaded with `RTLD_GLOBAL`. The library
-/// under test loads the machine's own driver with `RTLD_LOCAL`, so the tests need their own handle to the same library.
+/// Returns the handle with which functions of the driver are looked up. The emulated driver is loaded with
+/// `RTLD_GLOBAL`. The library under test loads the machine's own driver with `RTLD_LOCAL`, so the tests need their own
+/// handle to the same library.
 fn driver() -> *mut c_void {
     static OWN: OnceLock<usize> = OnceLock::new();
     if !is_real() {
@@ -198,7 +200,7 @@ fn driver() -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(*own)
 }
 
-/// Makes a later call of the driver fail: the n-th from now on, counted from 1. With none, no more.
+/// Makes the n-th call of the driver from now on fail, counted from 1. With `None`, no call fails any more.
 pub(crate) fn fail(nth: Option<u64>) {
     type Fail = unsafe extern "C" fn(*const c_char) -> c_int;
     // SAFETY: the emulator's function of this name has this signature.
@@ -209,8 +211,9 @@ pub(crate) fn fail(nth: Option<u64>) {
     assert_eq!(unsafe { function(what) }, 0);
 }
 
-/// Returns how often a function of the driver was called, or the sum of all functions if there is no name. The machine's own driver does
-/// not count calls. There this returns the calls of the library under test since the first call of this function.
+/// Returns how often a function of the driver was called, or the sum of all functions if there is no name. The
+/// machine's own driver does not count calls. There this returns the calls of the library under test since the first
+/// call of this function.
 pub(crate) fn calls(name: Option<&CStr>) -> u64 {
     #[cfg(feature = "cuda")]
     if is_real() {
@@ -251,16 +254,16 @@ pub(crate) fn findings() -> (u64, String) {
     (count, String::from_utf8_lossy(&text[..end]).into_owned())
 }
 
-/// Sets bytes on the device by a call of the driver, past every library of ours.
+/// Sets bytes on the device by a direct call of the driver, which the library under test does not see.
 pub(crate) fn set_bytes(address: u64, value: u8, bytes: usize, stream: *mut c_void) {
     type Set = unsafe extern "C" fn(u64, u8, usize, *mut c_void) -> u32;
     // SAFETY: the driver's function of this name has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, Set>(symbol(c"cuMemsetD8Async")) };
-    // SAFETY: the emulator looks at addresses itself.
+    // SAFETY: the emulator checks addresses itself.
     assert_eq!(unsafe { function(address, value, bytes, stream) }, 0);
 }
 
-/// Takes memory of the device by a call of the driver, past every library of ours.
+/// Allocates memory of the device by a direct call of the driver, which the library under test does not see.
 pub(crate) fn allocate(bytes: usize) -> u64 {
     type Allocate = unsafe extern "C" fn(*mut u64, usize) -> u32;
     let symbol = symbol(c"cuMemAlloc_v2");
@@ -273,22 +276,23 @@ pub(crate) fn allocate(bytes: usize) -> u64 {
     address
 }
 
-/// Gives it back.
+/// Frees memory that `allocate` returned.
 pub(crate) fn free(address: u64) {
     type Free = unsafe extern "C" fn(u64) -> u32;
     // SAFETY: the driver's function of this name has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, Free>(symbol(c"cuMemFree_v2")) };
     let _context = Primary::enter();
-    // SAFETY: the driver looks at addresses itself.
+    // SAFETY: the driver checks addresses itself.
     assert_eq!(unsafe { function(address) }, 0);
 }
 
-/// Begins to capture a stream by a call of the driver, past every library of ours; in which nothing is forbidden that can be had.
+/// Begins to capture a stream by a direct call of the driver. The capture forbids no calls of other threads.
 pub(crate) fn begin_capture(stream: *mut c_void) {
     begin_capture_in(2, stream);
 }
 
-/// The same in a mode: 0 forbids all threads what may wait by itself, 1 the one that captures, 2 none.
+/// Begins to capture a stream in a mode. Mode 0 forbids calls that may wait on all threads, 1 on the capturing thread,
+/// and 2 on none.
 pub(crate) fn begin_capture_in(mode: u32, stream: *mut c_void) {
     type Begin = unsafe extern "C" fn(*mut c_void, u32) -> u32;
     let symbol = symbol(c"cuStreamBeginCapture_v2");
@@ -299,7 +303,7 @@ pub(crate) fn begin_capture_in(mode: u32, stream: *mut c_void) {
     assert_eq!(unsafe { function(stream, mode) }, 0);
 }
 
-/// Ends that capture, whatever has become of it; answers whether that is a graph.
+/// Ends the capture. Returns true if it has produced a graph, and false if it was invalidated.
 pub(crate) fn end_capture(stream: *mut c_void) -> bool {
     type End = unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> u32;
     // SAFETY: the driver's function of this name has this signature.
@@ -310,7 +314,7 @@ pub(crate) fn end_capture(stream: *mut c_void) -> bool {
     unsafe { function(stream, &raw mut graph) == 0 }
 }
 
-/// The primary context of the first device is this thread's until it is dropped.
+/// Makes the primary context of the first device current on this thread until it is dropped.
 struct Primary;
 
 impl Primary {
@@ -348,7 +352,7 @@ impl Drop for Primary {
     }
 }
 
-/// Has a library of kernels register them with the emulated driver; answers how many.
+/// Makes a library of kernels register them with the emulated driver. Returns their number.
 pub(crate) fn register_kernels(library: &std::path::Path) -> c_int {
     type Register = unsafe extern "C" fn(*mut c_void) -> c_int;
     assert!(open(library).is_ok(), "{} cannot be loaded", library.display());
@@ -359,7 +363,7 @@ pub(crate) fn register_kernels(library: &std::path::Path) -> c_int {
     unsafe { function(symbol(c"millpond_emu_register")) }
 }
 
-/// This thread works for so many modelled nanoseconds; answers its modelled time afterwards.
+/// Advances this thread's modelled time by `nanoseconds`. Returns the modelled time afterwards.
 pub(crate) fn host_work(nanoseconds: u64) -> u64 {
     type Work = extern "C" fn(u64) -> u64;
     // SAFETY: the emulator's function of this name has this signature.
@@ -367,7 +371,7 @@ pub(crate) fn host_work(nanoseconds: u64) -> u64 {
     function(nanoseconds)
 }
 
-/// Bytes of managed memory that are on a device, or on the host (-1), in whole pages of 64 KiB.
+/// Returns the bytes of managed memory that are on a device, or on the host (-1), in whole pages of 64 KiB.
 pub(crate) fn resident(address: u64, bytes: usize, place: i32) -> u64 {
     type Resident = extern "C" fn(u64, usize, i32) -> u64;
     // SAFETY: the emulator's function of this name has this signature.
@@ -375,10 +379,10 @@ pub(crate) fn resident(address: u64, bytes: usize, place: i32) -> u64 {
     function(address, bytes, place)
 }
 
-/// A kernel of a test's: its data, the places of its parameters, grid and block. It answers a CUDA error or 0.
+/// A test's kernel: its data, the addresses of its parameters, grid and block. Returns a CUDA error or 0.
 pub(crate) type Body = extern "C" fn(usize, *const *const u8, *const u32) -> c_int;
 
-/// Registers a kernel without parameters, which takes so many modelled nanoseconds and does nothing else.
+/// Registers a kernel without parameters that only takes `nanoseconds` of modelled time.
 pub(crate) fn register(name: &CStr, nanoseconds: u64) {
     extern "C" fn nothing(_: usize, _: *const *const u8, _: *const u32) -> c_int {
         0
@@ -386,8 +390,8 @@ pub(crate) fn register(name: &CStr, nanoseconds: u64) {
     register_body(name, &[], nanoseconds, nothing);
 }
 
-/// Registers a function as the kernel of this name, with these sizes of its parameters in bytes. A real driver has no such function,
-/// because the device runs the code of the kernel. Nothing is done there.
+/// Registers a function as the kernel of this name, with these sizes of its parameters in bytes. A real driver has no
+/// such function, because the device runs the code of the kernel. Nothing is done there.
 pub(crate) fn register_body(name: &CStr, sizes: &[usize], nanoseconds: u64, body: Body) {
     type Register =
         unsafe extern "C" fn(*const c_char, *const usize, usize, u64, Option<Body>, usize) -> c_int;
@@ -410,7 +414,7 @@ pub(crate) fn register_body(name: &CStr, sizes: &[usize], nanoseconds: u64, body
     assert_eq!(code, 0);
 }
 
-/// Reads memory that CUDA knows, from inside a kernel; answers a CUDA error or 0.
+/// Reads memory that CUDA knows, from inside a kernel. Returns a CUDA error or 0.
 pub(crate) fn read(from: u64, to: &mut [u8]) -> c_int {
     type Read = unsafe extern "C" fn(*mut u8, u64, usize) -> c_int;
     // SAFETY: the emulator's function of this name has this signature.
@@ -419,7 +423,7 @@ pub(crate) fn read(from: u64, to: &mut [u8]) -> c_int {
     unsafe { read(to.as_mut_ptr(), from, to.len()) }
 }
 
-/// Writes memory that CUDA knows, from inside a kernel; answers a CUDA error or 0.
+/// Writes memory that CUDA knows, from inside a kernel. Returns a CUDA error or 0.
 pub(crate) fn write(to: u64, from: &[u8]) -> c_int {
     type Write = unsafe extern "C" fn(u64, *const u8, usize) -> c_int;
     // SAFETY: the emulator's function of this name has this signature.
@@ -450,8 +454,8 @@ pub(crate) fn destroy_stream(stream: *mut c_void) {
     assert_eq!(unsafe { function(stream) }, 0);
 }
 
-/// Returns two fields of the `CUmemAllocationProp` of physical memory: the types of handles for which it was created, and whether it is for
-/// RDMA.
+/// Returns two fields of the `CUmemAllocationProp` of physical memory: the types of handles for which it was created,
+/// and whether it is for RDMA.
 fn properties(address: u64) -> (i32, u8) {
     type Retain = unsafe extern "C" fn(*mut u64, u64) -> u32;
     type Properties = unsafe extern "C" fn(*mut [u32; 8], u64) -> u32;
