@@ -1,4 +1,4 @@
-//! Collections in a pool, by the interfaces of both versions of `allocator-api2`.
+//! Collections in a pool, through the interfaces of both versions of `allocator-api2`.
 
 #![cfg(target_os = "linux")]
 
@@ -14,7 +14,7 @@ fn pool() -> Pool {
     Pool::host().expect("a pool")
 }
 
-/// Everything came back, and was counted as it was handed out.
+/// Checks that all memory was returned and that the counts agree.
 fn assert_empty(pool: &Pool) {
     let stats = pool.stats();
     assert_eq!(
@@ -104,7 +104,7 @@ fn no_bytes_take_no_block_and_may_grow() {
     assert_empty(&pool);
 }
 
-/// A block of a size and alignment, all ones.
+/// Returns a block of a size and alignment, filled with ones.
 fn ones(pool: &Pool, layout: Layout) -> NonNull<u8> {
     let block = Allocator::allocate(pool, layout).expect("room").cast::<u8>();
     assert_eq!(block.addr().get() % layout.align(), 0);
@@ -178,7 +178,7 @@ fn what_a_pool_refuses_is_an_error() {
     assert!(bytes.try_reserve(8 << 20).is_err());
     assert!(bytes.try_reserve(1 << 20).is_ok());
     bytes.push(7);
-    // What was there before stays when growth is refused.
+    // The contents are unchanged when growth is refused.
     assert!(bytes.try_reserve(8 << 20).is_err());
     assert_eq!(bytes[0], 7);
     drop(bytes);

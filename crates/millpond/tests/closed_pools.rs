@@ -1,5 +1,5 @@
-//! What is left of a pool that is closed and has all its blocks back: its shared part, which late handles find, and nothing
-//! that grows with what it did. One test: it counts the whole program's bytes.
+//! Tests the memory that is left of a closed pool after its last block is freed: its shared part, which late handles
+//! use, and nothing that grows with its use. There is one test because it counts the whole program's bytes.
 
 #![cfg(target_os = "linux")]
 
@@ -7,7 +7,7 @@ use millpond::{Ledger, Pool, PoolBuilder, Tracking};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The system's allocator, and the bytes that it has handed out.
+/// The system's allocator, which counts the allocated bytes.
 struct Counted;
 
 static LIVE: AtomicI64 = AtomicI64::new(0);
@@ -30,20 +30,20 @@ unsafe impl GlobalAlloc for Counted {
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
 
-/// Pools that are made and closed before it is counted, and those that count.
+/// The pools that are made and closed before the measurement, followed by those that are measured.
 const FIRST: usize = 8;
 const POOLS: usize = 200;
-/// The most bytes that may be left of one: its locks, its figures, and the places of its shelves.
+/// The maximum bytes that may be left of one pool: its locks, its statistics, and the places of its shelves.
 const MOST: i64 = 12 << 10;
-/// The locks and the empty tables of an account that is a pool's for life.
+/// The locks and the empty tables of a ledger that lasts for the pool's life.
 const ACCOUNT: i64 = 12 << 10;
 
-/// Does something on a thread, and waits until that has ended with all it had.
+/// Runs `work` on a thread, and waits until the thread has ended and freed its resources.
 fn on_another_thread(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"));
 }
 
-/// Uses a pool on two threads, and closes it with a block in a third one's hands.
+/// Uses a pool on two threads, and closes it while a third thread holds a block.
 fn use_up(pool: Pool) {
     let kept = pool.alloc_zeroed::<u8>(3000).expect("room");
     for bytes in [64, 5000, 300_000] {
@@ -61,7 +61,7 @@ fn use_up(pool: Pool) {
     assert_eq!(stats.allocations, stats.frees, "its figures are still there");
 }
 
-/// Bytes that are left of each of many such pools.
+/// Returns the bytes that are left of each of many such pools.
 fn left(make: impl Fn() -> PoolBuilder, first: impl Fn(&Pool)) -> i64 {
     let mut before = 0;
     for round in 0..FIRST + POOLS {

@@ -1,4 +1,4 @@
-//! Sources and pools of CUDA devices, on the emulated driver; on the machine's own with `MILLPOND_TEST_CUDA=real`.
+//! Sources and pools of CUDA devices on the emulated driver, or on the machine's own with `MILLPOND_TEST_CUDA=real`.
 
 #![cfg(target_os = "linux")]
 
@@ -11,12 +11,12 @@ use millpond::engine::{CallKind, Counted, Limit, Limited, Source};
 use support::emulator::{self, in_children};
 use support::suite::{account, faults, programs};
 
-/// A device; none, with a message, where there is no driver to be had.
+/// Returns a device, or prints a message and returns `None` if there is no driver.
 fn device() -> Option<CudaDevice> {
     emulator::load().then(|| CudaDevice::get(0).expect("a device"))
 }
 
-/// Whether the driver has this way to memory; says so where it has not.
+/// Returns true if the driver supports this kind of memory, and otherwise prints a message.
 fn has(device: &CudaDevice, memory: CudaMemory) -> bool {
     let has = match memory {
         CudaMemory::Virtual => device.has_virtual_memory(),
@@ -29,7 +29,7 @@ fn has(device: &CudaDevice, memory: CudaMemory) -> bool {
     has
 }
 
-/// A source that holds no more than so many bytes.
+/// Returns a source with a limited capacity.
 fn source(capacity: Option<u64>, memory: CudaMemory) -> Option<Limited<CudaSource>> {
     let device = device().filter(|device| has(device, memory))?;
     let source = CudaSource::new(&device, memory).expect("a source");
@@ -64,7 +64,7 @@ macro_rules! source_behaviour {
     };
 }
 
-// The suite of every source: see tests/sources.rs.
+// The suite of every source is in tests/sources.rs.
 source_behaviour! {
     of_pages CudaMemory::Virtual;
     of_the_drivers_pool CudaMemory::Pooled;
@@ -105,8 +105,8 @@ fn what_a_source_holds_goes_back_with_it() {
         assert!(held >= 3 * page, "{memory:?}");
         let within = device.memory().expect("figures").free;
         drop(source);
-        // Other tests of this process may take and give meanwhile on the same device, so it is held against a wide margin
-        // only on the machine's own.
+        // Other tests of this process may allocate and free on the same device, so only the machine's own is compared,
+        // with a wide margin.
         if emulator::is_real() {
             assert!(device.memory().expect("figures").free >= within, "{memory:?}");
         }
@@ -157,7 +157,8 @@ fn elements_go_there_and_come_back() {
     }
 }
 
-/// What DotCompute's loop shows: a driver's allocation for each turn without a pool, and one in all with it.
+/// The loop of DotCompute's documentation needs one driver allocation per turn without a pool, and a single one with
+/// it.
 #[test]
 fn a_loop_of_buffers_asks_the_driver_once() {
     let Some((device, pool)) = pool_of(CudaMemory::Best) else {
@@ -258,7 +259,7 @@ fn calls_are_counted_while_somebody_watches() {
     if !emulator::load() {
         return;
     }
-    // Asked for by no other test of this program.
+    // No other test of this program calls this function.
     let calls = || {
         let calls = cuda::driver_calls().expect("a driver");
         let of = calls.into_iter().find(|of| of.function == "cuDriverGetVersion");
@@ -304,8 +305,8 @@ fn a_source_has_numbers_for_streams_of_its_device() {
     ));
 }
 
-/// A stream that two pools know has ended for both once nobody else has it: a program that makes one for each request has no more
-/// of them than are at work, and waits for none.
+/// A stream that two pools know ends for both when nobody else holds it. A program with a stream for each request has
+/// no more streams than are in use, and waits for none.
 #[test]
 fn streams_of_requests_come_and_go() {
     let options = (0..2).map(|seed| format!("strict:on,streams:seeded,seed:{seed}"));
@@ -321,7 +322,7 @@ fn streams_of_requests_come_and_go() {
             for pool in &pools {
                 let mut block = pool.alloc::<u32>(1000, &stream).expect("memory");
                 emulator::set_bytes(block.address(), turn as u8, 4000, stream.as_raw());
-                // Some outlive their stream's other handles.
+                // Some blocks outlive their stream's other handles.
                 if turn % 7 == 0 {
                     shared.push((block, stream.clone()));
                 } else if let Some((_, before)) = shared.last() {

@@ -1,4 +1,4 @@
-//! CUDA C of a program's own: compiled by NVRTC, loaded and launched on the emulated driver.
+//! CUDA C of a program's own, which is compiled by NVRTC, loaded and launched on the emulated driver.
 
 #![cfg(target_os = "linux")]
 
@@ -24,7 +24,7 @@ extern "C" __global__ void grow(float *out, const float *in, unsigned long long 
 }
 "#;
 
-/// What the emulated driver runs for it.
+/// The function that the emulated driver runs for the kernel.
 extern "C" fn grow(_: usize, places: *const *const u8, _: *const u32) -> c_int {
     let number = |index: usize| {
         let place = places.wrapping_add(index);
@@ -46,7 +46,7 @@ extern "C" fn grow(_: usize, places: *const *const u8, _: *const u32) -> c_int {
     emulator::write(out, &bytes)
 }
 
-/// Runs the body in a process with NVRTC, and such a driver.
+/// Runs the body in a process with NVRTC and a driver with these options.
 fn with_nvrtc(test: &str, options: &str, body: impl FnOnce()) {
     if emulator::is_child(test) {
         assert!(emulator::load());
@@ -204,7 +204,7 @@ fn without_nvrtc_one_sentence_says_what_to_install() {
         eprintln!("skipped: on the emulated driver only");
         return;
     }
-    // No file, and a library that has nothing of it.
+    // The first path has no file, and the second is a library without NVRTC's functions.
     let other = emulator::library().expect("it is loaded");
     for (path, says) in [
         ("/nowhere/libnvrtc.so", "MILLPOND_NVRTC is set, and "),
@@ -218,7 +218,7 @@ fn without_nvrtc_one_sentence_says_what_to_install() {
     }
 }
 
-/// The example, as a newcomer without a GPU runs it.
+/// Runs the example as a new user without a GPU would.
 #[test]
 fn the_example_proves_what_it_shows() {
     if emulator::is_real() || !emulator::load() {
@@ -241,7 +241,7 @@ fn the_example_proves_what_it_shows() {
         "--example",
         "cuda_kernel",
     ]);
-    // What the test was built with, so that nothing is built twice.
+    // The features are those of this test, so that nothing is built twice.
     cargo.arg(if cfg!(feature = "serde") {
         "--all-features"
     } else {

@@ -1,4 +1,5 @@
-//! What a pool of a device has in common with one of the host: budgets, tenants, watchers, an account, and a post-mortem.
+//! Features of a device's pool that it shares with a host's pool: budgets, tenants, observers, a ledger, and
+//! post-mortems.
 
 #![cfg(target_os = "linux")]
 
@@ -33,7 +34,7 @@ use support::emulator;
 
 const MIB: u64 = 1 << 20;
 
-/// A device and a stream of it; none, with a message, where there is no driver to be had.
+/// Returns a device and a stream of it, or prints a message and returns `None` if there is no driver.
 fn device() -> Option<(CudaDevice, CudaStream)> {
     emulator::load().then(|| {
         let device = CudaDevice::get(0).expect("a device");
@@ -42,8 +43,8 @@ fn device() -> Option<(CudaDevice, CudaStream)> {
     })
 }
 
-/// Whether this is the process that a test has to itself, as what pools do for each other on a device would get in its way.
-/// Elsewhere it is begun, and must pass.
+/// Returns true in a process of the test's own, where other pools of the device cannot interfere. Otherwise this starts
+/// that process, which must pass.
 fn is_alone(test: &str) -> bool {
     if !emulator::is_child(test) {
         let (passed, text) = emulator::child_with(test, &[]);
@@ -74,7 +75,7 @@ fn what_it_reserves_and_hands_out_is_charged() {
         .budget(&blocks)
         .build(&device)
         .expect("a pool");
-    // Not of whole units: what is charged is the block.
+    // The size is not a multiple of the unit. The charge is the whole block.
     let held = pool.alloc::<u8>((8 << 20) - 77, &stream).expect("fits");
     let stats = pool.stats();
     assert!(stats.allocated.current > stats.requested.current);
@@ -116,7 +117,7 @@ fn a_budget_of_reserved_bytes_is_a_wall_that_says_who_holds_what() {
         let _scope = millpond::tag("weights");
         first.alloc::<f32>(5 << 20, &stream).expect("fits")
     };
-    // What the first keeps and does not use makes room.
+    // Memory that the first pool keeps without using it is freed.
     drop(first.alloc::<f32>(2 << 20, &stream).expect("fits"));
     let third = second
         .alloc::<f32>(3 << 20, &stream)
@@ -148,7 +149,7 @@ fn tenants_have_budgets_of_their_own_and_may_wait() {
     assert!(tenant.alloc::<u8>(3 << 20, &stream).is_err());
     assert!(pool.tenant(&Budget::root("reserved")).is_err());
 
-    // Another thread gives back in time: to the budget, and to the pool.
+    // Another thread frees in time, to the budget and to the pool.
     let patient = tenant.wait(Duration::from_secs(60));
     let giver = std::thread::spawn(move || drop(held));
     assert_eq!(
@@ -274,7 +275,7 @@ fn what_others_hold_of_the_device_is_named() {
     let Some((device, stream)) = device() else { return };
     let pool = builder().build(&device).expect("a pool");
     let before = pool.used_elsewhere();
-    // Past every pool of ours: as another library would.
+    // This allocation bypasses this crate's pools, as another library's would.
     let address = emulator::allocate(512 << 20);
     let elsewhere = pool.used_elsewhere();
     assert!(
@@ -482,7 +483,7 @@ fn settings_that_do_nothing_are_refused() {
     assert!(pool.name().contains("cuda:0"));
 }
 
-/// Of the environment a pool takes what is for it, and leaves what is for the host's alone.
+/// A pool uses the settings of the environment that apply to it, and ignores those for the host only.
 #[test]
 fn the_environment_is_for_all_pools() {
     const TEST: &str = "the_environment_is_for_all_pools";
@@ -503,7 +504,7 @@ fn the_environment_is_for_all_pools() {
     );
 }
 
-/// Who is told of a budget may ask the pool that is at it, and have it do something.
+/// An observer of a budget may call the pool that exceeds the limit.
 #[test]
 fn a_soft_limit_may_ask_the_pool() {
     let Some((device, stream)) = device() else { return };
@@ -529,7 +530,7 @@ fn a_soft_limit_may_ask_the_pool() {
     seen.lock().expect("whole").0 = None;
 }
 
-/// A request that waits has what another pool of the device keeps, once that is free.
+/// A waiting request gets memory that another pool of the device keeps, once it is free.
 #[test]
 fn a_request_that_waits_has_what_others_let_go() {
     let Some((device, stream)) = device() else { return };
@@ -548,8 +549,8 @@ fn a_request_that_waits_has_what_others_let_go() {
     assert_eq!(asker.join().expect("it ends").expect("there is room"), 40 << 20);
 }
 
-/// Where blocks of a program lie, from the first: one that often asks anew for what it has just given back. Told at once, the
-/// engine hears of every free before the next request.
+/// Returns the positions of a program's blocks relative to the first. The program often allocates a size that it has
+/// just freed. The engine learns of every free before the next request.
 fn places(
     device: &CudaDevice,
     stream: &CudaStream,
@@ -569,7 +570,7 @@ fn places(
     for _ in 0..3000 {
         let free = !live.is_empty() && dice(16) >= 16 - (live.len() as u64).min(9);
         if free {
-            // The last one, as a temporary goes, or any.
+            // The program frees the last block, like a temporary, or any block.
             let at = if dice(3) > 0 {
                 live.len() - 1
             } else {

@@ -1,4 +1,4 @@
-//! Data sets against what they promise: every row where it belongs, bounded memory, and errors for files that change.
+//! Tests the guarantees of data sets: every row in its place, bounded memory, and errors for files that change.
 
 #![cfg(target_os = "linux")]
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use support::process::status;
 
-/// A folder of its own, gone at the end.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -27,7 +27,7 @@ impl Folder {
         Self(path)
     }
 
-    /// A file of numbers from `from` on, after `skip` other bytes.
+    /// Writes a file of numbers from `from` on, after `skip` other bytes.
     fn file(&self, name: &str, skip: usize, from: u32, count: u32) -> PathBuf {
         let path = self.0.join(name);
         let mut bytes = vec![0xEE; skip];
@@ -91,7 +91,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Rows hold their own numbers, so what a pass shows says where it was read.
+    /// Rows hold their own numbers, so the contents of a pass show where they were read.
     #[test]
     fn a_pass_shows_the_rows_of_its_order(shape in shapes()) {
         let folder = Folder::new();
@@ -133,7 +133,7 @@ proptest! {
         if shape.order == Order::ascending() {
             prop_assert_eq!(&seen, &ranged);
         }
-        // Every row of the range once, or as many as the step leaves.
+        // The pass visits every row of the range once, or as many as the step leaves.
         seen.sort_unstable();
         seen.dedup();
         prop_assert_eq!(seen.len() as u64, passed.rows);
@@ -357,7 +357,7 @@ fn memory_is_bounded_and_nothing_is_allocated_for_a_chunk() {
         assert!(grown <= 20 * MIB, "{grown} bytes more for a budget of 16 MiB");
     }
     assert!(pool.stats().reserved.peak <= 20 * MIB);
-    // What a map has shown is the process's until it is forgotten.
+    // Mapped pages that were read belong to the process until they are released.
     // SAFETY: nobody else has the file.
     let map = unsafe { data.map() }.expect("a map");
     map.advise(Access::Sequential);
@@ -390,7 +390,7 @@ fn budgets_are_kept_or_refused() {
         matches!(error, DataError::Budget { needed, chunks: 2, .. } if needed == 4 << 20),
         "{error}"
     );
-    // It takes smaller chunks where nobody says how large.
+    // The pass uses smaller chunks if no size is given.
     let mut rows = 0;
     data.pass()
         .budget(16 << 10)
@@ -403,7 +403,7 @@ fn budgets_are_kept_or_refused() {
         .ahead(0)
         .for_each(|_| {})
         .expect("one is enough without reading ahead");
-    // A tenant's budget is charged with them.
+    // The buffers are charged to the tenant's budget.
     let pool = Pool::builder().trim_every(None).host().expect("a pool");
     let budget = Budget::builder("reading")
         .measure(Measure::Allocated)
@@ -418,7 +418,7 @@ fn budgets_are_kept_or_refused() {
         .for_each(|_| used = used.max(budget.used()))
         .expect("room");
     assert_eq!((used, budget.used()), (3 * 64 * 4096, 0));
-    // So is a batch in a buffer of the tenant's, and one of no pool is charged to nobody.
+    // A batch in a buffer of the tenant is charged too, and one without a pool is charged to no budget.
     let batch = data.batch_in(&tenant, 5, 3).expect("room");
     assert_eq!((batch[0], budget.used()), (5 * 1024, 3 * 4096));
     drop(batch);
@@ -432,7 +432,7 @@ fn budgets_are_kept_or_refused() {
         (batch.len(), batch[1023], budget.used()),
         (1024, (1 << 20) - 1, 0)
     );
-    // A chunk is a tensor of rows, the last and short one too.
+    // A chunk is a tensor of rows, including the short last one.
     let mut shapes = Vec::new();
     let pass = data.pass().rows(300).try_for_each(|chunk| {
         let last = chunk.view()?.select(1, 1023)?.get(&[0])?.to_u64();
@@ -447,7 +447,7 @@ fn budgets_are_kept_or_refused() {
     let refused = data.pass().tenant(&tenant).rows(200).for_each(|_| {});
     assert!(matches!(refused, Err(DataError::Memory(_))));
     assert_eq!(budget.used(), 0);
-    // What puts rows together is drawn with the buffers: a mebibyte for a piece, and 24 bytes for each row of a chunk.
+    // The memory of the sieve is allocated with the buffers: a MiB for a piece, and 24 bytes for each row of a chunk.
     let sieve = (1 << 20) + 64 * 24;
     let shuffled = |ahead| {
         let pass = data.pass().tenant(&tenant).rows(64).ahead(ahead);
@@ -456,7 +456,7 @@ fn budgets_are_kept_or_refused() {
     for (ahead, buffers) in [(0, 1), (1, 2), (2, 3)] {
         let (mut least, mut most) = (u64::MAX, 0);
         let pass = shuffled(ahead).for_each(|chunk| {
-            // A reader that has read the last of the 16 is gone, and what it put rows together in with it.
+            // A reader that has read the last of the 16 chunks has ended and freed its sieve.
             if chunk.number() > 8 {
                 return;
             }

@@ -1,5 +1,5 @@
-//! The process's default set: there without being made, replaced, read from the environment, alive in the child of a fork.
-//! Each of these has a process of its own, as there is one default for each.
+//! The process's default set: its creation on demand, its replacement, its settings from the environment, and its use
+//! in the child of a fork. Each test has a process of its own, because each process has one default.
 
 #![cfg(target_os = "linux")]
 
@@ -14,7 +14,7 @@ use std::thread;
 const PART: &str = "MILLPOND_TEST_PART";
 const MIB: u64 = 1 << 20;
 
-/// Runs a part of this program with this in `MILLPOND_CONF`, or with none.
+/// Runs a part of this program with this value of `MILLPOND_CONF`, or without the variable.
 fn run(part: &str, conf: Option<&str>) {
     let mut child = Command::new(std::env::current_exe().expect("this program"));
     child.args(["--exact", "part", "--nocapture"]).env(PART, part);
@@ -53,7 +53,7 @@ fn there() {
     let first = millpond::alloc_zeroed::<u8>(100).expect("room");
     let stats = millpond::memory_stats();
     assert_eq!(stats.pools[0].name, "host");
-    // Whole pages of the pool.
+    // The reserved memory is in whole pages of the pool.
     assert_eq!(stats.total.reserved.current, 3 * (2 * MIB), "{stats}");
     let held: Vec<_> = (6..=16)
         .flat_map(|log| std::iter::repeat_n(1usize << log, 15))
@@ -65,7 +65,7 @@ fn there() {
     assert!(millpond::compact().returned() >= 2 * MIB);
     millpond::collect_garbage();
     assert_eq!(millpond::memory_stats().total.reserved.current, 0);
-    // Every thread has the same, made once however many ask first.
+    // Every thread gets the same pool, which is made once for any number of requests.
     let ids: Vec<u64> = thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
             .map(|_| scope.spawn(|| pools().host().expect("a pool").id()))
@@ -73,7 +73,7 @@ fn there() {
         threads.into_iter().map(|t| t.join().expect("no panic")).collect()
     });
     assert!(ids.iter().all(|id| *id == ids[0]));
-    // A set that is merely entered has nothing ready but what it is told to.
+    // A set that is only entered reserves no memory in advance, unless its settings say so.
     Pools::new().scope(|| {
         let pool = pools().host().expect("a pool");
         assert_eq!(pool.stats().reserved.current, 0);
@@ -89,7 +89,7 @@ fn replaced() {
     let mine = Pools::with(Pool::builder().name("mine"));
     let before = set_default_pools(mine.clone());
     assert!(pools().is_same(&mine) && !before.is_same(&mine));
-    // What was never used is a default all the same.
+    // A replaced default that was never used still has the settings of a default.
     assert!(before.stats().pools.is_empty());
     assert!(before.host().expect("a pool").stats().reserved.current >= 2 * MIB);
     let buffer = millpond::alloc_from(&[1u8, 2, 3]).expect("room");
@@ -105,7 +105,7 @@ fn replaced() {
     assert!(pools().is_same(&other));
     drop(mine);
     assert_eq!(buffer[..], [1, 2, 3]);
-    // What a thread has drawn from it remembers no longer than it holds.
+    // A thread remembers the pool that it used last only as long as that pool is current.
     let drawn = || {
         millpond::alloc_zeroed::<u8>(100)
             .expect("room")
@@ -125,7 +125,7 @@ fn replaced() {
     let scoped = Pools::new();
     scoped.scope(|| assert_eq!(drawn(), host(&scoped)));
     assert_eq!(drawn(), host(&before));
-    // What is called while it draws enters a scope, and stays in it.
+    // A callback of the allocation enters a scope and stays in it.
     let mut stays = None;
     let other = millpond::alloc_from_fn(2, |at| {
         if at == 0 {
@@ -155,7 +155,7 @@ fn misread() {
     }
     assert!(pools().stats().pools.is_empty());
     pools().configure("limit:8MiB").expect("good in itself");
-    // Settings of its own go before.
+    // The set's own settings take precedence.
     let own = Pools::with(Pool::builder().settings(""));
     set_default_pools(own);
     assert!(millpond::alloc_zeroed::<u8>(100).is_ok());
@@ -190,7 +190,7 @@ fn a_child_of_a_fork_has_its_pools() {
     run("fork", None);
 }
 
-/// Tells the others that it is over, on a panic too: the scope waits for them.
+/// Tells the other threads to stop, also on a panic, because the scope waits for them.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -199,7 +199,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Forks while others look into the default, into scopes, and make pools.
+/// Forks while other threads use the default and scopes, and make pools.
 fn fork() {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

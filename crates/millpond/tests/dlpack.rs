@@ -1,4 +1,4 @@
-//! DLPack against others: the structures and tensors of `dlpark`, and NumPy itself.
+//! Tests DLPack with other libraries: the structures and tensors of `dlpark`, and NumPy itself.
 
 #![cfg(target_os = "linux")]
 
@@ -16,7 +16,7 @@ use std::mem::offset_of;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Size, alignment and the places of fields, ours and theirs.
+/// Compares size, alignment and field offsets of this crate's structures with `dlpark`'s.
 macro_rules! alike {
     ($($ours:ident as $theirs:ident { $($field:ident),* })*) => {
         $(
@@ -117,12 +117,12 @@ fn we_have_another_librarys_tensors() {
     assert_eq!(tensor.as_slice::<f32>().expect("row after row").as_ptr(), place);
 }
 
-/// The other half of the test, which is also an example: `examples/numpy.rs`.
+/// Builds the other half of the test, which is also an example: `examples/numpy.rs`.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("this test has a file");
     let built = test.ancestors().nth(2).expect("a folder above `deps`");
     let path = built.join("examples/libnumpy.so");
-    // Anew, as cargo builds it with all tests and not with this one alone.
+    // The example is built here, because cargo builds it with all tests and not with this one alone.
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "--package", "millpond", "--example", "numpy"]);
     cargo.args([

@@ -1,10 +1,10 @@
-//! Each example proves what it shows, and ends with an error if it cannot.
+//! Each example proves its claims, and ends with an error if it cannot.
 #![cfg(target_os = "linux")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where cargo puts the examples, which it builds with all tests of the crate, and not with this one alone.
+/// Returns the path of an example. Cargo builds the examples with all tests of the crate, and not with this one alone.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("this test has a file");
     let built = test.ancestors().nth(2).expect("a folder above `deps`");
@@ -206,7 +206,7 @@ fn those_that_print_and_prove_nothing_run_to_their_end() {
         "data_set",
         "particles",
         "image_pipeline",
-        // Of a test of its own: a library for Python.
+        // This library for Python has a test of its own.
         "numpy",
     ];
     let all = names.len();
@@ -236,7 +236,7 @@ fn a_handler_says_whose_block_was_hit() {
 const BEGIN: &str = "<!-- printed: practice -->\n```text\n";
 const END: &str = "```\n<!-- end -->";
 
-/// `MILLPOND_UPDATE=1 cargo test --release -p millpond --test examples` writes the table anew.
+/// `MILLPOND_UPDATE=1 cargo test --release -p millpond --test examples` rewrites the table.
 #[test]
 fn the_page_of_practice_shows_what_is_printed() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/practice.md");
@@ -250,7 +250,7 @@ fn the_page_of_practice_shows_what_is_printed() {
         std::fs::write(&path, format!("{before}{BEGIN}{printed}{END}{after}")).expect("it is writable");
         return;
     }
-    // Each can be run, and each is on the page, in the table and in words. Times differ.
+    // Each practice can be run, and appears on the page, in the table and in the text. Times differ.
     let ran = run_with("practice", &["--quick"]);
     for name in run_with("practice", &["--names"]).lines() {
         for text in [&ran, shown] {
@@ -294,7 +294,7 @@ fn every_call_on_the_page_for_newcomers_is_compiled() {
     for row in page.lines().filter(|line| line.starts_with("| ")) {
         let ours = row.trim_end_matches('|').rsplit(" | ").next().unwrap_or_default();
         for code in ours.split('`').skip(1).step_by(2) {
-            // A command, a variable of the environment, or a setting.
+            // The code is a command, an environment variable, or a setting.
             if code.starts_with("millpond ")
                 || code.starts_with("MILLPOND_")
                 || code.contains('-') && !code.contains('(')

@@ -1,5 +1,5 @@
-//! Guarded blocks end a process at the very access that is wrong. Each case is a child: this program, with the program's pool
-//! as its allocator, which the last case guards as well.
+//! Guarded blocks end a process at the invalid access. Each case is a child: this program, with the program's pool as
+//! its allocator, which the last case guards as well.
 
 #![cfg(target_os = "linux")]
 
@@ -25,7 +25,7 @@ fn child(name: &str, conf: &str) -> Output {
         .expect("a child")
 }
 
-/// What a child said before it died of a wrong access, and what its handler said of it.
+/// Returns the output of a child up to an invalid access, and the output of its signal handler.
 fn dies(name: &str) -> String {
     let output = child(name, "trim-every:off");
     let said = String::from_utf8_lossy(&output.stdout);
@@ -89,7 +89,7 @@ fn a_whole_program_is_stopped() {
     assert!(error.contains("0 B past the end of 64 B"), "{error}");
 }
 
-/// As a program's own handler does it.
+/// Installs a handler as a program would.
 fn watch_faults() {
     extern "C" fn fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
         // SAFETY: the system hands the handler a valid record of a SIGSEGV.
@@ -144,7 +144,7 @@ fn alone_writes_past_the_end() {
 fn alone_reads_past_the_end() {
     let pool = guarded();
     let block = pool.alloc_zeroed::<u8>(1_000_004).expect("room");
-    // The last of them a multiple of 64.
+    // The readable bytes end at a multiple of 64.
     assert_ne!(read(block.as_ptr().wrapping_add(1_000_004)), 0, "filled");
     read(block.as_ptr().wrapping_add(1_000_063));
     println!("so far all is well");
@@ -192,7 +192,7 @@ fn alone_forks_and_reads_after_free() {
     println!("still here");
 }
 
-/// A program in which every block is guarded, those freed inside a pool's cold path too.
+/// A program in which every block is guarded, including those freed in the pool's cold path.
 #[test]
 #[ignore = "all of the program's blocks are guarded"]
 fn alone_works() {

@@ -1,5 +1,5 @@
-//! Recordings of programs that are killed, and of threads that tell more than there is room for: what can be read is right, and what
-//! is missing is said.
+//! Recordings of programs that are killed, and of threads with more events than fit. The readable part is correct, and
+//! losses are reported.
 
 #![cfg(target_os = "linux")]
 
@@ -44,7 +44,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Pseudo-random numbers, so that every run is another program.
+/// Pseudo-random numbers, which make every run a different program.
 struct Random(u64);
 
 impl Random {
@@ -57,7 +57,7 @@ impl Random {
     }
 }
 
-/// Allocates and frees under a tag of its own, and says now and then in the recording what it holds by its own account.
+/// Allocates and frees under a tag of its own, and sometimes records a mark with its own count of held bytes.
 fn work(pool: &Pool, number: u64) {
     let _scope = tag(&format!("thread {number}"));
     let mut random = Random(number + 1 + u64::from(std::process::id()));
@@ -75,7 +75,7 @@ fn work(pool: &Pool, number: u64) {
         if round % 64 == 0 {
             mark(&format!("thread {number}: {bytes} in {}", held.len()));
         }
-        // Not faster than a machine that is busy with others can write down.
+        // The rate is limited so that a busy machine can write the events.
         if round % 256 == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -105,14 +105,14 @@ fn works_until_it_is_killed() {
     drop(recorder);
 }
 
-/// What one thread's blocks come to, by the rows of a recording.
+/// The blocks of one thread, from the rows of a recording.
 #[derive(Default)]
 struct Held {
     blocks: HashMap<u64, u64>,
     bytes: u64,
 }
 
-/// Holds every mark against the rows before it; answers how many there were.
+/// Compares every mark with the rows before it. Returns the number of marks.
 fn check(history: &History) -> u64 {
     let mut held: HashMap<String, Held> = HashMap::new();
     let mut marks = 0;
@@ -148,8 +148,8 @@ fn check(history: &History) -> u64 {
     marks
 }
 
-/// Killed at any moment a program leaves a file that opens; each of its threads' own account agrees with the rows, at every moment
-/// that it told of; and the file says that it is cut.
+/// A program that is killed at any moment leaves a file that opens. The marks of each of its threads agree with the
+/// rows before them, and the file shows that it is truncated.
 #[test]
 fn what_is_there_of_a_killed_program_is_right() {
     let mut random = Random(u64::from(std::process::id()));
@@ -184,8 +184,9 @@ fn what_is_there_of_a_killed_program_is_right() {
     assert!(most > 20 && marks > 100, "{marks} marks, {most} in one file");
 }
 
-/// Several threads tell more than there is room for: rows and losses together are all that happened, what was allocated to the byte. Frees are
-/// counted one by one: of one whose allocation is lost the file has the bytes of the block that was there before.
+/// Several threads produce more events than fit. Rows and losses together are all events, and allocated bytes are
+/// exact. Frees are only counted: if the allocation was lost, the file has the bytes of the previous block at that
+/// address.
 #[test]
 fn what_had_no_room_is_counted_to_the_byte() {
     let _alone = alone();
@@ -241,7 +242,7 @@ fn what_had_no_room_is_counted_to_the_byte() {
                 told_allocated += row.requested;
                 told += 1;
             }
-            // A block that another one was found in the place of has been freed by nobody who is known.
+            // A block that was replaced by another one at its address has a free without a thread.
             Kind::Free if of_pool && row.thread != 0 => told += 1,
             Kind::Lost => {
                 told_allocated += row.requested;
@@ -255,7 +256,7 @@ fn what_had_no_room_is_counted_to_the_byte() {
     walked.expect("the file is there");
     let [allocated, freed, events] = [allocated, freed, events].map(AtomicU64::into_inner);
     assert_eq!(told_allocated, allocated);
-    // What the pool took from its source may have been lost as well.
+    // Events of the pool's source may have been lost as well.
     assert!((events..events + 100).contains(&told), "{told} of {events}");
     assert_eq!(gauges.get(&(Gauge::Requested as u32)), Some(&(allocated - freed)));
     let expected = THREADS * 30_001;

@@ -1,12 +1,12 @@
-//! The account while what it accounts for is the program's allocator: nothing waits for itself, nothing is entered that
-//! the account allocated, and what the program holds is found, with its place.
+//! The ledger in a program whose allocator it tracks: there is no deadlock, the ledger's own allocations are not
+//! tracked, and the program's live blocks are found with their call sites.
 
 use millpond::{Event, EventKind, Facts, Ledger, MemoryKind, PoolLabel, Survey, Tag, Tracking, Watchers};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// As a pool will do it: a lock that it holds while it works, and watchers that it tells outside of it.
+/// An allocator like a pool: a lock that it holds while it works, and observers that it calls outside of the lock.
 struct Watched;
 
 static POOL: Mutex<()> = Mutex::new(());
@@ -66,7 +66,7 @@ fn leaks_of_the_whole_program() {
     let events = Arc::new(AtomicU64::new(0));
     let (counted, held) = (Arc::clone(&events), Arc::new(Mutex::new(Vec::new())));
     let watchers = Watchers::new(PoolLabel::new(1, "all", MemoryKind::Host, 0));
-    // A subscriber that allocates, and keeps what it allocates.
+    // This subscriber allocates and keeps its allocations.
     let (watchers, _) = watchers.with_subscriber(Arc::new(move |event: &Event<'_>| {
         counted.fetch_add(1, Ordering::Relaxed);
         if event.kind == EventKind::Allocated {
@@ -81,11 +81,11 @@ fn leaks_of_the_whole_program() {
 
     let mark = ledger.mark();
     let weights = load_weights();
-    // The account grows while many allocate, and another is made and goes.
+    // The ledger grows while many threads allocate, and another ledger is made and dropped.
     let rounds = if stacks { 2_000 } else { 20_000 };
     std::thread::scope(|scope| {
-        // Under the pool's lock, where whoever allocates would wait for itself; and for the account's locks, which nobody
-        // holds who waits for the pool's.
+        // This thread holds the pool's lock, so an allocation here would deadlock. It also waits for the ledger's
+        // locks, which no thread holds while it waits for the pool's lock.
         scope.spawn(|| {
             for _ in 0..rounds {
                 let _lock = POOL.lock();

@@ -1,4 +1,5 @@
-//! `.npy` files against NumPy itself, which the test installs into a folder of the build, and against damage.
+//! Tests `.npy` files against NumPy itself, which the test installs into a folder of the build, and tests damaged
+//! files.
 
 #![cfg(target_os = "linux")]
 
@@ -25,7 +26,7 @@ const NAMES: [(DType, &str); 12] = [
     (DType::Complex128, "c16"),
 ];
 
-/// 0, 1, 2… of a type, in any shape.
+/// Returns 0, 1, 2… of a type, in any shape.
 fn counted(dtype: DType, shape: &[usize]) -> Tensor {
     let len: usize = shape.iter().product();
     let numbers: Vec<f64> = (0..len).map(|n| n as f64).collect();
@@ -48,7 +49,7 @@ fn numpy_reads_what_is_written_and_writes_what_is_read() {
     let Some(python) = python(&["numpy"]) else { return };
     let folder = Folder::new("npy");
     let shapes: [&[usize]; 5] = [&[], &[7], &[2, 3], &[4, 1, 5], &[0, 3]];
-    // NumPy checks what we write: plain arrays, and views.
+    // NumPy checks the files that this crate writes: plain arrays, and views.
     for (dtype, name) in NAMES {
         for (at, shape) in shapes.iter().enumerate() {
             Npy::write_tensor(folder.0.join(format!("{name}.{at}.npy")), &counted(dtype, shape))
@@ -181,11 +182,11 @@ fn damaged_files_are_told() {
     };
     assert!(matches!(with(0, b"PK"), Err(NpyError::Header { .. })));
     assert!(matches!(with(6, &[4]), Err(NpyError::Header { why, .. }) if why.contains("version 4.0")));
-    // A header that claims four gigabytes takes no memory for them.
+    // A header that claims four gigabytes allocates no memory for them.
     assert!(
         matches!(with(6, &[2, 0, 255, 255, 255, 255]), Err(NpyError::Header { why, .. }) if why.contains("the most"))
     );
-    // A shape that claims more than there is takes none either.
+    // A shape that claims more elements than there are allocates none either.
     let place = whole
         .windows(6)
         .position(|six| six == b"(4, 3)")
@@ -246,7 +247,7 @@ fn damaged_files_are_told() {
     assert!(nowhere.to_string().contains("cannot write it"), "{nowhere}");
 }
 
-/// A file as others may write it: any order, and a header of any length.
+/// Writes a file as other libraries may write it, in any order and with a header of any length.
 fn write_raw(path: &Path, header: &str, length: usize, elements: &[u8]) {
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
     bytes.extend(((length - 10) as u16).to_le_bytes());
@@ -283,7 +284,7 @@ fn a_map_shows_the_array_as_it_lies() {
         } else {
             header
         };
-        // Its last dimension first is what lies in the file row by row.
+        // The file holds the elements row by row if the last dimension comes first.
         let turned = counted(dtype, &[3, 2, 4]);
         write_raw(&path, &header, 128, turned.storage().as_bytes());
         let mapped = map(&path).expect(name);
@@ -312,7 +313,7 @@ fn a_map_shows_the_array_as_it_lies() {
         (DType::Bool, &[3][..])
     );
 
-    // Elements where no f64 can be looked at: they can be read.
+    // The elements are not aligned for f64, so they can only be read.
     let header = "{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }";
     write_raw(&path, header, 100, counted(DType::F64, &[2]).storage().as_bytes());
     assert!(matches!(
@@ -327,7 +328,7 @@ fn a_map_shows_the_array_as_it_lies() {
         &Npy::open(&path).and_then(|npy| npy.tensor()).expect("read"),
         &counted(DType::F64, &[2]),
     );
-    // A file that ends too early has no view, nor has one that was changed after it was mapped.
+    // A truncated file has no view, and neither has a file that changes after it was mapped.
     write_raw(&path, header, 128, &[0; 8]);
     assert!(matches!(
         map(&path),
@@ -355,7 +356,7 @@ fn files_that_took_a_name_since_it_was_looked_at_are_told() {
     let modified = fs::metadata(&path)
         .and_then(|file| file.modified())
         .expect("a time");
-    // As long, and by the time it tells as old.
+    // The new file has the same length and the same modification time.
     Npy::write(&other, &[2], &[3u8, 4]).expect("room");
     let file = fs::OpenOptions::new().write(true).open(&other).expect("ours");
     file.set_modified(modified).expect("ours");
@@ -370,7 +371,7 @@ fn files_that_took_a_name_since_it_was_looked_at_are_told() {
         npy.rows::<u8>(),
         Err(NpyError::Data(DataError::Changed { .. }))
     ));
-    // What is open is still what it was.
+    // The open file still has its old contents.
     assert_eq!(
         mapped
             .view()
@@ -393,7 +394,7 @@ fn shards_are_rows_of_one_data_set() {
     };
     Npy::write(&paths[0], &[3, 2, 2], &numbers[..12]).expect("room");
     Npy::write(&paths[1], &[0, 2, 2], &numbers[..0]).expect("room");
-    // Headers have lengths of their own.
+    // The headers have different lengths.
     let header = "{'descr': '<u4', 'fortran_order': False, 'shape': (10, 2, 2), }";
     write_raw(&paths[2], header, 320, &bytes(12..52));
     Npy::write(&paths[3], &[2, 2, 2], &numbers[52..]).expect("room");

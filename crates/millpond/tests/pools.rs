@@ -1,4 +1,4 @@
-//! Sets of pools: made on demand, once; changed, counted and cleared as one. What holds where: scopes.
+//! Sets of pools: created on demand, once, and changed, counted and cleared together. Scopes select the current set.
 
 #![cfg(target_os = "linux")]
 
@@ -15,7 +15,7 @@ use std::thread;
 const MIB: u64 = 1 << 20;
 
 fn quiet() -> Pools {
-    // Small pages, so that what is reserved follows what is held closely.
+    // With small pages, reserved memory follows held memory closely.
     Pools::with(Pool::builder().trim_every(None).huge_pages(HugePages::System))
 }
 
@@ -23,7 +23,7 @@ fn held() -> Buffer<u8> {
     millpond::alloc_zeroed(100_000).expect("room")
 }
 
-/// The set that a buffer is from.
+/// Returns true if a buffer is from the set.
 fn is_from(buffer: &Buffer<u8>, set: &Pools) -> bool {
     let pool = buffer.pool().expect("a pool's").id();
     set.iter().any(|of| of.id() == pool)
@@ -128,7 +128,7 @@ fn what_a_set_is_told_its_later_pools_hear_too() {
     assert_eq!(host.limit(), Some(16 * MIB));
     set.configure("limit:32MiB").expect("known");
     assert_eq!(host.limit(), Some(32 * MIB));
-    // All or nothing, and nothing of it later either.
+    // Either all settings apply or none, now and later.
     for bad in [
         "limit:1MiB,handle:4MiB",
         "limit:lots",
@@ -140,7 +140,7 @@ fn what_a_set_is_told_its_later_pools_hear_too() {
     drop(host);
     set.remove(Device::Host, MemoryKind::Host);
     assert_eq!(set.host().expect("a pool").limit(), Some(32 * MIB));
-    // What only a part of a later text replaces is heard as well.
+    // Settings that a later text does not replace stay in effect.
     set.configure("limit:64MiB,zero-on-reuse:on").expect("known");
     set.configure("limit:48MiB").expect("known");
     set.remove(Device::Host, MemoryKind::Host);
@@ -157,14 +157,14 @@ fn what_a_set_is_told_its_later_pools_hear_too() {
     // SAFETY: nothing uses it any more.
     unsafe { host.free_raw(raw.cast()) }.expect("ours");
     set.configure("zero-on-reuse:off").expect("known");
-    // One that cannot be changed so keeps the others from it, those made later too.
+    // A pool that cannot be changed prevents the change of all others, including pools made later.
     let stubborn = Pool::builder().settings("low-water:2GiB");
     set.insert(stubborn.pinned().expect("a pool"));
     assert!(set.configure("limit:5MiB,high-water:1GiB").is_err());
     assert_eq!(host.limit(), Some(48 * MIB));
     set.remove(Device::Host, MemoryKind::Host);
     assert_eq!(set.host().expect("a pool").limit(), Some(48 * MIB));
-    // So does the template, where no pool is there yet.
+    // The template has the same effect if there is no pool yet.
     let none = Pools::with(Pool::builder().settings("low-water:2GiB"));
     assert!(none.configure("high-water:1GiB").is_err() && none.configure("lmit:1MiB").is_err());
     assert!(none.host().is_ok());
@@ -343,7 +343,7 @@ fn a_panic_restores_what_held_before() {
 fn scopes_end_in_any_order() {
     let outside = pools();
     let sets: [Pools; 4] = std::array::from_fn(|_| quiet());
-    // Every order in which four scopes can end.
+    // All orders in which four scopes can end.
     let mut orders = vec![vec![]];
     for _ in 0..4 {
         let longer = orders.iter().flat_map(|order: &Vec<usize>| {
@@ -363,7 +363,7 @@ fn scopes_end_in_any_order() {
             assert!(pools().is_same(expected), "{order:?} after {ended}");
         }
     }
-    // A long chain goes without the stack it would take to drop it as one.
+    // A long chain is dropped without deep recursion on the stack.
     let mut scopes: Vec<PoolsScope> = (0..100_000).map(|_| sets[0].join()).collect();
     let innermost = scopes.pop();
     scopes.into_iter().for_each(drop);
@@ -392,7 +392,7 @@ fn a_scope_is_one_threads_and_others_join() {
     assert!(is_from(&mine, &set));
 }
 
-/// Asks, enters and leaves at the end of its thread.
+/// Allocates, enters and leaves at the end of its thread.
 struct Late {
     set: Pools,
     outside: Pools,
@@ -437,7 +437,7 @@ fn scopes_at_the_end_of_a_thread() {
     .join()
     .expect("no panic");
     assert_eq!(set.stats().total.reserved.current, 0, "cleared");
-    // A guard that is forgotten holds to the end, and harms nobody else.
+    // A forgotten guard stays in effect to the end of its thread, and affects no other thread.
     let forgotten = quiet();
     thread::spawn(move || {
         std::mem::forget(forgotten.enter());

@@ -1,4 +1,4 @@
-//! Post-mortems: the figures, the least that would have to go, and that none of it needs the heap.
+//! Post-mortems: their figures, the minimum to free, and that none of it uses the heap.
 
 use millpond::engine::{Engine, Request, policies};
 use millpond::engine::{Piece, PieceState, Settings, Simulated, Stream};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Counts this thread's calls to the heap.
+/// An allocator that counts this thread's calls to the heap.
 struct Counting;
 
 thread_local! {
@@ -21,7 +21,7 @@ fn calls() -> u64 {
 // SAFETY: every call is passed on as it came.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that is ending counts no more.
+        // A thread that is ending is not counted.
         let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
@@ -58,7 +58,7 @@ fn hole(need: u64, pieces: &[Piece]) -> PostMortem {
     survey.finish()
 }
 
-/// A budget that is over by so many bytes.
+/// Returns the post-mortem of a budget that is exceeded by `need` bytes.
 fn over(need: u64, sizes: &[u64]) -> PostMortem {
     let budget = Budget::builder("b").limit(1 << 20).build().expect("a root");
     let _held = budget.charge(1 << 20).expect("fits");
@@ -85,12 +85,12 @@ fn the_cheapest_place_for_a_hole_is_found() {
     );
     let least = hole(70, &layout).least.expect("it is known");
     layout.extend(pieces(1, &[(90, free), (20, live)]));
-    // The hole of 90 would do: nothing has to go.
+    // The hole of 90 is large enough, so nothing has to be freed.
     assert_eq!(least_of(&hole(90, &layout)), None);
     assert_eq!((least.blocks, least.bytes), (1, 5));
     assert_eq!(least_of(&hole(100, &layout)), Some((1, 20)));
     assert_eq!(least_of(&hole(200, &layout)), Some((3, 95)));
-    // No segment is as large.
+    // No segment is large enough.
     assert_eq!(least_of(&hole(201, &layout)), None);
 }
 
@@ -122,7 +122,7 @@ fn the_fewest_blocks_for_a_budget_are_found() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Against every place and every number of blocks, tried one by one.
+    /// Compares the minimum with every position and every number of blocks.
     #[test]
     fn the_least_is_the_least(
         sizes in prop::collection::vec((1u64..20, any::<bool>()), 1..40),
@@ -344,7 +344,7 @@ fn neither_making_nor_printing_one_asks_the_heap() {
     drop(child.charge(1 << 20));
 
     let before = calls();
-    // Charges and refusals, too.
+    // This includes charges and refusals.
     drop(child.charge(1 << 20));
     let refusal = child.try_charge(9 << 20).expect_err("full");
     let mut survey = Survey::new(9 << 20);

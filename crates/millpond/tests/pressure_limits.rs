@@ -1,4 +1,4 @@
-//! Pressure under limits that the system really keeps, each in a child process of its own.
+//! Memory pressure under real limits of the system, each in a child process of its own.
 
 #![cfg(target_os = "linux")]
 
@@ -21,10 +21,10 @@ use support::memory::stamp;
 use support::process::status;
 
 const MIB: u64 = 1 << 20;
-/// Says to a child what it is.
+/// The variable that tells a child its role.
 const CHILD: &str = "MILLPOND_PRESSURE_CHILD";
 
-/// Deaf to stalls, which other programs on the machine make.
+/// Returns thresholds that ignore stalls, which other programs on the machine cause.
 fn deaf() -> Thresholds {
     let never = Steps::new(Share::WHOLE, Share::WHOLE, Share::WHOLE).expect("steps");
     Thresholds::default().some_stalled(never).all_stalled(never)
@@ -34,7 +34,7 @@ fn ask() -> Pressure {
     Readings::system().pressure(&deaf())
 }
 
-/// Runs this test again in a child, and answers whether this is the child.
+/// Runs this test again in a child. Returns true in the child.
 fn is_child(test: &str, argument: &str) -> bool {
     if std::env::var_os(CHILD).is_some() {
         return true;
@@ -90,7 +90,7 @@ fn a_limit_on_addresses_binds() {
     assert_eq!(ask().level(), at_first);
 }
 
-/// A cgroup with this limit, removed when dropped.
+/// A cgroup with a limit, which is removed on drop.
 struct Group(PathBuf);
 
 impl Group {
@@ -113,7 +113,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A child that has just ended is counted a moment longer.
+        // A child that has just ended is counted for a moment.
         for _ in 0..100 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -140,19 +140,19 @@ fn the_limit_of_a_cgroup_binds_and_is_told() {
     inside(&folder);
 }
 
-/// Writes so many MiB, with little memory.
+/// Writes a number of MiB, with little memory.
 fn fill(path: &Path, mib: usize) -> io::Result<()> {
     let mut file = fs::File::create(path)?;
     let piece = vec![1; MIB as usize];
     (0..mib).try_for_each(|_| file.write_all(&piece))
 }
 
-/// Reads all of it, with little memory.
+/// Reads the whole file, with little memory.
 fn drain(path: &Path) -> io::Result<u64> {
     io::copy(&mut fs::File::open(path)?, &mut io::sink())
 }
 
-/// Microseconds in which some task of the machine waited for memory.
+/// Returns the microseconds in which some task of the machine waited for memory.
 fn stalled() -> u64 {
     let now = pressure();
     let some = |stall: &&Stall| stall.scope == Scope::System && stall.kind == StallKind::Some;
@@ -176,7 +176,7 @@ fn stalls_are_told_as_they_happen() {
     let at_least = Share::hundredths(10);
     let steps = Steps::new(at_least, at_least, Share::WHOLE).expect("steps");
     let never = Steps::new(Share::WHOLE, Share::WHOLE, Share::WHOLE).expect("steps");
-    // It looks once and then only when it is woken.
+    // The watch looks once, and then only when it is woken.
     let watch = Watch::builder()
         .thresholds(
             Thresholds::default()
@@ -211,7 +211,7 @@ fn stalls_are_told_as_they_happen() {
     let path = std::env::temp_dir().join(format!("millpond-pages-{}", std::process::id()));
     let start = Instant::now();
     let cause = loop {
-        // More pages than the cgroup may have: it waits for them to be taken back.
+        // These are more pages than the cgroup may have, so it waits until some are reclaimed.
         let read = fill(&path, 64).and_then(|()| drain(&path));
         if let Ok(cause) = told.try_recv() {
             break Some(cause);
@@ -253,7 +253,7 @@ fn inside(folder: &Path) {
         .calm(Duration::from_millis(100))
         .start()
         .expect("a watch");
-    // A machine that stalls for another reason is told too, whatever the limit.
+    // A stall of the machine for another reason is reported too, whatever the limit.
     let stalled = Arc::new(AtomicBool::new(false));
     let by_stall = Arc::clone(&stalled);
     let _subscription = watch.add(Turn::Trim, move |change| {
@@ -265,7 +265,7 @@ fn inside(folder: &Path) {
     let mut host = Host::builder().page_bytes(4096).build().expect("ordinary pages");
     let range = host.reserve(128 * MIB).expect("addresses");
     let mut at = 0;
-    // Until somebody says that it is enough, which must come before the system kills.
+    // The level must become high before the system kills the process.
     while watch.level() < Level::High {
         host.commit(&range, at, MIB, MIB).expect("memory");
         stamp(&host, range.address() + at, MIB, 1);

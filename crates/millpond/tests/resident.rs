@@ -1,12 +1,12 @@
-//! What pools hold, as the system sees it: resident memory and page faults of this process. One test, because others beside
-//! it would be seen too.
+//! The memory of pools as the system sees it: resident memory and page faults of this process. There is only one test,
+//! because others in the process would be counted too.
 
 use millpond::{Buffer, Pool};
 use std::sync::mpsc;
 use std::thread;
 
 const MIB: u64 = 1 << 20;
-/// What tables, caches and stacks take beside the blocks.
+/// The bytes of tables, caches and stacks in addition to the blocks.
 const FIXED: u64 = 4 * MIB;
 
 fn page() -> u64 {
@@ -23,7 +23,7 @@ fn resident() -> u64 {
     pages * page()
 }
 
-/// Page faults of this thread that needed no disk.
+/// Returns the number of this thread's page faults that needed no disk.
 fn faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("the system tells");
     let after = stat.rsplit(')').next().expect("a name in brackets");
@@ -45,7 +45,7 @@ impl Dice {
         self.0 >> 33
     }
 
-    /// Evenly over the logarithms.
+    /// Returns a size whose logarithm is evenly distributed.
     fn size(&mut self, least_log: u64, logs: u64) -> usize {
         let base = 1u64 << (least_log + self.roll() % logs);
         (base + self.roll() % base) as usize
@@ -61,7 +61,7 @@ fn filled(pool: &Pool, bytes: usize, seed: u8) -> Buffer<u8> {
     pool.alloc::<u8>(bytes).expect("room").fill(seed)
 }
 
-/// Bytes of the pages that hold a byte of a live block.
+/// Returns the bytes of the pages with a byte of a live block.
 fn live_pages(held: &[Option<Buffer<u8>>]) -> u64 {
     let mut pages: Vec<u64> = held
         .iter()
@@ -86,13 +86,13 @@ fn check(held: &[Option<Buffer<u8>>]) {
 
 #[test]
 fn memory_goes_back_and_comes_when_it_is_said() {
-    // What the test itself needs, once.
+    // This allocates memory that the test itself needs, once.
     let warm = quiet();
     drop(filled(&warm, 1 << 20, 1));
     drop(warm);
     let start = resident();
 
-    // A random half freed, by threads that then do nothing.
+    // Threads that are idle afterwards free a random half.
     let pool = quiet();
     let mut dice = Dice(7);
     let mut held: Vec<Option<Buffer<u8>>> = (0..4000)
@@ -103,7 +103,7 @@ fn memory_goes_back_and_comes_when_it_is_said() {
         let (to, freed) = mpsc::channel::<Buffer<u8>>();
         let freeing = scope.spawn(move || {
             freed.into_iter().for_each(drop);
-            // Its cache stays as it is until the end.
+            // The thread's cache stays unchanged until the end.
             let _ = over.recv();
         });
         for place in &mut held {
@@ -127,13 +127,13 @@ fn memory_goes_back_and_comes_when_it_is_said() {
         freeing.join().expect("no panic");
     });
 
-    // Everything freed.
+    // Everything is freed.
     held.clear();
     pool.clear();
     let left = resident().saturating_sub(start);
     assert!(left <= FIXED, "{left} resident after everything was freed");
 
-    // Fragments moved together, so that nothing but what is allocated stays.
+    // Fragments are moved together, so that only allocated memory stays.
     let mut held: Vec<Option<Buffer<u8>>> = (0..6000)
         .map(|seed| Some(filled(&pool, dice.size(6, 15), seed as u8)))
         .collect();
@@ -168,7 +168,7 @@ fn memory_goes_back_and_comes_when_it_is_said() {
     held.clear();
     pool.clear();
 
-    // Memory that was reserved faults no more.
+    // Reserved memory causes no more faults.
     pool.reserve(64 * MIB).expect("room");
     let before = faults();
     for seed in 0..30 {
@@ -184,7 +184,7 @@ fn memory_goes_back_and_comes_when_it_is_said() {
     held.clear();
     pool.clear();
 
-    // Zeros that come from the system are not brought in to be written again.
+    // Zeros from the system are not faulted in and written again.
     let (before, faulted) = (resident(), faults());
     let zeroed = pool.alloc_zeroed::<u8>(256 << 20).expect("room");
     assert!(resident() - before <= MIB && faults() - faulted < 100);

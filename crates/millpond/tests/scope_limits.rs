@@ -1,4 +1,4 @@
-//! Limits of scopes: what counts, whoever frees it; what other threads do beside; and what a failure says.
+//! Limits of scopes: the counted blocks, frees by other threads, concurrent threads, and errors.
 
 #![cfg(target_os = "linux")]
 
@@ -32,7 +32,7 @@ fn exceeded(error: LimitsError) -> LimitsExceeded {
     }
 }
 
-/// Peak, total, allocations, temporary, and bytes that are live at the end.
+/// Returns peak, total, allocations, temporary allocations, and bytes that are live at the end.
 fn figures(usage: &Usage) -> (u64, u64, u64, u64, u64) {
     (
         usage.peak,
@@ -111,7 +111,7 @@ fn every_figure_is_exact_and_at_its_limit_all_is_well() {
     }
 }
 
-/// Runs the body in a process that no other test is in; what it wrote, in the one that waits for it.
+/// Runs the body in a process without other tests. Returns the child's output in the parent.
 fn in_a_process_of_its_own(test: &str, body: impl FnOnce()) -> Option<String> {
     const CHILD: &str = "MILLPOND_TEST_OF_LIMITS";
     if std::env::var_os(CHILD).is_some() {
@@ -127,7 +127,7 @@ fn in_a_process_of_its_own(test: &str, body: impl FnOnce()) -> Option<String> {
     Some(text)
 }
 
-/// Each of many threads has figures of its own, in a pool that all of them use at once.
+/// Each of many threads has figures of its own in a shared pool.
 #[test]
 fn scopes_beside_each_other_do_not_disturb_each_other() {
     const THREADS: usize = 16;
@@ -178,11 +178,11 @@ fn threads_that_join_count_and_others_do_not() {
         });
     });
     drop(held);
-    // The next thing that this thread did was to free its own: what others do meanwhile makes no difference to that.
+    // This thread's next operation was the free of its own block. The operations of other threads do not change that.
     let usage = scope.end().expect("three at once");
     assert_eq!(figures(&usage), (3 * MIB as u64, 3 * MIB as u64, 2, 1, 0));
 
-    // A thread that is in it for longer than it is there counts for nobody.
+    // A thread that stays joined to an ended scope is counted for no scope.
     let joined = handle.join();
     let late = Limits::new().enter().expect("a scope");
     drop(joined);
@@ -222,7 +222,7 @@ fn an_inner_scope_counts_for_the_outer_one_too_also_when_it_has_ended() {
     let left = tagged(&pool, "left", MIB);
     let usage = inner.end().expect("at its limit");
     assert_eq!(figures(&usage), (MIB as u64, MIB as u64, 1, 0, MIB as u64));
-    // Its way to the outer one is there as long as its block is.
+    // The record of its outer scope lives as long as the block.
     drop(left);
     let more = block(&pool, 2 * MIB);
     let usage = outer.end().expect("no limits");
@@ -255,7 +255,7 @@ fn what_an_inner_scope_leaves_is_found_at_the_end_of_the_outer_one() {
     assert_eq!(tags, ["depth 0", "depth 1", "depth 2"]);
 }
 
-/// There is room for many scopes one after the other, whatever they leave behind, and for a thousand at once.
+/// There is room for many scopes one after the other, whatever blocks they leave, and for a thousand at once.
 #[test]
 fn scopes_that_have_ended_take_no_room() {
     let pool = pool("many");
@@ -317,13 +317,13 @@ fn a_failure_says_who_holds_what() {
         drop(tagged(&pool, "scratch", KIB));
     });
     let text = error.expect_err("too much of everything").to_string();
-    // Without stacks.
+    // Removes the stacks.
     let lines: Vec<&str> = text
         .lines()
         .filter(|line| !line.starts_with("            "))
         .collect();
     let thread = format!("thread {}", millpond::thread_number());
-    // Without how long it has lived.
+    // Removes the age of the block.
     let mut shown = lines.join("\n");
     if let (Some(from), Some(to)) = (shown.find(", age "), shown.find(&format!(", {thread}\nmost"))) {
         shown.replace_range(from..to, "");
@@ -373,7 +373,7 @@ fn only_named_pools_count_and_what_is_ignored_does_not() {
     drop(held);
 }
 
-/// It would look as if nothing were held.
+/// With a sample of the blocks, nothing would seem to be held.
 #[test]
 fn an_account_of_some_blocks_is_no_base_for_limits() {
     let sampled = Pool::builder()
@@ -386,14 +386,14 @@ fn an_account_of_some_blocks_is_no_base_for_limits() {
         matches!(&error, LimitsError::Sampled { pools } if pools == &["sampled"]),
         "{error}"
     );
-    // So it is where it begins meanwhile.
+    // The same holds if sampling begins during the scope.
     let pool = pool("to be sampled");
     let scope = Limits::new().pool(&pool).enter().expect("all blocks");
     pool.track(Some(millpond::Ledger::builder(Tracking::Sampled { one_in: 7 })));
     assert!(matches!(scope.end(), Err(LimitsError::Sampled { .. })));
 }
 
-/// A pool that keeps no account has one as long as there is a scope, also if it is made in it.
+/// A pool without a ledger has one as long as there is a scope, also if the pool is made in it.
 #[test]
 fn pools_without_an_account_have_one_meanwhile() {
     in_a_process_of_its_own("pools_without_an_account_have_one_meanwhile", || {
@@ -414,7 +414,7 @@ fn pools_without_an_account_have_one_meanwhile() {
                 .remove(0);
             assert_eq!(figures(&usage), (8 * KIB as u64, 12 * KIB as u64, 2, 2, 0));
         }
-        // Somebody relies on the account.
+        // A leak check relies on the ledger.
         let scope = limits.enter().expect("a scope");
         let check = pool.leak_check();
         let kept = block(&pool, KIB);
@@ -426,7 +426,7 @@ fn pools_without_an_account_have_one_meanwhile() {
     });
 }
 
-/// The second of two ends says so on standard error when it is dropped; a panic is not talked over.
+/// The second of two ends reports on standard error when it is dropped. During a panic it reports nothing.
 #[test]
 fn a_scope_that_is_dropped_says_what_it_exceeded() {
     const NAME: &str = "a_scope_that_is_dropped_says_what_it_exceeded";
@@ -490,7 +490,7 @@ mod devices {
             (error.usage.leaked.bytes, error.usage.allocations),
             (MIB as u64, 1)
         );
-        // Freed by a stranger.
+        // Another thread frees the block.
         thread::spawn(move || drop(kept)).join().expect("no panic");
     }
 

@@ -1,4 +1,5 @@
-//! Structures of arrays: random programs against a vector of structures, threads, and memory that runs out at each field.
+//! Structures of arrays: random programs compared with a vector of structures, threads, and failed allocations at each
+//! field.
 #![cfg(target_os = "linux")]
 
 use millpond::{AllocError, Budget, Measure, Pool, Soa, SoaIndexError};
@@ -9,7 +10,7 @@ use std::sync::OnceLock;
 #[soa(align = 4096)]
 #[repr(C)]
 struct Particle {
-    /// Where it is.
+    /// The position of the particle.
     #[soa(slice = positions)]
     position: [f32; 3],
     flag: u8,
@@ -27,7 +28,7 @@ fn particle(seed: u64) -> Particle {
     }
 }
 
-/// Stays open: what has to grow asks the pool that it came from.
+/// Returns a pool that stays open, because growing arrays allocate from their pool.
 fn pool() -> &'static Pool {
     static POOL: OnceLock<Pool> = OnceLock::new();
     POOL.get_or_init(|| Pool::host().expect("addresses"))
@@ -37,7 +38,7 @@ fn arrays(particles: &[Particle]) -> ParticleVec {
     ParticleVec::try_from_slice_in(particles, pool()).expect("room")
 }
 
-/// Every way to read says the same.
+/// Checks that all read functions return the same.
 fn check(arrays: &ParticleVec, model: &[Particle]) {
     assert_eq!(arrays.len(), model.len());
     assert_eq!(arrays.is_empty(), model.is_empty());
@@ -163,7 +164,7 @@ fn apply(arrays: &mut ParticleVec, model: &mut Vec<Particle>, step: &Step) {
                 (before.to_vec(), after.to_vec())
             });
             let (mut before, mut after) = arrays.split_at_mut(*at);
-            // Both at once, by element and by field.
+            // This writes both arrays, by element and by field.
             if let Some(mut first) = after.get_mut(0) {
                 first.set(particle(*value));
             }
@@ -252,7 +253,7 @@ fn threads_have_their_elements_to_themselves() {
             (before.id + 1, (before.id + 1) as f32)
         );
     }
-    // The whole may go to another thread too, and back.
+    // The whole structure can also move to another thread, and back.
     let there = std::thread::spawn(move || {
         let mut arrays = arrays;
         arrays.truncate(1);
@@ -280,7 +281,7 @@ fn slices_that_were_made_shorter_are_as_long_as_the_shortest() {
     assert_eq!(arrays.to_vec(), [particle(1), particle(2), particle(3)]);
 }
 
-/// From the smallest field to the largest, so that there are limits at which any of them is the first that cannot grow.
+/// The fields are sorted by size, so for each field there is a limit at which it is the first that cannot grow.
 #[derive(Clone, Copy, Debug, PartialEq, Soa)]
 struct Wider {
     one: u32,
@@ -298,10 +299,10 @@ fn wider(seed: u64) -> Wider {
     }
 }
 
-/// Sets a limit that lasts for some fields and not for the next, and sees that nothing happened to any.
+/// Sets a limit that suffices for some fields and not for the next, and checks that no field has changed.
 #[test]
 fn memory_that_runs_out_at_any_field_leaves_every_element_as_it_was() {
-    // Refusals of the first field, and of a later one.
+    // The number of refusals of the first field, and of later fields.
     let mut refused = [0; 2];
     for way in 0..3 {
         for at in 0.. {
@@ -363,7 +364,7 @@ mod renamed {
 #[derive(Soa)]
 #[soa(crate = crate::renamed::inner::pond)]
 struct Single {
-    /// One field, and a name of a method that only slices have.
+    /// A single field whose name is that of a method that only slices have.
     reborrow: f64,
 }
 

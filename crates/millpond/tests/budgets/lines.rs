@@ -39,7 +39,7 @@ fn a_large_request_is_not_overtaken() {
     let (mut held, rest) = (budget.charge(80).expect("fits"), budget.charge(15).expect("fits"));
     let (mut large, mut small) = (waiting(&budget, 50), waiting(&budget, 5));
     assert!(budget.has_waiters() && budget.waiting() == 2);
-    // Five bytes are free, and the first in the line wants fifty.
+    // Five bytes are free, and the first request in the queue needs fifty.
     let refused = budget.try_charge(5).expect_err("others come first");
     assert_eq!((refused.over_by(), refused.waiting), (0, 2));
     drop(held.split(40));
@@ -47,7 +47,7 @@ fn a_large_request_is_not_overtaken() {
     not_served(&mut small);
     drop(held.split(5));
     let large = served(&mut large);
-    // Nothing is left for the second.
+    // Nothing is left for the second request.
     not_served(&mut small);
     drop(rest);
     let small = served(&mut small);
@@ -84,11 +84,11 @@ fn tenants_do_not_wait_for_each_other() {
     assert_eq!((one.waiting(), pool.waiting(), two.has_waiters()), (1, 0, true));
     let more = two.charge(60).expect("another tenant's line is not its own");
     let mut behind = waiting(&pool, 20);
-    // Now the pool itself has one waiting, so nobody passes there.
+    // Now a request waits at the pool itself, so no other request is served first there.
     assert!(two.charge(0).is_ok() && one.try_charge(1).is_err());
     assert!(pool.try_charge(5).expect_err("one comes first").waiting == 1);
     drop(held);
-    // The first in the line was the tenant's, the second needs what is left.
+    // The first request in the queue was the tenant's, and the second needs the rest.
     let (first, second) = (served(&mut stuck), served(&mut behind));
     assert_eq!(pool.used(), 90);
     drop((first, second, more));
@@ -103,7 +103,7 @@ fn one_served_below_waits_on_above_and_keeps_its_turn() {
     let mut first = waiting(&one, 30);
     let more = two.charge(70).expect("fits");
     let mut second = waiting(&two, 20);
-    // The tenant's bytes are back, and the pool now has them for the first in the line.
+    // The tenant's bytes are free again, and the pool has enough for the first request in the queue.
     drop(held);
     let first = served(&mut first);
     not_served(&mut second);
@@ -115,7 +115,7 @@ fn one_served_below_waits_on_above_and_keeps_its_turn() {
     let third = pool.child("late").expect("a child");
     pool.set_limit(Some(90));
     drop(held);
-    // Below there is room; above, ten bytes too few.
+    // There is room below. Ten bytes are missing above.
     not_served(&mut first);
     assert_eq!((one.waiting(), pool.waiting()), (0, 1));
     assert!(third.try_charge(1).is_err(), "nobody passes the pool before it");
@@ -131,7 +131,7 @@ fn what_is_dropped_leaves_the_line() {
     drop(large);
     let small = served(&mut small);
     assert!(!budget.has_waiters());
-    // Granted and not taken: the next gets it, and the peak never saw it.
+    // The first request was granted and not taken. The next one is served, and the peak does not include the first.
     let (first, mut second) = (waiting(&budget, 90), waiting(&budget, 80));
     drop(held);
     assert_eq!(
@@ -143,7 +143,7 @@ fn what_is_dropped_leaves_the_line() {
     drop(served(&mut second));
     drop(small);
     assert_eq!((budget.used(), budget.peak(), budget.remaining()), (0, 100, 100));
-    // Never polled, it was never in the line.
+    // A request that was never polled was never in the queue.
     let unpolled = budget.charge_async(1000);
     assert!(!budget.has_waiters());
     drop(unpolled);
@@ -159,7 +159,7 @@ fn limits_change_while_someone_waits() {
     budget.set_limit(Some(18));
     let one = served(&mut one);
     not_served(&mut two);
-    // Lowered below what waits: that fails now, and holds nobody up.
+    // The limit is lowered below a waiting request, which fails and delays no other.
     let mut three = waiting(&budget, 1);
     budget.set_limit(Some(2));
     assert_eq!((two.wakeups.count(), three.wakeups.count()), (1, 0));
@@ -197,7 +197,7 @@ fn time_runs_out() {
     let refused = budget.charge_timeout(50, NOW).expect_err("nothing comes back");
     assert!(matches!(&refused, BudgetError::TimedOut { report, .. } if report.refusal().over_by() == 10));
     assert!(refused.is_out_of_memory() && !budget.has_waiters());
-    // A large one that gives up lets the small one behind it in.
+    // When a large request gives up, the small one behind it is served.
     thread::scope(|scope| {
         let mut large = Task::new(budget.charge_async(50));
         assert!(large.poll().is_none());

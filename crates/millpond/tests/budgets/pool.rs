@@ -1,6 +1,7 @@
-//! A stand-in for a pool: an engine over a source, under budgets.
+//! A substitute for a pool: an engine over a source, under budgets.
 //!
-//! The source is charged to the device's budget before it is asked, the blocks to the pool's or a tenant's.
+//! The source's memory is charged to the device's budget before it is allocated, and the blocks to the pool's or a
+//! tenant's.
 
 use millpond::engine::{
     Block, Engine, Event, Piece, Range, Request, Segment, Settings, Simulated, Source, SourceError, Stream,
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-/// A plain source whose bytes are charged to a budget before it is asked for them.
+/// A plain source whose bytes are charged to a budget before they are allocated.
 struct Budgeted<S> {
     inner: S,
     budget: Budget,
@@ -85,7 +86,7 @@ impl<S: Source> Source for Budgeted<S> {
     }
 }
 
-/// What a lister tells; kept beside the engine, which stays with its thread.
+/// The data of a lister, which is stored apart from the engine because the engine stays on its thread.
 #[derive(Default)]
 struct Account {
     tags: BTreeMap<&'static str, (u64, u64)>,
@@ -114,7 +115,7 @@ struct Pool<S: Source> {
     account: Arc<Shared>,
 }
 
-/// A block and what it is charged to.
+/// A block and its charge.
 struct Held {
     block: Block,
     charge: Charge,
@@ -155,7 +156,7 @@ impl<S: Source> Pool<S> {
             .layout(&mut |piece| account.pieces.push(piece));
     }
 
-    /// Finds a place for what is charged.
+    /// Allocates a block for a charge.
     fn place(&mut self, charge: Charge, tag: &'static str) -> Result<Held, Box<PostMortem>> {
         match self
             .engine
@@ -181,7 +182,7 @@ impl<S: Source> Pool<S> {
             self.engine.release_cached();
         }
         self.update(Some((held.tag, -bytes)));
-        // Last: whoever is let in finds the memory free.
+        // The charge is dropped last, so that a woken request finds the memory free.
         drop(held.charge);
     }
 }
@@ -214,7 +215,7 @@ fn tree(device: u64, pool: u64, tenant: u64) -> Tree {
     }
 }
 
-/// The same way over any source.
+/// Runs the same test over any source.
 fn serve<S: Source>(source: S) {
     let tree = tree(100 * MIB, 65 * MIB, 40 * MIB);
     let mut pool = Pool::new(source, &tree.pool);
@@ -228,7 +229,7 @@ fn serve<S: Source>(source: S) {
     assert_eq!(tree.device.used(), pool.engine.stats().reserved.current);
     assert!(tree.device.used() >= tree.pool.used());
 
-    // The tenant has room, the pool has not; the pool's lister says who has it.
+    // The tenant has room, and the pool does not. The pool's lister shows who holds its memory.
     let refused = tree.two.charge(10 * MIB).expect_err("seven are left");
     assert!(refused.is_out_of_memory());
     let why = refused
@@ -259,7 +260,7 @@ fn serve<S: Source>(source: S) {
         (3 * MIB, 28 * MIB, Method::OneBlock)
     );
 
-    // It waits: what is freed then goes past the caches, and back to the source.
+    // The request waits. Freed memory then bypasses the caches and returns to the source.
     let mut wait = tree.two.charge_async(10 * MIB);
     assert!(wait.join().expect("it may wait").is_none() && tree.pool.has_waiters());
     pool.free(one);
@@ -269,7 +270,7 @@ fn serve<S: Source>(source: S) {
         .expect("served when the block was freed");
     let three = pool.place(charge, "activations").expect("there is a place");
 
-    // Within every budget of blocks, but the device's is spent: it refuses, and the pool says what it has.
+    // The block is within all budgets of blocks, but the device's budget refuses, and the pool reports its memory.
     tree.device.set_limit(Some(tree.device.used()));
     let charge = tree.one.charge(20 * MIB).expect("within the budget");
     let why = pool.place(charge, "more").err().expect("the device is full");

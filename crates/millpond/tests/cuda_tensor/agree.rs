@@ -1,4 +1,4 @@
-//! Each kernel against the same operation on the host, on tensors of random shapes, views of random kinds, and every type.
+//! Compares each kernel with the same operation on the host, for random shapes, random kinds of views, and every type.
 
 use crate::device;
 use millpond::cuda::{CudaModule, CudaQueue, DeviceTensor};
@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// Types that are computed with.
+/// Returns the types with arithmetic.
 fn numbers() -> impl Iterator<Item = DType> {
     let half = |dtype: &DType| matches!(dtype, DType::F16 | DType::BF16);
     let none = |dtype: &DType| matches!(dtype, DType::Bool | DType::Complex64 | DType::Complex128);
@@ -53,7 +53,7 @@ impl Pair {
         let values: Vec<f64> = (0..len).map(|_| element()).collect();
         let values = Tensor::from_slice(&values, shape).expect("memory");
         let host = match dtype {
-            // Negative numbers would be 0.
+            // Negative numbers would become 0.
             DType::U8 | DType::U16 | DType::U32 | DType::U64 => {
                 values.mul(&values).expect("squares").cast(dtype)
             }
@@ -61,14 +61,14 @@ impl Pair {
         };
         let mut host = host.expect("numbers").into_tensor();
         if dtype == DType::U8 {
-            // Squares above 255 are 255, and half of them are enough.
+            // Squares above 255 would be clamped, so the values are reduced.
             host = host.div(3).and_then(|host| host.add(1)).expect("none is 0");
         }
         let there = host.to(queue).expect("a copy").into_tensor();
         Self { host, there }
     }
 
-    /// A view of both, of a random kind.
+    /// Returns a view of both, of a random kind.
     fn viewed(self, random: &mut Random) -> Self {
         let rank = self.host.rank();
         if rank == 0 {
@@ -100,7 +100,7 @@ impl Pair {
     }
 }
 
-/// The numbers of a tensor, in order.
+/// Returns the numbers of a tensor, in order.
 fn all(tensor: &Tensor) -> Vec<f64> {
     tensor
         .cast(DType::F64)
@@ -127,7 +127,7 @@ fn same(what: &str, host: &Tensor, there: &DeviceTensor) {
     );
 }
 
-/// As near as sums in another order are.
+/// Checks that results agree as well as sums in different orders do.
 fn near(what: &str, host: &Tensor, there: &DeviceTensor) {
     if is_integer(host.dtype()) {
         return same(what, host, there);
@@ -179,7 +179,7 @@ pub(crate) fn arithmetic_is_the_hosts_to_the_bit() {
             let shape = random.shape(rank);
             let left = Pair::new(&mut random, &queue, &shape, dtype);
             let left = left.viewed(&mut random).viewed(&mut random);
-            // Of the same shape, or a row that is repeated.
+            // The operand has the same shape, or is a row that is broadcast.
             let shape = left.host.shape();
             let shape = if round % 2 == 0 {
                 shape
@@ -194,7 +194,7 @@ pub(crate) fn arithmetic_is_the_hosts_to_the_bit() {
                     &expected,
                     &there(&left.there, &right.there).expect("it goes"),
                 );
-                // The other way round, where the first is the smaller.
+                // In the reverse order, the first operand is the smaller one.
                 let expected = host(&right.host, &left.host).expect("it goes");
                 same(
                     what,
@@ -263,7 +263,7 @@ pub(crate) fn in_place_and_into_outputs_it_is_too() {
             rdiv_assign(right);
             copy_from(number);
         }
-        // Parts of a tensor, by borrowed views.
+        // These are parts of a tensor as borrowed views.
         let (host, there) = (left.host.view_mut(), left.there.view_mut());
         let (host, there) = (host.expect("alone"), there.expect("alone"));
         let mut host = host
@@ -307,7 +307,7 @@ pub(crate) fn copies_and_casts_are_the_hosts_to_the_bit() {
             same("a cast", &host.expect("a cast"), &there.expect("a cast"));
         }
     }
-    // What no smaller type can hold.
+    // Smaller types cannot represent these values.
     let far = [
         f64::NAN,
         f64::INFINITY,
@@ -413,7 +413,7 @@ pub(crate) fn products_of_matrices_are_near_the_hosts() {
             near("matmul_into", &expected, &out);
         }
     }
-    // Of nothing the sum is 0.
+    // The sum of no elements is 0.
     let left = DeviceTensor::zeros(&queue, [2, 0], DType::F32).expect("nothing");
     let right = DeviceTensor::zeros(&queue, [0, 3], DType::F32).expect("nothing");
     let product = left
@@ -429,7 +429,7 @@ pub(crate) fn products_of_matrices_are_near_the_hosts() {
     );
 }
 
-/// What the emulated driver runs in their place takes the parameters that the kernels have.
+/// The functions that the emulated driver runs instead have the same parameters as the kernels.
 #[test]
 pub(crate) fn the_kernels_have_the_parameters_they_are_given() {
     let Some((device, ..)) = device() else { return };

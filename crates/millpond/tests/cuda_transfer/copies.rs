@@ -39,7 +39,7 @@ fn pools_of_pinned_memory_are_pools() {
     assert_eq!(pool.stats().requested.current, 0);
     pool.compact();
     assert_eq!(pool.stats().reserved.current, 0);
-    // Guarded blocks take pages that can be closed.
+    // Guarded blocks need pages that can be made inaccessible.
     let guarded = Pool::builder()
         .guard(true)
         .over(Box::new(CudaPinned::new(&device)));
@@ -59,14 +59,14 @@ fn ordinary_buffers_are_registered_for_a_while() {
     let buffer = registered.into_buffer();
     assert!(!is_pinned(first) && !is_pinned(last));
     assert_eq!((buffer[0], buffer.len()), (7, 100_000));
-    // The driver has let go of it too: it can be registered again, and again after a drop.
+    // The driver has unregistered it too, so it can be registered again, and again after a drop.
     drop(Registered::new(&device, buffer).expect("registered"));
     assert_eq!((pool.stats().requested.current, is_pinned(first)), (0, false));
     let again = Registered::new(&device, pool.alloc_from(&numbers(100_000)).expect("memory"));
     assert_eq!(again.expect("registered")[1], numbers(2)[1]);
     let none = Registered::new(&device, pool.alloc_zeroed::<u8>(0).expect("nothing"));
     assert!(none.expect("nothing").into_buffer().is_empty());
-    // What the driver has pinned itself it does not register: the buffer comes back.
+    // Memory that the driver has pinned cannot be registered, and the buffer is returned.
     let pinned = pinned_pool(&device).alloc_from(&[1u8, 2, 3]).expect("memory");
     let refused = Registered::new(&device, pinned).expect_err("pinned already");
     assert!(refused.to_string().contains("cuMemHostRegister"), "{refused}");
@@ -109,7 +109,7 @@ fn managed_memory_goes_where_it_is_wanted() {
     is(-1, BYTES);
     assert_eq!(table[..8], [0, 0, 0, 0, 0, 5, 6, 0]);
     let advise = |table: &Buffer<u8>, advice| device.advise(table, advice).expect("advice");
-    // Work of the device on pages that are wanted on the host leaves them there; else it takes them along.
+    // Device work on pages that prefer the host leaves them there. Otherwise it moves them.
     let touch = |table: &mut Buffer<u8>| {
         if !emulator::is_real() {
             emulator::set_bytes(table.as_ptr().addr() as u64, 9, BYTES, first.as_raw());
@@ -188,14 +188,14 @@ fn transfers_have_both_ends_until_they_are_done() {
     let coming = first.download(other, host).expect("it begins");
     let (back, other) = coming.wait().expect("it is here");
     assert_eq!(back[..], sent);
-    // What was registered is as good.
+    // Registered memory works as well.
     let registered = Registered::new(&place.device, ordinary(&vec![0u32; LEN])).expect("registered");
     let (registered, other) = first
         .download(other, registered)
         .and_then(Transfer::wait)
         .expect("a copy");
     assert_eq!(registered[..], sent);
-    // Split, the buffer is its own stream's again at once.
+    // After a split, the buffer can be used on its own stream at once.
     let (coming, mut other) = second
         .download(other, back)
         .and_then(Transfer::split)
@@ -209,7 +209,7 @@ fn transfers_have_both_ends_until_they_are_done() {
         let (registered, other) = polled.wait().expect("it is there");
         second.upload(registered, other).expect("it begins")
     };
-    // Dropped, it waits; forgotten, it keeps what it has.
+    // A dropped transfer waits, and a forgotten one keeps its buffers.
     drop((there, polled));
     assert_eq!(
         (pool.stats().requested.current, pinned.stats().requested.current),
@@ -268,7 +268,7 @@ fn what_cannot_be_copied_comes_back() {
         .expect_err("not pinned");
     assert!(pageable.to_string().contains("Staging"), "{pageable}");
     assert_eq!(pageable.into_ends().expect("both").0[..], [1, 2]);
-    // Locked by the system is not pinned by the driver.
+    // Memory that the system has locked is not pinned by the driver.
     if let Ok(Ok(locked)) = Pool::builder().pinned().map(|pool| pool.alloc_from(&[1u32, 2])) {
         assert!(is_pinned(locked.as_ptr()));
         let refused = first.upload(locked, there(2)).expect_err("unknown to the driver");
@@ -298,7 +298,7 @@ fn devices_copy_to_each_other() {
         let sent = numbers(LEN);
         for stream in [&one.first, &two.second, &CudaStream::legacy(&two.device)] {
             let there = one.pool.alloc_from(&sent, &one.first).expect("memory");
-            // Its stream has not written it yet when the copy is asked for.
+            // Its stream has not written it yet when the copy is requested.
             let mut from = one.pool.alloc::<u32>(LEN, &one.first).expect("memory");
             from.copy_from(&there).expect("a copy");
             let to = two.pool.alloc_zeroed::<u32>(LEN, &two.first).expect("memory");
@@ -307,7 +307,7 @@ fn devices_copy_to_each_other() {
                 (to.to_vec().expect("a copy"), to.device()),
                 (sent.clone(), Device::Cuda(1))
             );
-            // Pinned memory is any device's, by way of whichever it was taken.
+            // Pinned memory can be used with every device.
             let host = one.pinned.alloc_zeroed::<u32>(LEN).expect("memory");
             let coming = two.second.download(to, host).expect("it begins");
             assert_eq!(coming.wait().expect("it is here").0[..], sent);
@@ -374,7 +374,7 @@ fn ordinary_memory_goes_through_slots() {
             "{slots} of {bytes}"
         );
     }
-    // A copy of the caller's own: its panic is its caller's, and the slots serve on.
+    // If the caller's copy function panics, the panic reaches its caller, and the slots still work.
     let mood = std::sync::Arc::new(AtomicU64::new(0));
     let theirs = std::sync::Arc::clone(&mood);
     let moody = Staging::with_copy(&device, 2, 8, move |to, from| {

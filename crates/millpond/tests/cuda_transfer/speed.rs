@@ -1,4 +1,4 @@
-//! How long copies and passes take, in the time that the emulated driver models.
+//! The durations of copies and passes, in the time that the emulated driver models.
 
 use crate::Place;
 use crate::files::Folder;
@@ -9,14 +9,14 @@ use millpond::cuda::{CudaDevice, CudaStream, Staging, Transfer};
 use std::ffi::CStr;
 use std::ptr;
 
-/// Modelled nanoseconds that something takes.
+/// Returns the modelled nanoseconds of `work`.
 pub(crate) fn modelled(work: impl FnOnce()) -> u64 {
     let began = emulator::host_work(0);
     work();
     emulator::host_work(0) - began
 }
 
-/// A staging whose copies on the host take modelled time: at so many gigabytes a second.
+/// Returns a staging whose copies on the host take modelled time, at `speed` gigabytes per second.
 pub(crate) fn staging_at(device: &CudaDevice, speed: u64) -> Staging {
     let (slots, bytes) = (3, 8 << 20);
     let copy = move |to: &mut [u8], from: &[u8]| {
@@ -26,8 +26,9 @@ pub(crate) fn staging_at(device: &CudaDevice, speed: u64) -> Staging {
     Staging::with_copy(device, slots, bytes, copy).expect("slots")
 }
 
-/// Ordinary memory through slots takes no more than a tenth longer than pinned memory, each way, on a link of 25 GB/s where the host
-/// copies 30 GB/s; by the driver alone it takes twice as long. Where the host copies 12 GB/s it is the host that is waited for.
+/// On a link of 25 GB/s and with copies at 30 GB/s on the host, staged copies of ordinary memory take at most a tenth
+/// longer than copies of pinned memory, in both directions. The driver alone takes twice as long. With 12 GB/s, the
+/// host is the bottleneck.
 #[test]
 fn staged_copies_are_nearly_as_fast_as_pinned_ones() {
     let name = "speed::staged_copies_are_nearly_as_fast_as_pinned_ones";
@@ -94,7 +95,7 @@ fn staged_copies_are_nearly_as_fast_as_pinned_ones() {
     });
 }
 
-/// A kernel of the test's own, which takes its time.
+/// A kernel of the test that takes modelled time.
 struct Kernel(sys::CUfunction);
 
 impl Kernel {
@@ -130,8 +131,9 @@ impl Kernel {
     }
 }
 
-/// A pass to the device takes no more than a tenth longer than its slowest stage alone, whichever that is; and copying and computing
-/// overlap by nine tenths of the shorter of the two. Reading is modelled by what the reader's thread does to each chunk.
+/// A pass to the device takes at most a tenth longer than its slowest stage alone, whichever that is. Copying and
+/// computing overlap by nine tenths of the shorter of the two. The reader's thread models reading by work on each
+/// chunk.
 #[test]
 fn a_pass_is_as_fast_as_its_slowest_stage() {
     let name = "speed::a_pass_is_as_fast_as_its_slowest_stage";
@@ -146,7 +148,7 @@ fn a_pass_is_as_fast_as_its_slowest_stage() {
         let place = Place::on(CudaDevice::get(0).expect("a device"));
         let folder = Folder::new("cuda-stages");
         let data = data_of(&folder, CHUNK * CHUNKS as usize, 1);
-        // What a chunk takes on a link of 1 GB/s: 512 KiB, and what comes before the first byte.
+        // The duration of a chunk of 512 KiB on a link of 1 GB/s, with the latency of the first byte.
         let copying = 4 * CHUNK as u64 + 8_000;
         for (reading, computing) in [
             (800_000, 400_000),
@@ -177,7 +179,7 @@ fn a_pass_is_as_fast_as_its_slowest_stage() {
                 slowest / 1000
             );
             assert!(taken >= slowest && taken * 10 <= slowest * 11);
-            // Where reading is the slowest the others wait for it and not for each other.
+            // If reading is the slowest stage, the others wait for it and not for each other.
             assert!(reading > copying.max(computing) || overlap * 10 >= copies.min(work) * 9);
         }
         assert_eq!(emulator::findings(), (0, String::new()));

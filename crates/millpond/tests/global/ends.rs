@@ -1,4 +1,4 @@
-//! Ends of threads, forks, and other programs.
+//! Ends of threads, forks, and child processes.
 
 use crate::{POOL, Stamped, forking};
 use std::cell::RefCell;
@@ -26,7 +26,7 @@ thread_local! {
     static LATE: RefCell<Option<Late>> = const { RefCell::new(None) };
 }
 
-/// Called by the system after every thread local of Rust has gone, and so after the pool's cache.
+/// The system calls this after all thread locals of Rust are dropped, and so after the pool's cache.
 extern "C" fn last(block: *mut libc::c_void) {
     // SAFETY: `last_word` has put a box there, and the system calls once.
     drop(unsafe { Box::from_raw(block.cast::<Late>()) });
@@ -74,12 +74,12 @@ fn work(rounds: usize) {
     held.iter().for_each(Stamped::check);
 }
 
-/// Forks, has the child work, and answers how it ended.
+/// Forks, runs `work` in the child, and returns the child's status.
 fn fork(work: impl FnOnce()) -> i32 {
     // SAFETY: the child uses memory and what a child of threads may use, and leaves by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // A child that hangs is ended by the alarm, and seen.
+        // A child that hangs is ended by the alarm, which its status shows.
         // SAFETY: takes a number.
         unsafe { libc::alarm(20) };
         work();
@@ -100,7 +100,7 @@ fn a_child_of_a_fork_allocates_and_frees() {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     work(200);
-                    // New threads are new to the pool, and their ends are its business too.
+                    // New threads are new to the pool, and so are their ends.
                     std::thread::spawn(|| work(10)).join().expect("no panic");
                 }
             });
@@ -160,7 +160,7 @@ fn other_programs_are_started() {
             let mut command = Command::new("/bin/echo");
             command.arg(round.to_string());
             if round % 2 == 0 {
-                // A real fork, where the standard library else has the system make the child.
+                // This makes the standard library fork. Otherwise the system creates the child directly.
                 // SAFETY: the child may allocate, which is what is looked at.
                 unsafe {
                     command.pre_exec(|| {

@@ -1,4 +1,4 @@
-//! Memory that runs out, and settings that cannot be read.
+//! Programs that run out of memory, and invalid settings.
 
 use crate::{POOL, Stamped, child, stats};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -14,7 +14,7 @@ pub(crate) fn limit(resource: Resource, bytes: u64) {
     setrlimit(resource, lower).expect("a lower limit");
 }
 
-/// Bytes of this process that count against `RLIMIT_DATA`.
+/// Returns the bytes of this process that count against `RLIMIT_DATA`.
 pub(crate) fn data() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
@@ -28,7 +28,7 @@ pub(crate) fn data() -> u64 {
     kib << 10
 }
 
-/// Takes blocks of a size until there are none; answers them.
+/// Allocates blocks of a size until the first failure. Returns the blocks.
 fn take_all(bytes: usize, most: usize) -> Vec<Vec<u8>> {
     let mut held = Vec::new();
     held.try_reserve_exact(most).expect("room for the list");
@@ -36,7 +36,7 @@ fn take_all(bytes: usize, most: usize) -> Vec<Vec<u8>> {
     held
 }
 
-/// The same into a list that has room.
+/// Allocates blocks into a list that has room.
 fn take_more(held: &mut Vec<Vec<u8>>, bytes: usize) {
     while held.len() < held.capacity() {
         let mut block = Vec::new();
@@ -48,14 +48,14 @@ fn take_more(held: &mut Vec<Vec<u8>>, bytes: usize) {
     }
 }
 
-/// Runs out of memory with blocks of several sizes, and lives on.
+/// Runs out of memory with blocks of several sizes, and continues.
 fn run_out(least: usize) {
     for bytes in [4 << 20, 100_000, 40_000, 2000, 64] {
         let most = 1 << 20;
         let held = take_all(bytes, most);
         let count = held.len();
         let intact = held.iter().all(|block| block.iter().all(|byte| *byte == 7));
-        // To complain takes memory.
+        // A message needs memory.
         drop(held);
         assert!(intact);
         assert!(count * bytes >= least && count < most, "{count} of {bytes}");
@@ -89,7 +89,7 @@ fn makes_blocks_smaller_where_there_is_no_more() {
         for bytes in [1 << 20, 100_000, 40_000, 2000, 64] {
             take_more(&mut held, bytes);
         }
-        // The standard library would end the program.
+        // The standard library aborts if this reallocation fails.
         smaller.push(block.into_boxed_slice());
     }
     let is_full = held.len() == held.capacity();
@@ -105,7 +105,7 @@ fn makes_blocks_smaller_where_there_is_no_more() {
 #[ignore = "a child of another test"]
 fn is_watched_from_beside() {
     let asked = || stats().allocations;
-    // The monitor is started by a thread of its own.
+    // The monitor is started on a thread of its own.
     let (began, before) = (Instant::now(), asked());
     while asked() == before {
         assert!(began.elapsed().as_secs() < 60, "nobody looks");
@@ -115,7 +115,7 @@ fn is_watched_from_beside() {
     let (began, before) = (Instant::now(), asked());
     std::thread::sleep(Duration::from_millis(500));
     let (looks, asked) = (began.elapsed().as_millis() as u64 / 10 + 2, asked() - before);
-    // Each look asks whether there is room; to look from within the pool took eighty blocks.
+    // Each sample checks whether there is room. Sampling from within the pool took eighty blocks.
     assert!((1..=2 * looks).contains(&asked), "{asked} in {looks} looks");
 }
 
@@ -149,7 +149,7 @@ fn has_few_addresses() {
 fn a_program_outlives_that_memory_runs_out() {
     child("limits::runs_out_of_data", |_| {});
     child("limits::makes_blocks_smaller_where_there_is_no_more", |_| {});
-    // Nor does it end by who watches it.
+    // An observer does not end it either.
     child("limits::runs_out_of_data", |command| {
         command.env("MILLPOND_MONITOR", "1,interval=10ms");
     });
@@ -195,7 +195,7 @@ fn is_well_configured() {
     assert!(POOL.configuration_error().is_none());
 }
 
-/// Names of this process's threads.
+/// Returns the names of this process's threads.
 fn threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("the system tells");
     let name = |task: std::io::Result<std::fs::DirEntry>| {
@@ -221,7 +221,7 @@ fn is_told_its_limit() {
 #[test]
 #[ignore = "a child of another test"]
 fn is_told_to_give_back() {
-    // 15 letters of a name is what the system keeps.
+    // The system keeps 15 letters of a name.
     assert!(
         threads().iter().any(|name| name == "millpond-keeper"),
         "{:?}",

@@ -68,7 +68,8 @@ fn accounts_for_many_blocks_of_many_places() {
     let after = stats();
     let blocks = pool.ledger().map(|ledger| (ledger.blocks(), ledger.lost()));
     assert_eq!(blocks, Some((20_000, 0)));
-    // What runs the tests may still be at work on its own thread. The account of these takes hundreds of blocks and megabytes.
+    // The test runner may still work on its own thread. The ledger of these blocks takes hundreds of blocks and
+    // megabytes.
     let asked = after.allocations - before.allocations;
     let more = after.allocated.current.saturating_sub(before.allocated.current);
     assert!(asked < 32 && more < 64 << 10, "{asked} blocks, {more} bytes");
@@ -82,7 +83,7 @@ fn the_programs_own_pool_is_looked_after_while_it_serves() {
             let over = &over;
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
-                    // Sizes that no other thread has: nothing of them is left after a trim.
+                    // No other thread uses these sizes, so nothing of them is left after a trim.
                     let held: Vec<Stamped> = (0..300)
                         .map(|n| Stamped::new(1000 * thread + n * n % 90_000, n as u8))
                         .collect();
@@ -100,8 +101,8 @@ fn the_programs_own_pool_is_looked_after_while_it_serves() {
     });
 }
 
-/// A source that allocates and frees in each of its calls, which are made under the pool's lock: blocks from before a
-/// call are freed in it, and blocks from within one after it.
+/// Returns a source that allocates and frees in each of its calls, which run under the pool's lock. Blocks from before
+/// a call are freed in it, and blocks from within a call after it.
 fn noisy() -> Pool {
     let mut seen: Vec<Stamped> = (0..10).map(|n| Stamped::new(n * 3000, n as u8)).collect();
     let mut calls = Vec::new();
@@ -202,13 +203,13 @@ fn a_fork_finds_all_pools_at_rest() {
     });
 }
 
-/// Whoever is told of what the program's pool does draws from the sets, wherever it is told: also of what a set allocates.
+/// An observer of the program's pool allocates from the sets, also while it observes an allocation of a set.
 #[test]
 fn sets_of_pools_in_a_program_whose_allocator_tells() {
     static TOLD: AtomicUsize = AtomicUsize::new(0);
     let program = POOL.pool().expect("a pool");
     let told = program.subscribe(|_: &Event<'_>| {
-        // Not each time: every test's allocations are told.
+        // The observer does so for every fifth event only, because it sees every test's allocations.
         if TOLD.fetch_add(1, Ordering::Relaxed).is_multiple_of(5) {
             drop(pools().iter());
             match millpond::alloc_zeroed::<u8>(100) {
@@ -229,7 +230,7 @@ fn sets_of_pools_in_a_program_whose_allocator_tells() {
                         let held: Vec<Buffer<u8>> = (0..50)
                             .map(|n| millpond::alloc_zeroed(n * 1000).expect("room"))
                             .collect();
-                        // What is told in the scope draws from its set too.
+                        // The observer's allocations in the scope come from the scope's set too.
                         assert!(set.stats().total.allocations >= 49);
                         held.into_iter().next_back().expect("one")
                     });

@@ -1,4 +1,4 @@
-//! What programs do with memory.
+//! Typical uses of memory in programs.
 
 use crate::{Stamped, stats};
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
@@ -141,6 +141,6 @@ fn every_alignment_is_served() {
     let beyond = Layout::from_size_align(1, 1 << 62).expect("a layout");
     // SAFETY: of some bytes.
     let none = unsafe { alloc(beyond) };
-    // The compiler takes an allocation that nothing uses for granted.
+    // Without this, the compiler assumes that an unused allocation succeeds.
     assert!(std::hint::black_box(none).is_null());
 }

@@ -1,4 +1,4 @@
-//! `MILLPOND_MONITOR`, in processes that say nothing of monitors.
+//! `MILLPOND_MONITOR` in processes that do not use monitors themselves.
 
 use super::http::{get, get_by_socket};
 use super::{MIB, child, wait_for};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub(crate) const PART: &str = "MILLPOND_TEST_MONITOR_PART";
 
-/// A folder that is removed in the end.
+/// A folder that is removed on drop.
 struct Runtime(PathBuf);
 
 impl Runtime {
@@ -49,7 +49,7 @@ fn start(part: &str, said: &str, runtime: &Path) -> Child {
     child::ends(&mut command).spawn().expect("a child")
 }
 
-/// Ends a child well; answers what it has said.
+/// Ends a child successfully and returns its output.
 fn end(mut child: Child) -> String {
     drop(child.stdin.take());
     let output = child.wait_with_output().expect("it ends");
@@ -111,7 +111,7 @@ fn what_cannot_be_read_is_told_once_and_the_program_lives() {
         ("0.0.0.0:9", "0.0.0.0:9 is not this machine's own"),
     ] {
         let child = start("holds", said, &runtime.0);
-        // Told on a thread of its own.
+        // The message is written by another thread.
         std::thread::sleep(Duration::from_millis(300));
         let told = end(child);
         let lines: Vec<&str> = told
@@ -127,7 +127,7 @@ fn what_cannot_be_read_is_told_once_and_the_program_lives() {
     assert!(!runtime.0.join("millpond").exists());
 }
 
-/// A monitor in the child of a fork.
+/// Runs a monitor in the child of a fork.
 pub(crate) fn forks() {
     let pool = Pool::builder().name("before").host().expect("a pool");
     let monitor = Monitor::builder()

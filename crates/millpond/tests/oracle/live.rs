@@ -1,12 +1,12 @@
-//! What is live: the list that pools are held against.
+//! The list of live blocks, with which pools are compared.
 
 use millpond::Buffer;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
-/// Every live range, first address and end. A range is put in after it was handed out and taken out before it goes back,
-/// so that two that meet here were live at once.
+/// All live ranges: first address and end. A range is inserted after it was allocated and removed before it is freed,
+/// so two ranges that overlap here were live at once.
 #[derive(Debug, Default)]
 pub(crate) struct Live(Mutex<BTreeMap<usize, usize>>);
 
@@ -36,7 +36,7 @@ impl Live {
     }
 }
 
-/// A block by hand.
+/// A raw block.
 #[derive(Debug)]
 pub(crate) struct Raw(pub(crate) NonNull<[u8]>);
 
@@ -53,24 +53,24 @@ impl Raw {
     }
 }
 
-/// A block in a thread's hand.
+/// A block that a thread holds.
 #[derive(Debug)]
 pub(crate) enum Block {
     Raw(Raw),
     Buffer(Buffer<u8>),
 }
 
-/// A block, what it was filled with, what it counts as and for whom.
+/// A block, its stamp, its accounted size, and its owner.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) block: Block,
     pub(crate) stamp: u64,
     pub(crate) requested: usize,
-    /// The tenant it is charged to.
+    /// The tenant to which it is charged.
     pub(crate) tenant: Option<usize>,
 }
 
-/// Places of a range that are written: some in every part of it, the first and the last.
+/// Returns the positions of a range that are written: some in every part of it, the first and the last.
 fn places(bytes: usize) -> impl Iterator<Item = usize> {
     let step = if bytes <= 4096 { 8 } else { 1000 };
     (0..bytes).step_by(step).chain(bytes.checked_sub(1))
@@ -81,7 +81,7 @@ fn value(stamp: u64, place: usize) -> u8 {
 }
 
 impl Held {
-    /// First address and bytes that may be used.
+    /// Returns the first address and the number of usable bytes.
     pub(crate) fn range(&self) -> (usize, usize) {
         match &self.block {
             Block::Raw(raw) => (raw.pointer().as_ptr().expose_provenance(), raw.bytes()),
@@ -101,7 +101,7 @@ impl Held {
         unsafe { self.pointer().wrapping_add(place).read() }
     }
 
-    /// Writes to the bytes that are the holder's: all of a raw block, a buffer's elements.
+    /// Writes to the holder's bytes: all of a raw block, or a buffer's elements.
     pub(crate) fn fill(&mut self) {
         let bytes = self.bytes();
         let (pointer, stamp) = (self.pointer(), self.stamp);
@@ -121,7 +121,7 @@ impl Held {
         }
     }
 
-    /// Shows that the bytes from one to another are zero.
+    /// Checks that the bytes of a range are zero.
     pub(crate) fn assert_zero(&self, from: usize, to: usize) {
         let step = if to - from <= 1 << 18 { 1 } else { 509 };
         for place in (from..to).step_by(step) {
@@ -129,7 +129,7 @@ impl Held {
         }
     }
 
-    /// Bytes that are filled.
+    /// Returns the number of filled bytes.
     pub(crate) fn bytes(&self) -> usize {
         match &self.block {
             Block::Raw(raw) => raw.bytes(),

@@ -1,12 +1,12 @@
-//! Random programs from several threads, against a list of what is live.
+//! Random programs on several threads, compared with a list of live blocks.
 //!
 //! ```sh
 //! MILLPOND_ORACLE_SECONDS=600 cargo test -p millpond --test oracle
 //! MILLPOND_ORACLE_SEED=7 cargo test -p millpond --test oracle
 //! ```
 //!
-//! Each case says its seed, which is shown where it fails. What a thread asks for follows from the seed alone; in which
-//! order threads come does not.
+//! Each case prints its seed, which appears if it fails. The requests of a thread depend on the seed only. The order of
+//! the threads does not.
 
 #![cfg(target_os = "linux")]
 
@@ -19,7 +19,7 @@ use program::Case;
 use std::time::{Duration, Instant};
 use terms::Terms;
 
-/// Runs cases of these terms for a while.
+/// Runs cases of one configuration for a while.
 fn check(terms: &Terms) {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     if let Some(seed) = number("MILLPOND_ORACLE_SEED") {

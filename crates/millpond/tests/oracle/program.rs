@@ -1,4 +1,4 @@
-//! The programs.
+//! The random programs.
 
 use super::dice::Dice;
 use super::live::{Block, Held, Live, Raw};
@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Blocks a thread holds, at most.
+/// The maximum number of blocks that a thread holds.
 const MOST: usize = 48;
 
-/// One program, run against one pool.
+/// One program, which runs against one pool.
 pub(crate) struct Case<'a> {
     terms: &'a Terms,
     place: Place,
     live: Live,
-    /// Blocks on their way to another thread.
+    /// Blocks in transit to another thread.
     mail: Mutex<Vec<Held>>,
     allocations: AtomicU64,
     frees: AtomicU64,
@@ -67,12 +67,12 @@ impl Case<'_> {
                     })
                 })
                 .collect();
-            // By hand: a scope does not wait for what a thread does at its very end.
+            // The threads are joined explicitly, because a scope does not wait for the last actions of a thread.
             threads.into_iter().map(|t| t.join().expect("no panic")).collect()
         })
     }
 
-    /// Holds the pool's account against what is live.
+    /// Compares the pool's statistics with the live blocks.
     fn at_rest(&self, hands: &[Vec<Held>]) {
         let mail = self.mail.lock().expect("no panic");
         let all: Vec<&Held> = hands.iter().flatten().chain(mail.iter()).collect();
@@ -135,7 +135,7 @@ impl Case<'_> {
             .store(self.requested.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// All goes back, one block after the pool itself.
+    /// Frees all blocks, one of them after the pool itself.
     fn end(self, hands: Vec<Vec<Held>>) {
         let mail = std::mem::take(&mut *self.mail.lock().expect("no panic"));
         let mut all: Vec<Held> = hands.into_iter().flatten().chain(mail).collect();
@@ -175,7 +175,7 @@ impl Case<'_> {
     }
 }
 
-/// One thread of it.
+/// One thread of the program.
 struct Worker<'a> {
     case: &'a Case<'a>,
     dice: Dice,
@@ -242,13 +242,13 @@ impl Worker<'_> {
         (count > 0).then(|| self.held.swap_remove(self.dice.below(count) as usize))
     }
 
-    /// A refusal is right only where memory is scarce.
+    /// Checks that a refusal happens only if memory is scarce.
     fn may_fail<T>(&self, outcome: Result<T, AllocError>) -> Option<T> {
         match outcome {
             Ok(value) => Some(value),
             Err(error) => {
                 assert!(self.case.terms.is_scarce(), "{error}");
-                // Policies after others' rules align to less than ours.
+                // Policies that follow other allocators' rules support smaller alignments than this crate's.
                 let ours = self.case.terms.policy == "millpond";
                 assert!(
                     !(ours && matches!(error, AllocError::Alignment { .. })),
@@ -266,7 +266,7 @@ impl Worker<'_> {
         self.case.peak.fetch_max(now, Ordering::Relaxed);
     }
 
-    /// What was just handed out is nobody else's; it is written, and held.
+    /// Checks that a new block overlaps no other, then writes it and keeps it.
     fn hold(&mut self, mut held: Held, align: usize) {
         let (start, bytes) = held.range();
         assert!(
@@ -335,7 +335,7 @@ impl Worker<'_> {
         self.hold(held, 64);
     }
 
-    /// Makes a buffer longer: what it held stays, what is added is zero.
+    /// Grows a buffer, and checks that its contents stay and that the new part is zero.
     fn grow(&mut self) {
         let Some(mut held) = self.pick() else { return };
         let (start, bytes) = held.range();
@@ -357,7 +357,7 @@ impl Worker<'_> {
                 );
             }
             if now_at != start {
-                // Both were held for a moment.
+                // Both blocks were held for a moment.
                 self.count(1, 0, len as i64);
                 self.count(0, 1, -(held.requested as i64));
                 held.requested = len;

@@ -1,4 +1,4 @@
-//! On what terms a program runs.
+//! The configurations of a program.
 
 use millpond::engine::{CallKind, Failure, Faulty, When};
 use millpond::{Budget, Host, Measure, Pool, Tenant};
@@ -8,12 +8,13 @@ use std::time::Duration;
 pub(crate) struct Terms {
     pub(crate) policy: &'static str,
     pub(crate) threads: usize,
-    /// Programs of so many steps, one after the other: new threads run each, and between them all is at rest.
+    /// The number of programs of `steps` steps, which run one after the other. Each has new threads, and between them
+    /// no thread runs.
     pub(crate) rounds: usize,
     pub(crate) steps: usize,
     pub(crate) limit: Option<u64>,
     pub(crate) moving_limit: bool,
-    /// Blocks are cleared before they are handed out.
+    /// Blocks are zeroed before they are handed out.
     pub(crate) cleared: bool,
     /// Some blocks are charged to one of two tenants.
     pub(crate) tenants: bool,
@@ -21,7 +22,7 @@ pub(crate) struct Terms {
     pub(crate) budget: bool,
     /// Some requests wait.
     pub(crate) waiting: bool,
-    /// How likely a call of the source fails.
+    /// The probability that a call of the source fails.
     pub(crate) faults: f64,
 }
 
@@ -42,16 +43,16 @@ impl Terms {
         }
     }
 
-    /// Whether a request may be refused.
+    /// Returns true if a request may be refused.
     pub(crate) fn is_scarce(&self) -> bool {
         self.limit.is_some() || self.faults > 0.0
     }
 }
 
-/// A pool on such terms, and who uses it.
+/// A pool of a configuration, and its users.
 pub(crate) struct Place {
     pub(crate) pool: Pool,
-    /// What the pool's own budget is below.
+    /// The parent of the pool's own budget.
     pub(crate) budget: Option<Budget>,
     pub(crate) tenants: Vec<Tenant>,
     pub(crate) patient: Tenant,
@@ -91,7 +92,7 @@ impl Place {
         let tenants = if terms.tenants { 2 } else { 0 };
         let tenants = (0..tenants).map(|tenant| {
             let budget = Budget::builder(format!("tenant {tenant}")).measure(Measure::Allocated);
-            // Where nobody waits nobody is refused either.
+            // If no request waits, none is refused either.
             let limit = if terms.waiting { 8 << 20 } else { 1 << 40 };
             let budget = budget.limit(limit).build().expect("a budget");
             pool.tenant(&budget).expect("allocated bytes")

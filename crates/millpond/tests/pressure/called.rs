@@ -1,4 +1,4 @@
-//! Being called when the level changes, by systems that are written down.
+//! Callbacks for changes of the level, with simulated systems.
 
 use crate::tree::Tree;
 use millpond::Watch;
@@ -12,7 +12,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 const GIB: u64 = 1 << 30;
-/// Far more than anything here takes.
+/// Far longer than anything in these tests.
 const LONG: Duration = Duration::from_secs(30);
 
 type Seen = (&'static str, Level, Level, Cause);
@@ -65,7 +65,7 @@ fn changes_are_told_trims_first() {
     }
     assert_eq!(watch.level(), Level::High);
     drop(late);
-    // Still above where the level is left: 90 % less 5.
+    // This is still above the level's lower threshold of 85 % (90 % less 5).
     tree.machine(16 * GIB, 2 * GIB);
     assert_eq!(
         seen.recv_timeout(Duration::from_millis(400)),
@@ -182,7 +182,7 @@ fn callbacks_may_use_the_watch() {
     assert_eq!(next(&seen).0, "told");
     assert_eq!(next(&seen).0, "added", "at the change before");
     assert_eq!(watch.panics(), (0, None));
-    // Dropped outside the list's lock, and while the thread may be calling.
+    // The subscriptions are dropped outside the list's lock, and while the thread may be calling.
     let subscriptions = std::mem::take(&mut *held.lock().expect("a list"));
     drop(subscriptions);
 }
@@ -199,7 +199,7 @@ fn dropping_it_ends_the_thread() {
     let subscription = watch.add(Turn::Tell, note(&sender, "added"));
     drop(sender);
     drop(watch);
-    // The thread has ended: whatever the thread had is gone, and with it every sender but the subscription's weak one.
+    // The thread has ended and dropped its senders. Only the subscription's weak reference is left.
     assert_eq!(seen.try_recv(), Err(std::sync::mpsc::TryRecvError::Disconnected));
     drop(subscription);
 }
@@ -255,7 +255,7 @@ fn the_system_can_be_watched() {
         .expect("a watch");
     until(|| watch.means().is_some());
     let trigger = watch.means().expect("means").trigger;
-    // What needs no privilege, where the system tells of stalls at all.
+    // This needs no privilege if the system reports stalls at all.
     let file = OpenOptions::new().write(true).open("/proc/pressure/memory");
     let armed = file.and_then(|mut file| file.write_all(b"some 300000 2000000\0"));
     match armed {
@@ -288,7 +288,7 @@ fn a_child_has_no_watch() {
     // SAFETY: waits for the child made above.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!((waited, status), (child, 0));
-    // The child's drop did not reach the parent's thread.
+    // The child's drop did not affect the parent's thread.
     tree.machine(16 * GIB, 0);
     assert_eq!(next(&seen).2, Level::Critical);
     assert!(watch.is_running());

@@ -1,4 +1,4 @@
-//! Random programs, held against the model after each call.
+//! Compares random programs with the model after each call.
 
 use super::super::memory::{is_stamped, stamp};
 use super::super::model::{self, Handle};
@@ -8,26 +8,26 @@ use millpond::MemorySource;
 use millpond::engine::{Range, Segment, Source};
 use proptest::test_runner::{Config, TestRunner};
 
-/// Pages a source has in these tests.
+/// The pages of a source in these tests.
 pub(crate) const PAGES: u64 = 40;
 
-/// How a run looks at memory, for sources that have any.
+/// The functions with which a run accesses memory, for sources with memory.
 pub(crate) struct Eyes<S> {
     pub(crate) write: fn(&S, u64, u64, u64),
     pub(crate) holds: fn(&S, u64, u64, u64) -> bool,
 }
 
-/// A source and its model, called together.
+/// A source and its model, which receive the same calls.
 pub(crate) struct Pair<S> {
     pub(crate) source: S,
     page: u64,
     eyes: Eyes<S>,
-    /// Pages in use.
+    /// The number of used pages.
     used: u64,
     next_value: u64,
     ranges: Vec<(Range, model::Range)>,
     segments: Vec<(Segment, Handle)>,
-    /// Whether a call may fail that the model allows.
+    /// True if a call that the model allows may fail.
     pub(crate) may_fail: bool,
     pub(crate) failures: u64,
 }
@@ -48,7 +48,7 @@ impl<S: Source> Pair<S> {
         }
     }
 
-    /// Whether an outcome is as the model has it; a failure that was asked for is counted.
+    /// Returns true if an outcome agrees with the model. Injected failures are counted.
     fn agrees<T, E: std::fmt::Debug>(&mut self, outcome: &Result<T, E>, allowed: bool, op: &Op) -> bool {
         if self.may_fail && allowed && outcome.is_err() {
             self.failures += 1;
@@ -135,7 +135,7 @@ impl<S: Source> Pair<S> {
         };
         let (page, pages) = (self.page, handles * handle);
         let (range, model) = &self.ranges[nth];
-        // What lies over something is misuse, and simulated devices assert against it.
+        // Overlapping ranges are misuse, which simulated devices assert against.
         if !model.is_free(at, pages) {
             return;
         }
@@ -180,7 +180,7 @@ impl<S: Source> Pair<S> {
         }
     }
 
-    /// Holds everything against the model.
+    /// Compares the whole state with the model.
     fn look(&self, op: &Op) {
         let page = self.page;
         assert_eq!(
@@ -201,7 +201,7 @@ impl<S: Source> Pair<S> {
         }
     }
 
-    /// Gives everything back, and shows that nothing was lost.
+    /// Frees everything, and checks that nothing was lost.
     pub(crate) fn end(mut self) {
         for (segment, _) in self.segments.drain(..) {
             self.source.give(segment);
