@@ -1,4 +1,4 @@
-//! The account where limits, ends, tenants and threads meet.
+//! The ledger in combination with limits, ends, tenants and threads.
 
 use millpond::{Budget, Measure, Pool};
 use std::thread;
@@ -39,7 +39,7 @@ fn peaks_are_exact_with_one_thread_also_where_frees_go_past_its_cache() {
 
 #[test]
 fn a_block_that_changes_hands_is_charged_to_who_has_it() {
-    // Above what threads keep, so that what one has freed is the other's at once.
+    // The size exceeds the threads' caches, so memory that one thread frees is available to the other at once.
     const BYTES: usize = 33 << 20;
     let pool = quiet();
     thread::scope(|scope| {

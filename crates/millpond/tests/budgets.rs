@@ -1,4 +1,4 @@
-//! Budgets: what they let in, what they refuse, who waits, and what they say.
+//! Budgets: charges, refusals, waiting requests, and messages.
 
 mod budgets {
     pub(crate) mod charges;

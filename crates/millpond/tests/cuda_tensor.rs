@@ -1,4 +1,5 @@
-//! Kernels and tensors on a CUDA device, on the emulated driver; on the machine's own with `MILLPOND_TEST_CUDA=real`.
+//! Kernels and tensors on a CUDA device, on the emulated driver, or on the machine's own with
+//! `MILLPOND_TEST_CUDA=real`.
 
 #![cfg(target_os = "linux")]
 
@@ -21,7 +22,7 @@ mod tensors;
 use millpond::cuda::{CudaDevice, CudaStream, DevicePool};
 use support::emulator::{self, in_any_order, in_children};
 
-/// A device, a pool of it and a stream; none, with a message, where there is no driver to be had.
+/// Returns a device, a pool of it and a stream, or prints a message and returns `None` if there is no driver.
 fn device() -> Option<(CudaDevice, DevicePool, CudaStream)> {
     emulator::load().then(|| {
         let device = CudaDevice::get(0).expect("a device");
@@ -31,15 +32,15 @@ fn device() -> Option<(CudaDevice, DevicePool, CudaStream)> {
     })
 }
 
-/// Fails each call of the driver that a program makes, one at a time. It is told or made good, no byte is lost, and the next run
-/// goes well.
+/// Makes each call of the driver in a program fail, one at a time. The failure is reported or handled, no byte is lost,
+/// and the next run succeeds.
 fn each_call_fails(pool: &DevicePool, program: impl Fn() -> Result<(), Box<dyn std::error::Error>>) {
     let held = pool.stats().requested.current;
     let whole = || {
         let stats = pool.stats();
         assert_eq!(stats.requested.current, held, "a block is lost");
     };
-    // What is made once is made before.
+    // The first run allocates what is made only once.
     program().expect("nothing fails");
     let before = emulator::calls(None);
     program().expect("nothing fails");

@@ -1,5 +1,5 @@
-//! Pinned and managed memory, transfers, staging and passes that come to a device, on the emulated driver; on the machine's own with
-//! `MILLPOND_TEST_CUDA=real`, where modelled time is not asked for.
+//! Pinned and managed memory, transfers, staging and passes to a device, on the emulated driver, or on the machine's
+//! own with `MILLPOND_TEST_CUDA=real` if a test needs no modelled time.
 
 #![cfg(target_os = "linux")]
 
@@ -28,7 +28,7 @@ use support::suite::{account, contents, faults, misuse, programs};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// A device; none, with a message, where there is no driver to be had.
+/// Returns a device, or prints a message and returns `None` if there is no driver.
 fn device() -> Option<CudaDevice> {
     emulator::load().then(|| CudaDevice::get(0).expect("a device"))
 }
@@ -46,7 +46,7 @@ fn managed(capacity: Option<u64>) -> Option<Limited<CudaManaged>> {
     Some(limited(capacity, source))
 }
 
-// The suite of every source of memory: see tests/sources.rs.
+// The suite of every source of memory is in tests/sources.rs.
 macro_rules! source_behaviour {
     ($($module:ident $make:expr;)*) => {
         $(mod $module {
@@ -86,7 +86,7 @@ fn pinned_pool(device: &CudaDevice) -> Pool {
     Pool::builder().over(source).expect("a pool")
 }
 
-/// A device, a pool of it, one of pinned memory, and two streams.
+/// A device, a pool of it, a pool of pinned memory, and two streams.
 struct Place {
     device: CudaDevice,
     pool: DevicePool,
@@ -111,7 +111,7 @@ impl Place {
     }
 }
 
-/// Ordinary memory.
+/// Returns ordinary memory.
 fn ordinary<T: Element>(elements: &[T]) -> Buffer<T> {
     let pool = Pool::host().expect("a pool");
     pool.alloc_from(elements).expect("memory")

@@ -1,4 +1,4 @@
-//! What a process says of its pools when it ends. Each case is a child: this program.
+//! The report of a process about its pools when it ends. Each case is a child: this program.
 
 #![cfg(target_os = "linux")]
 
@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::process::Command;
 use std::sync::Mutex;
 
-/// What the child wrote to standard error.
+/// Returns the child's standard error.
 fn said(name: &str, conf: Option<&str>) -> String {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
@@ -100,7 +100,7 @@ fn alone_holds_blocks() {
         .expect("a pool");
     {
         let _scope = millpond::tag("rows");
-        // From one place, also where loops are unrolled.
+        // Both calls have one call site, even if the loop is unrolled.
         for _ in 0..std::hint::black_box(2) {
             hold(&pool, 4096);
         }
@@ -155,7 +155,7 @@ fn alone_ends_with_threads_at_work() {
     std::thread::sleep(std::time::Duration::from_millis(100));
 }
 
-/// Beside other tests: values, no processes.
+/// This test runs with others in one process, because it only checks values.
 #[test]
 fn a_leak_check_tells_what_its_scope_has_left() {
     let pool = Pool::builder().track(None).host().expect("a pool");
@@ -182,10 +182,11 @@ fn a_leak_check_tells_what_its_scope_has_left() {
     HELD.lock().expect("no panic").clear();
 }
 
-/// Small blocks that the pool has to make first, that the thread has kept, and one that no thread keeps.
+/// The sizes are small blocks that the pool makes first, then blocks of the thread's cache, and a block that no cache
+/// keeps.
 const SIZES: [usize; 4] = [64, 64, 64, 4 << 20];
 
-/// How many stacks these are, as addresses.
+/// Returns the number of different stacks, compared by their addresses.
 fn stacks<'a>(of: impl Iterator<Item = Option<&'a Stack>>) -> usize {
     of.map(|stack| stack.map(Stack::addresses))
         .collect::<HashSet<_>>()

@@ -1,4 +1,4 @@
-//! Which pages a host source asks the system for, as the system's list of mappings tells it.
+//! The pages that a host source requests, as shown in the system's list of mappings.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -15,7 +15,7 @@ fn asks_for_huge(address: u64, bytes: u64) -> bool {
     has_flag(address, bytes, "hg")
 }
 
-/// Whether the system has transparent huge pages, of this size, at all.
+/// Returns true if the system has transparent huge pages of this size.
 fn known() -> bool {
     let size = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
     let known = size.is_ok_and(|size| size.trim() == HUGE.to_string());
@@ -25,7 +25,7 @@ fn known() -> bool {
     known
 }
 
-/// A source that has given twice as much as it leaves small, and its range.
+/// Returns a source that has committed twice its limit for small pages, and its range.
 fn grown(huge: HugePages) -> (Host, Range) {
     let mut host = Host::builder().huge_pages(huge).build().expect("ordinary pages");
     let range = host.reserve(4 * SMALL).expect("addresses");
@@ -59,7 +59,7 @@ fn what_was_emptied_in_part_is_not_filled_up_again() {
     }
     let (mut host, range) = grown(HugePages::Auto);
     let base = range.address() + SMALL;
-    // The end of the first huge page, all of the second, the beginning of the third.
+    // The discarded part is the end of the first huge page, all of the second, and the beginning of the third.
     stamp(&host, base, 3 * HUGE, 1);
     stamp(&host, base + 3 * HUGE, HUGE, 1);
     assert!(host.discard(base + HUGE / 2, 2 * HUGE));
@@ -71,18 +71,18 @@ fn what_was_emptied_in_part_is_not_filled_up_again() {
     let small = |page: u64| has_flag(base + page * HUGE, HUGE, "nh");
     assert_eq!([0, 1, 2, 3].map(small), [true, false, true, false]);
     assert!(asks_for_huge(base + HUGE, HUGE) && asks_for_huge(base + 3 * HUGE, HUGE));
-    // Given back and taken anew, they are as any other.
+    // Pages that are decommitted and committed again are like any other.
     assert!(host.decommit(&range, SMALL, 4 * HUGE) > 0);
     host.commit(&range, SMALL, 4 * HUGE, HUGE).expect("memory");
     assert!(asks_for_huge(base, 4 * HUGE));
-    // For the system it is several mappings when a part was emptied, and moves all the same.
+    // After a part was discarded, the system may have several mappings. The pages can still be moved.
     assert!(host.discard(base + HUGE / 2, 2 * HUGE));
     stamp(&host, base, 4 * HUGE, 3);
     assert!(host.transfer(base, base + 4 * HUGE, 4 * HUGE));
     assert!(is_stamped(&host, base + 4 * HUGE, 4 * HUGE, 3) && is_zero(&host, base, 4 * HUGE));
 }
 
-/// For the system, memory of huge pages and of small ones are two mappings.
+/// The system has separate mappings for memory of huge pages and of small ones.
 #[test]
 fn memory_moves_across_the_border() {
     let (mut host, range) = grown(HugePages::Auto);
@@ -105,7 +105,7 @@ fn pools_that_have_to_stay_small_have_small_pages() {
     assert!(small < 1 << 20, "{small}");
     let large = reserved(pool().host().expect("a pool"));
     assert!(large.is_multiple_of(HUGE), "{large}");
-    // The least that a pool can live in.
+    // The smallest limit at which a pool works.
     let least = pool().limit(256 << 10).host().expect("a pool");
     assert!(least.alloc::<u8>(100).is_ok());
 }

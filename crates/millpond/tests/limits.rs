@@ -1,4 +1,4 @@
-//! What the system refuses. One test: its limits are the whole process's.
+//! Refusals of the system. There is only one test, because the limits apply to the whole process.
 
 #![cfg(target_os = "linux")]
 
@@ -24,7 +24,7 @@ fn host() -> Host {
     Host::builder().page_bytes(PAGE).build().expect("ordinary pages")
 }
 
-/// Runs with a lower limit, and puts the old one back.
+/// Runs a function with a lower limit, and restores the old one.
 fn under<T>(resource: Resource, bytes: u64, run: impl FnOnce() -> T) -> T {
     let before = getrlimit(resource);
     let lower = |current| Rlimit {
@@ -103,7 +103,7 @@ fn a_transfer_that_cannot_be_changes_nothing() {
         },
     );
     assert!(transfer());
-    // No byte is held twice, and the origin stays usable.
+    // No byte is held twice, and the source of the move stays usable.
     assert_eq!(
         (
             resident(one.address(), 16 * PAGE),
@@ -199,7 +199,8 @@ fn a_move_that_fails_half_way_is_undone() {
         stamp(&host, at + part * 128 * PAGE, 128 * PAGE, part << 40);
     }
     let intact = |host: &Host| (0..4).all(|n| is_stamped(host, at + n * 128 * PAGE, 128 * PAGE, n << 40));
-    // Moving opens the new place before it closes the old one, so both count; room for data ends in the middle.
+    // A move opens the new place before it closes the old one, so both count. The limit for data is reached in the
+    // middle.
     for runs in 0..4 {
         let outcome = under(
             Resource::Data,
@@ -304,7 +305,7 @@ fn its_own_limit_on_mappings_comes_first() {
     host.commit(&range, 0, 1024 * PAGE, PAGE).expect("one map again");
 }
 
-/// Past the limit the system refuses to cut maps, also for giving back.
+/// At the limit the system refuses to split mappings, also to unmap a part.
 fn at_the_systems_limit_on_mappings_nothing_is_lost() {
     let most: u64 = fs::read_to_string("/proc/sys/vm/max_map_count")
         .ok()
@@ -323,7 +324,7 @@ fn at_the_systems_limit_on_mappings_nothing_is_lost() {
     host.commit(&range, whole * PAGE, 64 * PAGE, PAGE)
         .expect("memory");
     stamp(&host, range.address() + whole * PAGE, 64 * PAGE, 5);
-    // Ranges with holes in them, to make room by and by.
+    // These ranges have holes, which provide more mappings later.
     let spare = host.reserve(64 * PAGE).expect("addresses");
     (0..16).for_each(|n| host.commit(&spare, 2 * n * PAGE, PAGE, PAGE).expect("memory"));
     let mut made = 0;
@@ -339,7 +340,7 @@ fn at_the_systems_limit_on_mappings_nothing_is_lost() {
         "{error}"
     );
     assert_eq!(host.used_bytes(), (made + 64 + 16) * PAGE);
-    // The middle of a map cannot be closed now. Its memory goes all the same, and nothing else may use the place.
+    // The middle of a mapping cannot be closed now. Its memory is freed anyway, and nothing else may use the place.
     let middle = range.address() + (whole + 20) * PAGE;
     assert_eq!(host.decommit(&range, (whole + 20) * PAGE, 8 * PAGE), 8);
     assert_eq!(resident(middle, 8 * PAGE), 0);

@@ -1,5 +1,5 @@
-//! `#[millpond::limits]` on real tests, which run beside each other in one process: each has its own limits and passes by
-//! its own figures only.
+//! `#[millpond::limits]` on real tests, which run concurrently in one process. Each has its own limits and is checked
+//! with its own figures only.
 
 #![cfg(target_os = "linux")]
 
@@ -7,14 +7,14 @@ use millpond::{AllocError, Buffer, Pool};
 use std::panic::catch_unwind;
 use std::sync::LazyLock;
 
-/// One for all tests.
+/// The pool of all tests.
 static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::builder().name("shared").host().expect("addresses"));
 
 fn block(bytes: usize) -> Buffer<u8> {
     POOL.alloc_zeroed(bytes).expect("room")
 }
 
-/// Tests that hold, each, exactly what they may.
+/// Tests that hold exactly as much as they may.
 macro_rules! beside_each_other {
     ($($name:ident: $blocks:literal of $bytes:literal, at most $peak:literal;)*) => {$(
         #[millpond::limits(peak = $peak, total = $peak, leaked = 0, allocations = $blocks, temporary = 1, warm_up = 1, runs = 40)]

@@ -1,4 +1,4 @@
-//! What is locked, and the limit on it. One test: what a process has locked is one figure.
+//! Locked memory and its limit. There is only one test, because a process has one count of locked memory.
 
 #![cfg(target_os = "linux")]
 
@@ -39,7 +39,7 @@ fn locked_memory_is_counted_found_and_limited() {
     what_is_committed_is_locked();
     what_stays_behind_stays_locked();
     a_dropped_source_pins_nothing();
-    // Root may lock what it likes, so the limit is met by nobody.
+    // Root may lock any amount, so the limit has no effect.
     let mut child = Command::new(std::env::current_exe().expect("this test"));
     child.env(CHILD, "1").args([
         "--exact",
@@ -112,7 +112,7 @@ fn a_dropped_source_pins_nothing() {
     assert_eq!((status("VmLck"), pinned_bytes()), (before, 0));
 }
 
-/// Run in a child that has no right to pass the limit.
+/// Runs in a child without the right to exceed the limit.
 fn the_limit_names_itself() {
     let most = 16 * PAGE;
     let limit = rustix::process::Rlimit {
@@ -146,7 +146,7 @@ fn the_limit_names_itself() {
         (source.host().used_bytes(), pinned_bytes(), status("VmLck")),
         (10 * PAGE, 10 * PAGE, 10 * PAGE)
     );
-    // At the limit pages still move.
+    // At the limit, pages can still be moved.
     source
         .commit(&range, 10 * PAGE, 6 * PAGE, PAGE)
         .expect("to the byte");

@@ -1,4 +1,4 @@
-//! Every policy over real memory: what an engine hands out can be written, and is its holder's alone.
+//! Every policy over real memory: blocks of an engine can be written, and belong to their holder alone.
 
 #![cfg(target_os = "linux")]
 
@@ -15,7 +15,7 @@ fn host(capacity: Option<u64>) -> Counted<Host> {
     Counted::new(host.build().expect("ordinary pages"))
 }
 
-/// Bytes of a block that are looked at, in whole words.
+/// Returns the number of checked bytes of a block, in whole words.
 fn seen(block: &Block) -> u64 {
     block.requested() / 8 * 8
 }

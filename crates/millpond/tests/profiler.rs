@@ -1,4 +1,4 @@
-//! The profiler. One test: it is the whole process's, and counts what every other test would do.
+//! The profiler. There is only one test, because the profiler covers the whole process.
 
 #![cfg(target_os = "linux")]
 
@@ -65,7 +65,7 @@ fn what_all_threads_do_while_it_is_on() {
     assert_eq!(report.at_peak().bytes, report.peak);
     assert_eq!(report.most_temporary(1)[0].tag, Tag::new("scratch"));
     let scratch = report.sites.iter().filter(|site| site.tag.name() == "scratch");
-    // The first one was made, the others were kept by the thread: all from one line.
+    // The first block was made, and the others came from the thread's cache. All are from one line.
     assert_eq!(scratch.count(), 1);
     assert_eq!(report.most_allocated(1)[0].tag, Tag::new("weights"));
 
@@ -106,7 +106,7 @@ fn what_all_threads_do_while_it_is_on() {
     let still = profiler().report();
     assert_eq!((still.peak, still.live, still.allocations), (peak, 5 * mib, 13));
 
-    // From the beginning.
+    // Enabling starts from the beginning.
     for _ in 0..5 {
         profiler().enable();
         assert_eq!(profiler().report().allocations, 0);

@@ -1,4 +1,4 @@
-//! Other systems: each test takes a call away from a thread of its own.
+//! Simulates other systems: each test disables a call on a thread of its own.
 
 #![cfg(all(target_os = "linux", target_endian = "little"))]
 
@@ -48,7 +48,7 @@ fn builder() -> HostBuilder {
     Host::builder().page_bytes(PAGE).capacity(Some(64 * PAGE))
 }
 
-/// Moves three runs and finds them again.
+/// Moves three runs of pages and checks their new places.
 fn moves<S: MemorySource>(source: &mut S) {
     let range = source.reserve(64 * PAGE).expect("addresses");
     let at = range.address();
@@ -62,7 +62,7 @@ fn moves<S: MemorySource>(source: &mut S) {
         source.move_pages((&range, 2 * PAGE), (&range, 30 * PAGE), 8 * PAGE),
         Ok(4)
     );
-    // Stamps tell how far from its beginning a page was when it was written.
+    // A stamp contains the offset of its page at the time of the write.
     assert!(is_stamped(source, at + 32 * PAGE, 4 * PAGE, 1 << 40));
     assert!(is_stamped(source, at, 2 * PAGE, 0) && !is_zero(source, at + 30 * PAGE, 2 * PAGE));
     assert!(is_closed(at + 2 * PAGE, 8 * PAGE) && is_open(at + 30 * PAGE, 8 * PAGE));

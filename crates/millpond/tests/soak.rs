@@ -1,4 +1,4 @@
-//! Ten seconds of what `cargo xtask soak` does for longer.
+//! Ten seconds of the run that `cargo xtask soak` does for longer.
 
 #![cfg(target_os = "linux")]
 

@@ -1,4 +1,4 @@
-//! One behaviour suite, run on every source and on stacks of them.
+//! One suite of tests, which runs for every source and for stacks of them.
 
 #![cfg(target_os = "linux")]
 
@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use support::suite::{account, contents, faults, misuse, programs};
 
-/// Makes a module of tests for each source, from how it is made with a limit. Those that are memory get the
-/// tests of memory too.
+/// Makes a module of tests for each source, from its constructor with a limit. Sources of real memory also get the
+/// tests of memory.
 macro_rules! source_behaviour {
     ($($kind:ident $module:ident $make:expr;)*) => {
         $(mod $module {
@@ -68,7 +68,7 @@ fn host(capacity: Option<u64>, rules: impl Fn(HostBuilder) -> HostBuilder) -> Op
     }
 }
 
-/// A source of locked memory, where this process may lock enough for tests that run side by side.
+/// Returns a source of locked memory if this process may lock enough for concurrent tests.
 fn pinned(capacity: Option<u64>, page: u64) -> Option<Pinned> {
     static ENOUGH: Mutex<BTreeMap<u64, bool>> = Mutex::new(BTreeMap::new());
     let try_it = || {
@@ -90,12 +90,12 @@ fn pinned(capacity: Option<u64>, page: u64) -> Option<Pinned> {
         .ok()
 }
 
-/// A source without a limit of its own, under one.
+/// Limits a source that has no limit of its own.
 fn limited<S>(capacity: Option<u64>, source: S) -> Limited<S> {
     Limited::new(source, Limit::new(capacity.unwrap_or(u64::MAX)))
 }
 
-/// All wrappers over a source.
+/// Returns a source with all wrappers.
 fn stacked<S: Source>(source: S) -> Logged<Counted<Faulty<S>>, impl FnMut(&SourceEvent<'_>)> {
     Logged::new(Counted::new(Faulty::new(source)), |event: &SourceEvent<'_>| {
         assert!(event.error().is_none() || event.kind().can_fail());
@@ -105,7 +105,7 @@ fn stacked<S: Source>(source: S) -> Logged<Counted<Faulty<S>>, impl FnMut(&Sourc
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-// A new source gets a line here.
+// Each source needs a line here.
 source_behaviour! {
     numbers simulated |capacity| Some(Simulated::new().with_capacity(capacity));
     numbers simulated_plain |capacity| Some(Simulated::new().with_capacity(capacity).with_paging(false));

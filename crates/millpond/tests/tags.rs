@@ -1,4 +1,4 @@
-//! How many tags there are. In a program of its own: it uses them all up.
+//! The number of tags. This is a program of its own because it uses all of them.
 
 use millpond::Tag;
 

@@ -1,4 +1,5 @@
-//! Views, and operations in place and into outputs, allocate nothing: neither of a pool nor of the program's allocator.
+//! Views, operations in place, and operations with outputs allocate nothing from a pool or from the program's
+//! allocator.
 #![cfg(target_os = "linux")]
 
 use millpond::{DType, Pool, Tensor, TensorError};
@@ -26,7 +27,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What `work` asks of the program's allocator and of a pool.
+/// Returns the number of allocations of `work` from the program's allocator and from a pool.
 fn asked(pool: &Pool, work: impl FnOnce() -> Result<(), TensorError>) -> (u64, u64) {
     let pool_before = pool.stats().allocations;
     let before = ALLOCATIONS.get();
@@ -49,7 +50,7 @@ fn views_and_what_is_told_where_to_write_allocate_nothing() -> Result<(), Box<dy
         Tensor::zeros_in(&pool, [3, 15, 15], DType::I16)?,
     );
 
-    // Threads have queues, which the program's allocator has to do with.
+    // Threads have queues, which use the program's allocator.
     millpond::set_threads(1);
     let views = asked(&pool, || {
         for batch in a.batches(0, 7)? {
@@ -111,12 +112,12 @@ fn views_and_what_is_told_where_to_write_allocate_nothing() -> Result<(), Box<dy
     let shared = asked(&pool, || out.par_for_each_batch(0, 7, |_, mut rows| rows.scal(2)));
     assert_eq!(shared.1, 0);
 
-    // What it takes to multiply matrices fast is of the program, and nothing of a pool.
+    // A fast product of matrices uses the program's allocator, and no pool.
     let products = asked(&pool, || wide.matmul_into(&b, &mut product));
     assert_eq!(products.1, 0);
     assert_eq!(product.get(&[49, 49])?.to_f64(), Some(240.0));
 
-    // The test counts: what is new is asked for, once.
+    // The count works: a new tensor is one allocation.
     assert_eq!(asked(&pool, || out.deep_copy_in(&pool).map(drop)).1, 1);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Charging without waiting.
+//! Charges without waiting.
 
 use millpond::{Budget, BudgetError, Measure};
 
@@ -14,7 +14,7 @@ fn a_charge_reaches_all_above_it_or_none() {
     let (top, left, right) = family();
     let held = right.charge(50).expect("fits");
     assert_eq!((top.used(), left.used(), right.used()), (50, 0, 50));
-    // The child has room, its parent has none.
+    // The child has room, and its parent has none.
     let refused = left.try_charge(60).expect_err("too much in all");
     assert!(refused.budget.is_same(&top));
     assert_eq!(
@@ -157,7 +157,7 @@ fn trees_are_bounded_and_forget_what_is_gone() {
     ));
     let charge = last.charge(7).expect("fits");
     assert_eq!(root.used(), 7);
-    // A charge keeps its budgets.
+    // A charge keeps its budgets alive.
     drop(last);
     assert_eq!(root.children().len(), 1);
     drop(charge);

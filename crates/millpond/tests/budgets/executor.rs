@@ -1,4 +1,4 @@
-//! An executor of a few lines, which counts how often it was woken.
+//! A minimal executor that counts wakeups.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ impl Wake for Wakeups {
     }
 }
 
-/// A future, polled when its test says so.
+/// A future that the test polls explicitly.
 pub(crate) struct Task<F: Future> {
     future: Pin<Box<F>>,
     pub(crate) wakeups: Arc<Wakeups>,
@@ -46,7 +46,7 @@ impl<F: Future> Task<F> {
     }
 }
 
-/// Runs a future to its end with this thread.
+/// Runs a future to its end on this thread.
 pub(crate) fn run<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {

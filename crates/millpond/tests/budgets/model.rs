@@ -1,10 +1,10 @@
-//! Random programs against an account kept in plain lists.
+//! Compares random programs with plain lists of charges.
 
 use super::executor::Task;
 use millpond::{Budget, Charge, Wait};
 use proptest::prelude::*;
 
-/// Which budget lies above which.
+/// The parent of each budget.
 const ABOVE: [Option<usize>; 5] = [None, Some(0), Some(0), Some(1), Some(1)];
 const NODES: usize = ABOVE.len();
 
@@ -54,7 +54,7 @@ impl Oracle {
         self.waiters.iter().any(|w| w.state == State::Waits(node))
     }
 
-    /// Above first, as promised for requests that a higher budget refuses.
+    /// Returns the budget that refuses. Parents come first, as documented for requests that a higher budget refuses.
     fn refuser(&self, from: usize, bytes: u64, passes_waiters: bool) -> Option<usize> {
         let mut order = way(from);
         order.rotate_left(1);
@@ -81,7 +81,7 @@ impl Oracle {
         }
     }
 
-    /// Something came back along the way.
+    /// Serves waiting requests after bytes were returned along the path.
     fn returned(&mut self, way: &[usize]) {
         if way.iter().any(|node| self.waited(*node)) {
             self.serve();
@@ -245,7 +245,7 @@ fn step(oracle: &mut Oracle, real: &mut Real, (kind, pick, bytes): (u8, usize, u
                 return;
             };
             oracle.charges[at].1 -= bytes;
-            // Forgotten and restored, it is what it was.
+            // A charge that is forgotten and restored is unchanged.
             let forgotten = part.forget();
             real.charges
                 .push(real.budgets[from].restore(forgotten).expect("just forgotten"));

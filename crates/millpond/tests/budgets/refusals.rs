@@ -1,4 +1,4 @@
-//! What refusals say.
+//! The messages of refusals.
 
 use millpond::{Budget, BudgetError, Measure};
 use std::time::Duration;

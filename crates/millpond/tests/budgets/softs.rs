@@ -22,7 +22,7 @@ fn each_crossing_is_told_once() {
     assert!(told().is_empty(), "at the limit is not above it");
     let over = low.charge(1).expect("fits");
     assert_eq!(told(), [(80, 81)]);
-    // Up and down around the limit tells nothing more, until it was down to 70.
+    // Changes around the limit cause no more calls until use has fallen to 70.
     drop(over);
     drop(low.charge(20).expect("fits"));
     assert_eq!(told().len(), 1);
@@ -81,7 +81,7 @@ fn a_granted_request_crosses_when_it_is_taken() {
     assert_eq!(calls.load(Ordering::SeqCst), 1);
 }
 
-/// Calls `work` when it is woken.
+/// A waker that calls `work`.
 #[cfg(target_os = "linux")]
 struct Woken<F>(F);
 
@@ -109,7 +109,7 @@ fn whoever_is_called_for_a_pools_own_charge_may_use_the_pool() {
         pool.trim();
         USED[place].fetch_add(1, Ordering::Relaxed);
     }
-    // Of what the pool takes from its source, which it does under its lock.
+    // This budget is charged for memory from the pool's source, under the pool's lock.
     let budget = Budget::builder("device")
         .limit(64 << 20)
         .soft_limit(32 << 20, |_| used(0))
@@ -119,7 +119,7 @@ fn whoever_is_called_for_a_pools_own_charge_may_use_the_pool() {
     let pool = POOL.get_or_init(|| pool.expect("a pool"));
     let large = pool.alloc_zeroed::<u8>(40 << 20).expect("room");
     assert_eq!(USED[0].load(Ordering::Relaxed), 1);
-    // Whoever waits for room is woken by what the pool gives back, under its lock as well.
+    // A waiting request is woken when the pool frees memory, which also happens under its lock.
     let mut waits = Box::pin(budget.charge_async(40 << 20));
     let waker = Waker::from(Arc::new(Woken(|| used(1))));
     assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());

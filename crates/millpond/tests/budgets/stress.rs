@@ -1,4 +1,4 @@
-//! Many threads at once.
+//! Tests with many threads at once.
 
 use super::executor::run;
 use millpond::Budget;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const NEVER: Duration = Duration::from_secs(600);
 
-/// A small generator, so that threads differ and runs do not.
+/// A small generator with which threads differ and runs do not.
 struct Dice(u64);
 
 impl Dice {
@@ -29,7 +29,7 @@ fn threads_never_pass_a_limit_and_nobody_waits_for_ever() {
                 .expect("a child")
         })
         .collect();
-    // Counted by the threads themselves, between taking and giving back.
+    // The threads themselves count their bytes between charge and release.
     let held = AtomicU64::new(0);
     thread::scope(|scope| {
         for thread in 0..6u64 {
@@ -94,7 +94,7 @@ fn large_requests_come_to_their_turn_among_small_ones() {
         while small.load(Ordering::Relaxed) == 0 {
             thread::yield_now();
         }
-        // All of the budget, again and again: each time every small one has to be back.
+        // This charges the whole budget repeatedly. Each time all small charges must have been returned.
         for _ in 0..50 {
             let all = budget.charge_timeout(64, NEVER).expect("served");
             assert_eq!(budget.used(), 64);
@@ -117,7 +117,7 @@ fn limits_change_under_load() {
                     let mut dice = Dice(thread + 3);
                     for _ in 0..4_000 {
                         let bytes = 1 + dice.below(10);
-                        // Never larger than any limit: whoever waits is served in the end.
+                        // The charge is never larger than any limit, so every waiting request is served in the end.
                         drop(budget.charge_timeout(bytes, NEVER).expect("served"));
                     }
                 })

@@ -39,8 +39,8 @@ impl Held {
     }
 }
 
-/// Every block keeps its contents until it is freed, whichever streams used its memory before. Copies between blocks of different streams
-/// are right. `MILLPOND_CHURN_ROUNDS` is the number of turns.
+/// Every block keeps its contents until it is freed, whichever streams used its memory before. Copies between blocks of
+/// different streams are correct. `MILLPOND_CHURN_ROUNDS` is the number of turns.
 #[test]
 fn blocks_keep_their_contents_on_eight_streams() {
     if !is_alone("churn::blocks_keep_their_contents_on_eight_streams") {

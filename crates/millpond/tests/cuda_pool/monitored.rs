@@ -1,4 +1,4 @@
-//! A monitor of devices: what the driver says, what pools have of it, and what each process has by NVML.
+//! A monitor of devices: the driver's figures, the pools' share, and the use by each process from NVML.
 
 use crate::support::emulator;
 use crate::{MIB, builder};
@@ -93,7 +93,7 @@ fn a_device_that_fills_up_is_told_of_once_without_a_management_library_too() {
             assert!(told.try_recv().is_err());
             let held = pool.alloc_zeroed::<u8>(40 << 20, &stream).expect("memory");
             let free = device.memory().expect("it says").free;
-            // Whoever else uses it.
+            // Any other user of the device counts too.
             let others = emulator::allocate(usize::try_from(free - 4 * MIB).expect("it fits"));
             let crossing = told.recv_timeout(Duration::from_secs(60)).expect("it is told");
             assert!(

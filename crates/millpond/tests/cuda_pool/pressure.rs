@@ -1,4 +1,4 @@
-//! How scarce the memory of devices is: to ask, to be called, and to be relieved.
+//! Memory pressure of devices: queries, callbacks, and the release of memory.
 
 use crate::support::emulator;
 use crate::{MIB, builder};
@@ -9,14 +9,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Far more than anything here takes.
+/// Far longer than anything in these tests.
 const LONG: Duration = Duration::from_secs(60);
 
 fn with_small_devices(test: &str, body: impl FnOnce()) {
     emulator::in_children(test, ["devices:2,memory:64M".to_owned()].into_iter(), body);
 }
 
-/// Of devices alone: there is nothing to be read of the process.
+/// Returns a watch of devices only, without readings of the process.
 fn quick() -> WatchBuilder {
     Watch::builder()
         .readings(Readings::under("/nowhere/at/all"))
@@ -24,7 +24,7 @@ fn quick() -> WatchBuilder {
         .calm(Duration::from_millis(60))
 }
 
-/// Takes memory of the first device, past every pool of ours, until no more than so many bytes are free.
+/// Allocates memory of the first device, bypassing this crate's pools, until at most `free` bytes are free.
 fn leave(device: &CudaDevice, free: u64) -> u64 {
     let now = device.memory().expect("it says").free;
     emulator::allocate(usize::try_from(now - free).expect("it fits"))

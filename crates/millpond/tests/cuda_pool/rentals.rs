@@ -1,4 +1,4 @@
-//! Buffers of a device that are rented: how long they are, what they hold, and what is kept.
+//! Rented buffers of a device: their lengths, their contents, and the buffers that are kept.
 
 use crate::support::emulator;
 use crate::{builder, device, is_alone};
@@ -16,7 +16,7 @@ fn a_rented_buffer_says_how_long_it_is() {
         rented.len()
     });
     assert_eq!(lengths, [256, 256, 256, 512, 512, 262_144, 524_288]);
-    // Whoever had it before.
+    // The contents do not depend on the previous owner.
     let mut secret = pool.rent::<u8>(5000, &stream).expect("fits");
     let address = secret.address();
     secret.copy_from_host(&[7; 8192]).expect("as many");
@@ -43,7 +43,7 @@ fn what_is_given_back_is_rented_again_on_its_stream() {
     drop(first);
     let elsewhere = rental.rent::<u16>(1000, &other).expect("fits");
     assert_ne!(elsewhere.address(), address);
-    // Of the class, whatever the elements.
+    // The buffer has the length of its class, whatever its elements.
     let again = rental.rent::<u64>(200, &stream).expect("fits");
     assert_eq!((again.address(), again.len()), (address, 256));
     assert_eq!(again.to_vec().expect("a copy")[0], 0x0003_0003_0003_0003);
@@ -53,7 +53,7 @@ fn what_is_given_back_is_rented_again_on_its_stream() {
         (stats.rents, stats.reuses, stats.kept_bytes),
         (3, 1, 4 * KIB as u64)
     );
-    // No more than two of a class, and none of the large.
+    // At most two buffers of a class are kept, and no large ones.
     let three = [0; 3].map(|_| rental.rent::<u8>(2000, &stream).expect("fits"));
     drop(three);
     drop(rental.rent::<u8>(2 << 20, &stream).expect("fits"));
@@ -88,7 +88,7 @@ fn what_a_renter_swaps_in_is_not_kept() {
     );
 }
 
-/// Work on another stream that was told of comes before the next renter's.
+/// Recorded work on another stream comes before the next renter's.
 #[test]
 fn the_next_renter_comes_after_other_streams() {
     let options = (0..6).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
@@ -121,7 +121,7 @@ fn the_next_renter_comes_after_other_streams() {
     );
 }
 
-/// What a graph has rented stays the graph's, and what was kept before stays out of it.
+/// Buffers that a graph has rented stay with the graph, and buffers that were kept before are not used by it.
 #[test]
 fn a_graph_keeps_what_it_has_rented() {
     if !is_alone("rentals::a_graph_keeps_what_it_has_rented") {
@@ -144,7 +144,8 @@ fn a_graph_keeps_what_it_has_rented() {
     drop(graph);
 }
 
-/// To wait for those who used what was kept is not worth a capture: of ours, that the renter would join, or of others.
+/// A rental does not wait for previous users if that affects a capture: the renter would join its own, or break
+/// another's.
 #[test]
 fn a_rental_joins_no_capture() {
     if !is_alone("rentals::a_rental_joins_no_capture") {

@@ -7,7 +7,7 @@ use millpond::{Budget, Device, Event, EventKind, Pool, Pools, Tracking, pools, s
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
-/// A set has a pool for each device, made on demand; what acts on the set acts on it.
+/// A set has a pool for each device, which is made on demand. Operations on the set apply to its pools.
 #[test]
 fn a_set_has_pools_of_devices_too() {
     const TEST: &str = "sets::a_set_has_pools_of_devices_too";
@@ -74,12 +74,12 @@ fn a_set_has_pools_of_devices_too() {
     assert!(pool.limit() > 1 << 30);
 }
 
-/// Runs the body in a process of its own, where there are two devices.
+/// Runs the body in a process of its own with two devices.
 fn with_two_devices(test: &str, body: impl FnOnce()) {
     emulator::in_children(test, ["devices:2".to_owned()].into_iter(), body);
 }
 
-/// A set's pools of both devices, with a stream of each.
+/// Returns a set's pools of both devices, each with a stream.
 fn two(set: &Pools) -> [(DevicePool, CudaStream); 2] {
     [0, 1].map(|number| {
         let pool = set.cuda(number).expect("a pool");
@@ -96,7 +96,7 @@ fn set() -> Pools {
 
 const ALL: [Device; 3] = [Device::Host, Device::Cuda(0), Device::Cuda(1)];
 
-/// Statistics of the host and both devices, and what all of them are told by one call.
+/// Statistics of the host and both devices, and operations on all of them by one call.
 #[test]
 fn what_acts_on_the_default_set_acts_on_the_host_and_every_device() {
     with_two_devices(
@@ -137,7 +137,7 @@ fn what_acts_on_the_default_set_acts_on_the_host_and_every_device() {
                 "the account stays"
             );
 
-            // What waits for a stream, and what another thread gave back, is free once it is collected.
+            // Blocks that wait for a stream or that another thread freed are free after a collection.
             let third = CudaStream::new(first.device()).expect("a stream");
             let mut waits = first.alloc::<u8>(1 << 20, &stream).expect("fits");
             waits.record_use(&third).expect("of the device");
@@ -149,7 +149,7 @@ fn what_acts_on_the_default_set_acts_on_the_host_and_every_device() {
             millpond::collect_garbage();
             let stats = millpond::memory_stats();
             assert_eq!((stats.total.waiting, stats.total.allocated.current), (0, 0));
-            // And gone once it has not been used for as long as is said.
+            // Blocks that were not used for the configured time are returned to the driver.
             pools().configure("decay:2").expect("all have it");
             (0..4).for_each(|_| millpond::collect_garbage());
             let stats = millpond::memory_stats();
@@ -186,7 +186,8 @@ fn what_acts_on_the_default_set_acts_on_the_host_and_every_device() {
     );
 }
 
-/// A default that is replaced serves until its last block; a scope serves its thread, and is cleared at its end, also by a panic.
+/// A replaced default serves until its last block. A scope serves its thread and is cleared at its end, also by a
+/// panic.
 #[test]
 fn sets_are_replaced_and_scoped_with_their_devices() {
     with_two_devices("sets::sets_are_replaced_and_scoped_with_their_devices", || {
@@ -223,7 +224,7 @@ fn sets_are_replaced_and_scoped_with_their_devices() {
     });
 }
 
-/// All are configured or none, and what was said holds for pools made later.
+/// Either all pools are configured or none. The settings also apply to pools that are made later.
 #[test]
 fn a_set_with_devices_is_configured_as_one() {
     with_two_devices("sets::a_set_with_devices_is_configured_as_one", || {
@@ -255,7 +256,7 @@ fn a_set_with_devices_is_configured_as_one() {
     });
 }
 
-/// The host and two devices under one limit, with an error that says by how much it would be passed.
+/// The host and two devices share one limit. The error says by how much it would be exceeded.
 #[test]
 fn one_budget_holds_for_the_host_and_its_devices() {
     with_two_devices("sets::one_budget_holds_for_the_host_and_its_devices", || {

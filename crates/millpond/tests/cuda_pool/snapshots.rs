@@ -1,4 +1,4 @@
-//! What a device's pool holds, as a file: when somebody asks, and when it has run out.
+//! Snapshots of a device's pool, on request and when it has run out of memory.
 
 use crate::{MIB, builder, device, is_alone};
 use millpond::{Snapshots, Tracking, snapshot, tag};

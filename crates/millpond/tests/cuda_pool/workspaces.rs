@@ -1,4 +1,4 @@
-//! Workspaces on a device: what stays, what ends with a scope, what asks the pool, and what other streams are waited for.
+//! Workspaces on a device: permanent buffers, scopes, allocations from the pool, and waits for other streams.
 
 use crate::support::emulator;
 use crate::{builder, device, is_alone};
@@ -134,7 +134,7 @@ fn every_type_has_temporary_tensors() {
         .expect("room");
     for dtype in DType::all() {
         workspace.scope(|scratch| {
-            // Whatever was there.
+            // The previous contents do not matter.
             scratch
                 .alloc_from(&[0xffu8; 1000])
                 .expect("room is left over as it was");
@@ -202,8 +202,8 @@ fn a_scope_ends_by_a_panic_too() {
     });
 }
 
-/// Work on another stream is ordered with the next scope's: by the library where it puts it there, else where it was told of, also
-/// if the scope panics.
+/// Work on another stream comes before the next scope's. The library records it for its own calls, and the caller for
+/// others, also if the scope panics.
 #[test]
 fn the_next_scope_comes_after_other_streams() {
     let options = (0..6).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
@@ -221,7 +221,7 @@ fn the_next_scope_comes_after_other_streams() {
                 let work = |scratch: &mut millpond::cuda::DeviceScratch<'_>| {
                     let bytes = scratch.alloc_from(&[1u8; LEN]).expect("room");
                     scratch.record_use(&other).expect("of the device");
-                    // Past the library: slow work before it, so that it comes late.
+                    // This work bypasses the library. Slow work precedes it, so that it runs late.
                     for _ in 0..4 {
                         emulator::set_bytes(there.address(), 0, LEN, other.as_raw());
                     }
@@ -241,7 +241,7 @@ fn the_next_scope_comes_after_other_streams() {
                         "the other stream came late"
                     );
                     bytes.copy_from_host(&[pass; LEN]).expect("as many");
-                    // By the library: it comes before what is done here next.
+                    // This copy goes through the library, so it precedes later work here.
                     bytes.copy_to(&mut there).expect("as many");
                 });
                 workspace.scope(|scratch| {
@@ -271,7 +271,7 @@ fn another_device_is_refused() {
     );
 }
 
-/// A captured scope finds its room there; what it would take then is refused, and nothing is lost.
+/// A captured scope uses the existing room. An allocation of more is refused, and nothing is lost.
 #[test]
 fn a_capture_takes_no_room() {
     if !is_alone("workspaces::a_capture_takes_no_room") {
@@ -341,7 +341,7 @@ fn it_may_own_its_pool_or_have_none() {
     assert_eq!(plain.held_bytes(), 0);
 }
 
-/// The six facts of memory on a device, whoever keeps it there.
+/// The six properties of memory on a device, for every owner of it.
 #[test]
 fn facts_of_memory_can_be_read() {
     let Some((pool, stream, queue)) = queue() else {

@@ -1,12 +1,12 @@
-//! The kernels' own CUDA C where there is no GPU: compiled for the host, put in the place of the emulated driver's functions, and held
-//! against the host's tensors.
+//! The kernels' own CUDA C without a GPU: it is compiled for the host, replaces the functions of the emulated driver,
+//! and is compared with the host's tensors.
 
 use crate::{agree, device, emulator, in_children};
 use millpond::cuda::Staging;
 use std::path::Path;
 use std::process::Command;
 
-/// Compiles them; none, with a message, where there is no compiler that knows half precision.
+/// Compiles the kernels, or prints a message and returns `None` if no compiler supports half precision.
 fn compiled() -> Option<std::path::PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libkernels.so");
@@ -29,7 +29,7 @@ fn compiled() -> Option<std::path::PathBuf> {
         Ok(output) if output.status.success() => Some(library),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            // An old compiler, or another machine's. Whatever else it says is an error in the kernels.
+            // The compiler is old or for another machine. Any other message is an error in the kernels.
             assert!(said.contains("_Float16"), "{said}");
             eprintln!("skipped: this c++ has no _Float16");
             None
@@ -46,7 +46,7 @@ fn the_kernels_sources_agree_with_the_host() {
     let options = std::iter::once(String::new());
     in_children("native::the_kernels_sources_agree_with_the_host", options, || {
         let Some(library) = compiled() else { return };
-        // The driver is there from here on.
+        // The driver is loaded from here on.
         let _device = device().expect("a device");
         assert_eq!(emulator::register_kernels(&library), 37);
         agree::arithmetic_is_the_hosts_to_the_bit();
@@ -59,7 +59,7 @@ fn the_kernels_sources_agree_with_the_host() {
     });
 }
 
-/// What was sent without its zeros.
+/// Tests data that was sent without its zeros.
 fn zeros_are_put_back() {
     let (device, pool, stream) = device().expect("a device");
     let numbers: Vec<u32> = (0..50_000u32)

@@ -5,14 +5,14 @@ use millpond::Soa;
 use millpond::cuda::{CudaDevice, CudaModule, CudaStream, DevicePool, DeviceSoa};
 use std::error::Error;
 
-/// As `axpy(y, x, a, n)` wants it: the height after so much time is more by that times the speed.
+/// The parameters of `axpy(y, x, a, n)`: the height changes by the speed times the duration.
 #[derive(Clone, Copy, Debug, PartialEq, Soa)]
 struct Body {
     height: f32,
     speed: f32,
 }
 
-/// Its fields are of many sizes, and none lies where the structure has it.
+/// Its fields have many sizes, and none has the offset that it has in the structure.
 #[derive(Clone, Copy, Debug, PartialEq, Soa)]
 struct Reading {
     flag: u8,
@@ -34,7 +34,7 @@ fn bodies() -> Vec<Body> {
 const PTX: &str =
     ".version 7.0\n.target sm_70\n.visible .entry axpy() { ret; }\n.visible .entry scale() { ret; }";
 
-/// Half a second on, on another stream; then all speeds are turned round, by one field alone.
+/// Advances by half a second on another stream, then negates all speeds with a kernel on one field.
 fn fall(device: &CudaDevice, pool: &DevicePool) -> Result<Vec<Body>, Box<dyn Error>> {
     let (here, there) = (CudaStream::new(device)?, CudaStream::new(device)?);
     let mut arrays = BodyVec::try_from_slice(&bodies())?;

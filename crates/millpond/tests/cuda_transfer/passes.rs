@@ -1,4 +1,4 @@
-//! Passes over files that come to a device.
+//! Passes over files to a device.
 
 use crate::files::Folder;
 use crate::{Outcome, Place, numbers};
@@ -6,7 +6,7 @@ use millpond::cuda::CudaError;
 use millpond::{DataError, DataSet, Pool};
 use std::error::Error;
 
-/// A file of so many numbers.
+/// Writes a file of `len` numbers.
 fn file(folder: &Folder, len: usize) -> std::path::PathBuf {
     let path = folder.0.join(format!("{len}.u32"));
     let bytes: Vec<u8> = numbers(len).iter().flat_map(|n| n.to_ne_bytes()).collect();
@@ -19,14 +19,14 @@ pub(crate) fn data_of(folder: &Folder, len: usize, row: usize) -> DataSet<u32> {
     data.expect("a data set")
 }
 
-/// Goes through a data set on the device, and puts it together there.
+/// Passes over a data set on the device, and returns its elements in order.
 pub(crate) fn through(
     place: &Place,
     data: &DataSet<u32>,
     readers: usize,
     depth: usize,
 ) -> Result<Vec<u32>, Box<dyn Error>> {
-    // The pass is given this block again, and may not write there before the stream has.
+    // The pass gets this block again, and may not write to it before the stream has.
     drop(place.pool.alloc_zeroed::<u32>(64 * data.row(), &place.first)?);
     let mut all = Vec::new();
     let mut kept = Vec::new();
@@ -40,7 +40,7 @@ pub(crate) fn through(
         assert!(!chunk.is_empty() && chunk.row_number(64).is_none());
         let mut copy = place.pool.alloc::<u32>(chunk.buffer().len(), &place.first)?;
         copy.copy_from(chunk.buffer())?;
-        // The next user of the buffer has to come after this.
+        // The next use of the buffer must come after this.
         chunk.buffer_mut().fill_zero()?;
         kept.push((copy, chunk.len()));
         Ok(())
@@ -102,7 +102,7 @@ fn a_data_set_comes_to_the_device() {
         .to_device(&place.pool, &place.first, 2)
         .for_each(|_| {});
     assert!(matches!(small, Err(DataError::Budget { .. })));
-    // What the files lack is told by the pass, whichever thread it is found on.
+    // The pass reports errors of the files, whichever thread finds them.
     std::fs::write(file(&folder, 10_000), [0; 40]).expect("a file");
     assert!(matches!(
         data.pass()

@@ -1,4 +1,5 @@
-//! All of it in one program: with each call of the driver failing, in any order of work, and with what is planted in it.
+//! The whole module in one program: with each call of the driver failing, in any order of work, and with planted
+//! errors.
 
 use crate::files::Folder;
 use crate::passes::{data_of, through};
@@ -9,7 +10,7 @@ use millpond::cuda::{
 };
 use millpond::{DataSet, Device, Unpooled};
 
-/// All there is of this module, once.
+/// Uses every part of the module once.
 fn program(place: &Place, data: &DataSet<u32>, managed: &Unpooled) -> Outcome {
     let Place {
         device,
@@ -65,7 +66,8 @@ fn whole(place: &Place, managed: &Unpooled) {
     assert_eq!(managed.held_bytes(), 0);
 }
 
-/// Each call of the driver that the program makes fails once: it is told, nothing is lost, and all of it serves afterwards.
+/// Each call of the driver in the program fails once. The failure is reported, nothing is lost, and everything works
+/// afterwards.
 #[test]
 fn each_call_fails_in_turn() {
     let options = ["strict:on", "streams:seeded,seed:5,strict:on"].map(str::to_owned);
@@ -103,7 +105,7 @@ fn each_call_fails_in_turn() {
     });
 }
 
-/// Work as late and as interleaved as CUDA allows: every byte is right, and nothing is used that is not ordered.
+/// With work as late and as interleaved as CUDA allows, all bytes are correct, and no use is unordered.
 #[test]
 fn any_order_of_work_is_right() {
     in_any_order("program::any_order_of_work_is_right", 100, || {
@@ -119,8 +121,8 @@ fn any_order_of_work_is_right() {
     });
 }
 
-/// A transfer comes after what others do with the device's end, if they were recorded; and one that is dropped keeps the host's until
-/// it is done.
+/// A transfer comes after recorded uses of the device's buffer by others. A dropped transfer keeps the host's buffer
+/// until it is complete.
 #[test]
 fn transfers_wait_for_others_and_others_for_them() {
     in_any_order(
@@ -157,7 +159,7 @@ fn transfers_wait_for_others_and_others_for_them() {
     );
 }
 
-/// Whatever the driver gave for all of that it has back.
+/// All memory of the driver is returned.
 #[test]
 fn what_the_driver_gave_goes_back() {
     in_children(
@@ -185,7 +187,7 @@ fn what_the_driver_gave_goes_back() {
     );
 }
 
-/// What is planted is found: another stream writes what a transfer copies, and waits for nothing.
+/// The emulator finds a planted error: another stream writes the source of a transfer without waiting.
 #[test]
 fn a_missing_wait_is_found() {
     let options = std::iter::once("streams:seeded,seed:1,strict:on".to_owned());

@@ -1,4 +1,4 @@
-//! A staging whose function that copies asks for more, and one on a stream that is captured.
+//! A staging whose copy function uses the staging, and a staging on a captured stream.
 
 use crate::support::emulator::{self, in_children};
 use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool, Staging};
@@ -8,7 +8,7 @@ fn strictly() -> impl Iterator<Item = String> {
     std::iter::once("strict:on".to_owned())
 }
 
-/// It would wait for itself.
+/// The call would deadlock.
 #[test]
 fn a_staging_asked_by_its_own_copy_refuses() {
     in_children(
@@ -38,7 +38,7 @@ fn a_staging_asked_by_its_own_copy_refuses() {
             assert_eq!(back, [7; 8]);
             let told = std::mem::take(&mut told.lock().expect("no panic").1);
             assert_eq!(told, vec![Err(CudaError::Reentered); 8]);
-            // Another thread is no part of it: it has its turn.
+            // Another thread is not part of the copy, and waits for its turn.
             std::thread::scope(|scope| {
                 let other = scope.spawn(|| staging.download(&there, &mut [0; 8]));
                 other.join().expect("it ends").expect("a copy");
@@ -47,7 +47,7 @@ fn a_staging_asked_by_its_own_copy_refuses() {
     );
 }
 
-/// Slots are filled anew long before what is written down of them is done: both ways are refused, and the capture goes on.
+/// Slots are reused long before captured work runs. Both directions are refused, and the capture continues.
 #[test]
 fn a_staging_keeps_out_of_captures() {
     in_children("staging::a_staging_keeps_out_of_captures", strictly(), || {

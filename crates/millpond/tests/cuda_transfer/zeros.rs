@@ -1,11 +1,11 @@
-//! Copies that leave zeros out.
+//! Copies that omit zeros.
 
 use crate::Place;
 use crate::speed::{modelled, staging_at};
 use crate::support::emulator::{self, in_any_order, in_children};
 use millpond::cuda::{CudaDevice, Staging};
 
-/// Words of which one in so many is not zero, picked as by chance.
+/// Returns words of which one in `one_in` is not zero, at pseudo-random places.
 fn sparse(len: usize, one_in: u32) -> Vec<u32> {
     let mut state = 0x9E37_79B9u32;
     let mut next = || {
@@ -19,7 +19,7 @@ fn sparse(len: usize, one_in: u32) -> Vec<u32> {
         .collect()
 }
 
-/// What is sent without its zeros is there with them, whatever it holds and wherever it ends.
+/// Data that is sent without its zeros arrives complete, for any contents and length.
 #[test]
 fn zeros_are_left_out_and_put_back() {
     in_any_order("zeros::zeros_are_left_out_and_put_back", 20, || {
@@ -44,14 +44,15 @@ fn zeros_are_left_out_and_put_back() {
             assert_eq!(there.to_vec().expect("a copy"), numbers);
             assert_eq!(sent.bytes, 4 * len as u64);
             assert_eq!(sent.is_compressed(), len >= 1024 && one_in > 1, "{len} {one_in}");
-            // What lay there before is not seen through the holes.
+            // The previous contents are overwritten where zeros were omitted.
             let mut again = pool.alloc_from(&vec![u32::MAX; len], &first).expect("memory");
             staging
                 .upload_compressed(&numbers, &mut again, &pool)
                 .expect("a copy");
             assert_eq!(again.to_vec().expect("a copy"), numbers);
         }
-        // Much is zero where the sample looks, and nothing elsewhere: each slot for itself is sent as it is.
+        // The sampled places are mostly zero, and the other places are not. Each slot is sent uncompressed if
+        // necessary.
         let mut numbers = vec![5u32; 300_000];
         numbers[..250_000].fill(0);
         let mut there = pool.alloc::<u32>(numbers.len(), &first).expect("memory");
@@ -83,7 +84,7 @@ fn zeros_are_left_out_and_put_back() {
     });
 }
 
-/// Each call of the driver fails once: it is told, and nothing is lost.
+/// Each call of the driver fails once. The failure is reported, and nothing is lost.
 #[test]
 fn a_compressed_copy_that_fails_loses_nothing() {
     let options = std::iter::once("strict:on".to_owned());
@@ -121,7 +122,7 @@ fn a_compressed_copy_that_fails_loses_nothing() {
     );
 }
 
-/// What a host packs at 8 GB/s goes over a slow link without its zeros, and over a fast one as it is.
+/// Data that the host packs at 8 GB/s is compressed for a slow link, and sent unchanged over a fast one.
 #[test]
 fn zeros_stay_where_the_link_is_faster_than_the_host() {
     let options = ["link:5", "link:100"].map(str::to_owned).into_iter();
@@ -152,8 +153,8 @@ fn zeros_stay_where_the_link_is_faster_than_the_host() {
     );
 }
 
-/// Half zeros come faster than the link carries bytes, where the host leaves them out at the speed it copies with; what is as good as
-/// random comes within 2 % of a plain copy, as it is refused after a look.
+/// Data with half zeros arrives faster than the link carries bytes if the host packs at the speed of a copy. Random
+/// data takes at most 2 % longer than a plain copy, because it is refused after a sample.
 #[test]
 fn zeros_are_faster_than_the_link() {
     let options = std::iter::once("link:25".to_owned());

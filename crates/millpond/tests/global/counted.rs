@@ -1,4 +1,4 @@
-//! Limits and the profiler where everything that the program allocates is the pool's.
+//! Limits and the profiler in a program whose allocator is a pool.
 
 use crate::{Stamped, child};
 use millpond::limits::Limits;
@@ -28,7 +28,7 @@ fn counts() {
     let text = limits.check(|| work(128 << 10)).expect_err("much").to_string();
     assert!(text.contains("128 KiB in 1 block: collections"), "{text}");
 
-    // All threads at once, while it is turned on and off, and read.
+    // All threads allocate at once while the profiler is turned on and off, and read.
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {

@@ -25,7 +25,7 @@ fn stats() -> PoolStats {
     POOL.pool().expect("it serves already").stats()
 }
 
-/// A block that shows whether anybody else has written to it.
+/// A block that shows foreign writes.
 struct Stamped(Vec<u8>, u8);
 
 impl Stamped {

@@ -1,4 +1,4 @@
-//! A program whose allocator is the pool, and that ends where memory does: the file is there.
+//! A program whose allocator is the pool, and that ends when it runs out of memory. It leaves a snapshot.
 
 use crate::limits::{data, limit};
 use crate::parts;
@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Takes memory as programs do that do not expect an end of it.
+/// Allocates memory as programs do that do not expect to run out of it.
 fn take_for_ever() {
     let _scope = tag("hoard");
     let mut hoard: Vec<Vec<u8>> = Vec::new();
@@ -32,7 +32,7 @@ fn hoards_up_to_a_limit_of_the_system() {
     take_for_ever();
 }
 
-/// Runs a program that is aborted, and opens what it has left.
+/// Runs a program that is aborted, and opens the file that it has left.
 fn aborted(name: &str, settings: &str) {
     let folder = std::env::temp_dir().join(format!("millpond-global-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");

@@ -1,4 +1,4 @@
-//! A client that sends what it is told to.
+//! A client that sends given requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// What was answered.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
@@ -15,7 +15,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Reads the whole of it; none where the server hung up without one.
+    /// Reads the whole response. Returns `None` if the server closed the connection without one.
     pub(crate) fn read(stream: &mut impl Read) -> Option<Self> {
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).ok()?;
@@ -35,7 +35,7 @@ impl Answer {
     }
 }
 
-/// Asks by TCP with these header lines.
+/// Sends a request by TCP with these header lines.
 pub(crate) fn ask(address: SocketAddr, request: &str) -> Answer {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream

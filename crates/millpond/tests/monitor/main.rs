@@ -1,4 +1,4 @@
-//! The live monitor: what it samples, when it calls, what it serves and to whom.
+//! The live monitor: its samples, its callbacks, and its server.
 
 #![cfg(target_os = "linux")]
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// Waits until something holds, and fails where it never does.
+/// Waits until a condition holds, and fails if it never does.
 fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
@@ -24,7 +24,7 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Runs as a child of a test, which says what it is to do.
+/// Runs as a child of a test, which selects the part to run.
 #[test]
 fn part() {
     match std::env::var(environment::PART).as_deref() {

@@ -1,4 +1,4 @@
-//! The real Prometheus, where it is installed: it scrapes a monitor, and is asked what it has read.
+//! Tests with the real Prometheus, if it is installed: it scrapes a monitor, and its data is queried.
 
 use super::http::{Answer, get};
 use super::{MIB, child, wait_for};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A program of Prometheus's, from the path or where this says; a sentence where there is none.
+/// Returns a program of Prometheus from the path or from `MILLPOND_PROMETHEUS`, or prints a message if there is none.
 fn program(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("MILLPOND_PROMETHEUS").map(PathBuf::from);
     let paths = std::env::var_os("PATH").unwrap_or_default();
@@ -27,7 +27,7 @@ fn program(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Ends with the test.
+/// A process that is killed at the end of the test.
 struct Running(Child, PathBuf);
 
 impl Drop for Running {
@@ -38,7 +38,7 @@ impl Drop for Running {
     }
 }
 
-/// Starts one that scrapes this address every 200 ms; answers where it listens itself.
+/// Starts a Prometheus that scrapes this address every 200 ms. Returns its own address.
 fn start(prometheus: PathBuf, target: SocketAddr) -> (Running, SocketAddr) {
     let folder = std::env::temp_dir().join(format!("millpond-prometheus-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -48,7 +48,7 @@ fn start(prometheus: PathBuf, target: SocketAddr) -> (Running, SocketAddr) {
          scrape_configs:\n- job_name: millpond\n  static_configs:\n  - targets: ['{target}']\n"
     );
     std::fs::write(&config, text).expect("written");
-    // A port that was free a moment ago.
+    // This port was free a moment ago.
     let address = TcpListener::bind("127.0.0.1:0")
         .and_then(|socket| socket.local_addr())
         .expect("a port");
@@ -63,7 +63,7 @@ fn start(prometheus: PathBuf, target: SocketAddr) -> (Running, SocketAddr) {
     (Running(running, folder), address)
 }
 
-/// Asks Prometheus; none while it does not answer.
+/// Queries Prometheus. Returns `None` while it does not answer.
 fn query(address: SocketAddr, path: &str) -> Option<Value> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
@@ -93,7 +93,7 @@ fn prometheus_scrapes_what_a_pool_has() {
         .start()
         .expect("a monitor");
     let (_running, address) = start(prometheus, monitor.address().expect("an address"));
-    // `{pool=~"scraped.*"}`, for both the gauge and the counter.
+    // The query is `{pool=~"scraped.*"}`, for both the gauge and the counter.
     let gauge = "/api/v1/query?query=millpond_pool_allocated_bytes%7Bpool%3D~%22scraped.*%22%7D";
     let value = |answer: &Value| -> Option<u64> { answer["result"][0]["value"][1].as_str()?.parse().ok() };
     wait_for("the pool's bytes", || {

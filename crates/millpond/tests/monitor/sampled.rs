@@ -1,4 +1,4 @@
-//! What is sampled of a program that does known things.
+//! The samples of a program with known actions.
 
 use super::{MIB, wait_for};
 use millpond::monitor::{Quantity, Subject};
@@ -34,7 +34,7 @@ fn a_scripted_program_is_seen_as_it_was() {
     seen(32 * MIB);
     drop(second);
     seen(8 * MIB);
-    // Between two samples or not: it is known all the same.
+    // The peak is known, whether a sample was taken meanwhile or not.
     drop(pool.alloc_zeroed::<u8>(64 << 20).expect("memory"));
     drop(first);
     seen(0);
@@ -48,7 +48,7 @@ fn a_scripted_program_is_seen_as_it_was() {
     let course = timeline.get("scripted", Quantity::Allocated).expect("followed");
     let mut steps: Vec<u64> = course.points.iter().map(|point| point.last).collect();
     steps.dedup();
-    // The short one may have been sampled or not.
+    // The short peak may have been sampled or not.
     steps.retain(|bytes| *bytes != 72 * MIB);
     steps.dedup();
     assert_eq!(steps, [0, 8 * MIB, 32 * MIB, 8 * MIB, 0]);
@@ -65,7 +65,7 @@ fn hit_rates_are_of_the_time_between_two_samples() {
         .start()
         .expect("a monitor");
     drop(monitor);
-    // Misses first, so that the rate over the pool's life is not that of the interval.
+    // There are misses first, so that the rate over the pool's life differs from that of the interval.
     let held: Vec<_> = (0..20)
         .map(|n| pool.alloc_zeroed::<u8>((4 + n) << 20).expect("memory"))
         .collect();

@@ -1,4 +1,4 @@
-//! What is served, and that nobody who asks in bad ways stops anybody else.
+//! The responses of the server, and its robustness against bad clients.
 
 use super::MIB;
 use super::http::{Answer, ask, get, get_by_socket};
@@ -64,7 +64,7 @@ fn stats_are_json_and_agree_with_the_pool() {
     drop((held, monitor));
 }
 
-/// The samples of a text of metrics: name, labels as they stand, value.
+/// Returns the samples of a text of metrics: the name, the labels as written, and the value.
 fn samples(text: &str) -> Vec<(&str, &str, u64)> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let sample = |line: &'_ str| -> (usize, usize) {
@@ -133,7 +133,7 @@ fn metrics_are_what_the_formats_say() {
         series.sort();
         series.dedup();
         assert_eq!(series.len(), count, "a series appears once");
-        // Each family is described once, before its samples, which follow each other.
+        // Each family is described once, before its contiguous samples.
         let mut described: Vec<&str> = Vec::new();
         for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             let name = line.split(' ').next().expect("a name");
@@ -223,7 +223,7 @@ fn what_is_no_good_request_is_told_so() {
 #[test]
 fn who_is_slow_or_many_holds_nobody_up() {
     let (monitor, address) = served();
-    // More than are served at once, none of which ever finishes its request.
+    // These are more connections than are served at once, and none finishes its request.
     let mut slow: Vec<TcpStream> = (0..100)
         .map(|_| {
             let mut stream = TcpStream::connect(address).expect("it listens");
@@ -232,13 +232,13 @@ fn who_is_slow_or_many_holds_nobody_up() {
         })
         .collect();
     for stream in &mut slow {
-        // The first of them are not served any more.
+        // The first of them are no longer served.
         let _ = stream.write_all(b"T");
         let began = Instant::now();
         assert_eq!(get(address, "/stats").code, 200);
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     }
-    // One that asks and takes nothing of what it gets, and goes.
+    // A client sends a request, reads nothing and disconnects.
     for _ in 0..50 {
         let mut stream = TcpStream::connect(address).expect("it listens");
         stream
@@ -284,7 +284,7 @@ fn a_socket_is_served_and_taken_away() {
     assert!(matches!(second, Err(MonitorError::Serve(ServeError::Taken(told))) if told == path));
     drop(monitor);
     assert!(!path.exists());
-    // One that was killed leaves its socket, in whose place another's is made.
+    // A killed process leaves its socket, which a new one replaces.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
     let monitor = Monitor::builder().socket_at(&path).start().expect("a monitor");
     assert!(UnixStream::connect(&path).is_ok());

@@ -1,4 +1,4 @@
-//! Thresholds: who is told, how often, and what callbacks may do.
+//! Thresholds: the called observers, the number of calls, and the calls that are permitted in callbacks.
 
 use super::{MIB, wait_for};
 use millpond::monitor::{Crossing, Signal, Threshold};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const SHORT: Duration = Duration::from_millis(10);
 
-/// Waits until so many more samples were taken.
+/// Waits until `more` further samples were taken.
 fn samples(monitor: &Monitor, more: u64) {
     let before = monitor.report().samples;
     wait_for("more samples", || monitor.report().samples >= before + more);
@@ -67,7 +67,7 @@ fn a_threshold_is_told_once_and_again_when_it_was_passed_anew() {
         );
         none();
         drop(top);
-        // Below the threshold, and not below where it is armed again.
+        // Use is below the threshold, and not below the level at which it is armed again.
         none();
         let again = tenant.alloc_zeroed::<u8>(20 << 20).expect("memory");
         none();

@@ -1,4 +1,4 @@
-//! Numbers that look random and are always the same (splitmix64).
+//! Pseudo-random numbers that are the same in every run (splitmix64).
 
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(u64);
@@ -20,7 +20,7 @@ impl Dice {
         self.next() % end
     }
 
-    /// A request: mostly small, now and then large, and hardly ever larger than what threads keep.
+    /// Returns the size of a request: mostly small, sometimes large, and rarely larger than the caches of threads keep.
     pub(crate) fn bytes(&mut self) -> usize {
         let log = match self.below(1000) {
             0..600 => self.below(12),

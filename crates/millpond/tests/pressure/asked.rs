@@ -1,4 +1,4 @@
-//! What pressure says of systems that are written down.
+//! The pressure that simulated systems report.
 
 use crate::tree::Tree;
 use millpond::Pressure;
@@ -63,7 +63,7 @@ fn the_tightest_of_nested_cgroups_binds() {
     let tree = Tree::version_2("/a/b/c");
     tree.folder("/a/b/c", "max", "max", GIB, 0, 0);
     tree.folder("/a/b", "4294967296", "max", 2 * GIB, 0, 0);
-    // Larger than the one below, and fuller.
+    // This one is larger than the one below, and has less free memory.
     tree.folder("/a", "8589934592", "max", 7 * GIB, 0, 0);
     let now = ask(&tree);
     assert_eq!(
@@ -123,7 +123,7 @@ fn a_container_sees_its_own_part_of_the_hierarchy() {
     tree.write("proc/self/mountinfo", mounts);
     tree.folder("/main", "1073741824", "max", GIB, 0, 0);
     assert_eq!(bound(&ask(&tree)).1, Some("/sys/fs/cgroup/main"));
-    // From inside its namespace the process is at the top, and the mount begins above it.
+    // In its namespace the process is at the root, and the mount begins above it.
     tree.write("proc/self/cgroup", "0::/\n");
     tree.write(
         "proc/self/mountinfo",
@@ -136,13 +136,13 @@ fn a_container_sees_its_own_part_of_the_hierarchy() {
         (LimitKind::CgroupMax, Some("/sys/fs/cgroup"), GIB / 2)
     );
     assert_eq!(why(&now, "/"), Some(Why::Elsewhere));
-    // Somebody else's part.
+    // This path belongs to another cgroup.
     tree.write("proc/self/cgroup", "0::/kubepods/pod2/main\n");
     tree.write("proc/self/mountinfo", mounts);
     let now = ask(&tree);
     assert_eq!(bound(&now).0, LimitKind::Machine);
     assert_eq!(why(&now, "/kubepods/pod2/main"), Some(Why::Elsewhere));
-    // A way upwards is not followed.
+    // A path with `..` is not followed.
     tree.write("proc/self/cgroup", "0::/kubepods/pod1/../../../etc\n");
     assert_eq!(bound(&ask(&tree)).0, LimitKind::Machine);
 }
@@ -326,7 +326,7 @@ fn a_deep_tree_is_looked_at_in_part() {
     );
     tree.folder(&folder(137), "4096", "max", 0, 0, 0);
     assert_eq!(bound(&ask(&tree)).2, 4096);
-    // Two files are missing from each.
+    // Two files are missing in each folder.
     for depth in 150..=200 {
         tree.write(&format!("sys/fs/cgroup{}/memory.current", folder(depth)), "0\n");
     }
@@ -347,7 +347,7 @@ fn what_is_told_too_often_is_kept_once() {
 fn the_end_of_a_long_line_is_no_line() {
     let tree = Tree::version_2("/a");
     tree.folder("/a", "4096", "max", 0, 0, 0);
-    // A line is looked at up to 16 KiB.
+    // Only the first 16 KiB of a line are read.
     let mounts = "x".repeat(16 << 10) + "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
     tree.write("proc/self/mountinfo", mounts);
     assert_eq!(bound(&ask(&tree)).0, LimitKind::Machine);

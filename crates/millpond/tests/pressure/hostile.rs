@@ -1,4 +1,4 @@
-//! Systems that write nonsense.
+//! Simulated systems that write invalid data.
 
 use crate::tree::Tree;
 use millpond::pressure::Thresholds;
@@ -21,7 +21,7 @@ const FILES: [&str; 14] = [
     "sys/fs/cgroup/a/memory.high",
 ];
 
-/// A way to spoil a file.
+/// A method to damage a file.
 #[derive(Clone, Debug)]
 enum Spoil {
     Replace(Vec<u8>),

@@ -1,4 +1,4 @@
-//! Memory pressure, asked for and called, of systems that are written down.
+//! Queries and callbacks of memory pressure in simulated systems.
 
 #![cfg(target_os = "linux")]
 

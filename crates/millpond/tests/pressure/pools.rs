@@ -1,4 +1,4 @@
-//! Pools that give memory back when a system that is written down has little left.
+//! Pools that free memory when a simulated system has little left.
 
 use crate::tree::Tree;
 use millpond::pressure::{Level, Share};
@@ -19,9 +19,9 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Looks often, and lets no memory go for being idle.
+/// Returns settings with frequent checks and without frees of idle memory.
 fn looking(tree: &Tree) -> PoolBuilder {
-    // Small pages: what is reserved follows what is held closely.
+    // With small pages, reserved memory follows held memory closely.
     Pool::builder()
         .settings("decay:1000000")
         .huge_pages(HugePages::System)
@@ -35,7 +35,7 @@ fn fill(pool: &Pool) -> u64 {
     pool.stats().reserved.current
 }
 
-/// Longer than several looks.
+/// Waits for longer than several checks.
 fn looks_pass() {
     std::thread::sleep(Duration::from_millis(120));
 }
@@ -53,11 +53,11 @@ fn a_pool_gives_back_at_its_share_and_then_rests() {
     tree.machine(16 * GIB, 3 * GIB);
     until("given back", || pool.stats().reserved.current < 4 * MIB);
     assert_eq!(pool.stats().allocations, 2, "nothing is counted anew");
-    // Memory is as scarce as before: what the program takes again it may keep, for a while.
+    // Memory is as scarce as before. The program may keep memory that it allocates again for a while.
     let again = fill(&pool);
     looks_pass();
     assert_eq!(pool.stats().reserved.current, again);
-    // What is set anew holds at once.
+    // New settings apply at once.
     pool.configure("trim-at-pressure:70%").expect("known");
     until("given back again", || pool.stats().reserved.current < 4 * MIB);
     pool.configure("trim-at-pressure:off").expect("known");
@@ -106,7 +106,7 @@ fn a_set_gives_back_before_others_are_told() {
         .calm(Duration::ZERO)
         .tell(move |change| {
             if change.to >= Level::High {
-                // It may ask the set for anything: no lock is held.
+                // The callback may call any function of the set, because no lock is held.
                 let pool = seen.host().expect("there");
                 assert_eq!(pool.stats().reserved.current, 0);
                 drop(pool.alloc_zeroed::<u8>(100).expect("room"));
@@ -125,14 +125,14 @@ fn a_set_gives_back_before_others_are_told() {
     assert_eq!(joined.stats().total.reserved.current, 0);
     assert_eq!(watch.panics().0, 0);
     drop(heeds);
-    // From high to critical is a change too; whoever heeds no more keeps what it has.
+    // A change from high to critical is reported too. A pool that no longer reacts keeps its memory.
     let kept = fill(&joined.host().expect("there"));
     fill(&set.host().expect("there"));
     tree.machine(16 * GIB, 0);
     until("critical", || watch.level() == Level::Critical);
     until("given back", || set.stats().total.reserved.current < MIB);
     assert_eq!(joined.stats().total.reserved.current, kept);
-    // The watch keeps no set alive.
+    // The watch does not keep a set alive.
     drop(set);
     drop(watch);
 }

@@ -1,17 +1,17 @@
-//! A folder that looks like the system to whoever asks for pressure.
+//! A folder that simulates the system's files about memory pressure.
 
 use millpond::pressure::Readings;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Removed when dropped.
+/// The folder, which is removed on drop.
 pub(crate) struct Tree {
     root: PathBuf,
 }
 
 impl Tree {
-    /// A machine of 16 GiB, 12 of them available, that limits nobody and has no cgroups.
+    /// Returns a machine with 16 GiB, 12 of them available, without limits and cgroups.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
@@ -30,7 +30,7 @@ impl Tree {
         tree
     }
 
-    /// With a cgroup of version 2 at this path, mounted in `/sys/fs/cgroup`.
+    /// Returns a machine with a cgroup of version 2 at this path, mounted in `/sys/fs/cgroup`.
     pub(crate) fn version_2(path: &str) -> Self {
         let tree = Self::new();
         tree.write("proc/self/cgroup", format!("0::{path}\n"));
@@ -49,7 +49,7 @@ impl Tree {
         Readings::under(&self.root)
     }
 
-    /// Replaces a file at once, as the system's never are half written.
+    /// Replaces a file at once, because the system's files are never half written.
     pub(crate) fn write(&self, path: &str, text: impl AsRef<[u8]>) {
         let path = self.root.join(path);
         fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
@@ -99,7 +99,7 @@ impl Tree {
         self.write(path, line("some", some) + &line("full", full));
     }
 
-    /// A folder of version 2.
+    /// Writes a cgroup folder of version 2.
     pub(crate) fn folder(&self, path: &str, max: &str, high: &str, current: u64, inactive: u64, active: u64) {
         let folder = format!("sys/fs/cgroup{path}");
         self.write(&format!("{folder}/cgroup.type"), "domain\n");
@@ -111,7 +111,7 @@ impl Tree {
         self.events(path, [0; 4]);
     }
 
-    /// How often limits were met: high, max, out of memory, killed.
+    /// Writes the number of events of limits: high, max, out of memory, killed.
     pub(crate) fn events(&self, path: &str, [high, max, oom, kill]: [u64; 4]) {
         let text = format!("low 0\nhigh {high}\nmax {max}\noom {oom}\noom_kill {kill}\noom_group_kill 0\n");
         self.write(&format!("sys/fs/cgroup{path}/memory.events.local"), text);

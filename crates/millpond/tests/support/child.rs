@@ -1,10 +1,10 @@
-//! Processes of their own for parts of a test.
+//! Child processes for parts of a test.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// How long any part may take on a machine that is busy with others.
+/// The maximum duration in seconds of any part on a busy machine.
 const SECONDS: u32 = 180;
 
 fn set_alarm() -> io::Result<()> {
@@ -13,7 +13,7 @@ fn set_alarm() -> io::Result<()> {
     Ok(())
 }
 
-/// Has the child end with SIGALRM where it hangs, so that the test fails instead of waiting for ever.
+/// Makes the child end with SIGALRM if it hangs, so that the test fails instead of waiting forever.
 pub(crate) fn ends(command: &mut Command) -> &mut Command {
     // SAFETY: between fork and exec it calls `alarm` alone, which may be called there; what that sets outlives the exec.
     unsafe { command.pre_exec(set_alarm) }

@@ -1,4 +1,4 @@
-//! Folders for files, and the Python that others' files come from.
+//! Folders for files, and a Python that writes files with other libraries.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder of its own, gone at the end.
+/// A folder that is removed on drop.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -23,7 +23,7 @@ impl Drop for Folder {
     }
 }
 
-/// A Python that has packages: the system's, or one that gets them here. None with the reason said.
+/// Returns a Python with the packages: the system's, or one that installs them here. Otherwise prints the reason.
 pub(crate) fn python(packages: &[&str]) -> Option<PathBuf> {
     let import = format!("import {}", packages.join(", "));
     let has = |python: &Path| {

@@ -6,13 +6,13 @@ use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, c_long, soc
 #[derive(Clone, Copy)]
 pub(crate) struct Forbidden {
     pub(crate) call: c_long,
-    /// Only with this bit pattern as the n-th argument.
+    /// Refuses the call only with this bit pattern as the n-th argument.
     pub(crate) argument: Option<(u32, i32)>,
-    /// What it is refused with.
+    /// The error of the refused call.
     pub(crate) code: i32,
 }
 
-/// Runs in a thread in which a call is refused; none where the system has no means for that.
+/// Runs a function in a thread in which a call is refused. Returns `None` if the system does not support that.
 pub(crate) fn without<T: Send>(forbidden: Forbidden, run: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -39,7 +39,7 @@ fn forbid(forbidden: Forbidden) -> bool {
     let unless = |value, skip| step(BPF_JMP | BPF_JEQ | BPF_K, value, 0, skip);
     let answer = |value| step(BPF_RET | BPF_K, value, 0, 0);
     let refuse = answer(libc::SECCOMP_RET_ERRNO | forbidden.code as u32);
-    // Of the call: its number at 0, its arguments at 16, the low half first.
+    // The data of a call has its number at 0 and its arguments at 16, the low half first.
     let mut filter = match forbidden.argument {
         None => vec![
             load(0),

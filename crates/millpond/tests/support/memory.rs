@@ -1,4 +1,4 @@
-//! Reading and writing what a source has given.
+//! Functions that read and write memory of a source.
 
 use millpond::MemorySource;
 
@@ -11,12 +11,12 @@ pub(crate) fn stamp<S: MemorySource>(source: &S, address: u64, bytes: u64, value
     }
 }
 
-/// Whether [`stamp`] wrote this value there.
+/// Returns true if [`stamp`] wrote this value there.
 pub(crate) fn is_stamped<S: MemorySource>(source: &S, address: u64, bytes: u64, value: u64) -> bool {
     places(source, address, bytes).all(|at| read(at) == value ^ (at - address))
 }
 
-/// Whether every word is zero.
+/// Returns true if every word is zero.
 pub(crate) fn is_zero<S: MemorySource>(_: &S, address: u64, bytes: u64) -> bool {
     (address..address + bytes).step_by(8).all(|at| read(at) == 0)
 }
@@ -27,7 +27,7 @@ fn read(at: u64) -> u64 {
     unsafe { place.read_volatile() }
 }
 
-/// The words looked at: at both ends and in the middle of each page, the last of which may be short.
+/// Returns the addresses of the tested words: both ends and the middle of each page, of which the last may be short.
 fn places<S: MemorySource>(source: &S, address: u64, bytes: u64) -> impl Iterator<Item = u64> {
     let page = source.page_bytes();
     (0..bytes).step_by(page as usize).flat_map(move |at| {

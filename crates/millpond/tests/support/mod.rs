@@ -1,4 +1,4 @@
-//! What the tests of sources share.
+//! Code that the tests of sources share.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 #[cfg(target_os = "linux")]

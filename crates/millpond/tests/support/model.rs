@@ -1,4 +1,4 @@
-//! A source as it is told in a sentence: which handles are where, and how many pages are in use.
+//! A simple model of a source: the places of the handles, and the number of used pages.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     pub(crate) pages: u64,
-    /// What was written into it.
+    /// The value that was written into it.
     pub(crate) value: u64,
 }
 
@@ -23,7 +23,7 @@ impl Range {
         page + pages <= self.pages && self.handles.iter().all(apart)
     }
 
-    /// The n-th handle and up to `most` that follow it without a gap: first page, pages, handles.
+    /// Returns the n-th handle and at most `most` that follow it without a gap: first page, pages, handles.
     pub(crate) fn row(&self, which: usize, most: usize) -> Option<(u64, u64, u64)> {
         let nth = which.checked_rem(self.handles.len())?;
         let (mut pages, mut count) = (0, 0);

@@ -1,8 +1,8 @@
-//! NVRTC for tests: what `MILLPOND_NVRTC` names, or what `cargo xtask test` has put into the folder of what is built.
+//! NVRTC for tests: the library in `MILLPOND_NVRTC`, or the one that `cargo xtask test` has put into the build folder.
 
 use std::path::{Path, PathBuf};
 
-/// Its library; none, with a message, where there is none to be had.
+/// Returns its library, or prints a message and returns `None` if there is none.
 pub(crate) fn library() -> Option<PathBuf> {
     if let Some(said) = std::env::var_os("MILLPOND_NVRTC") {
         return Some(said.into());

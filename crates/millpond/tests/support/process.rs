@@ -1,4 +1,4 @@
-//! What the system says about this process's memory, page by page.
+//! The system's information about this process's memory, page by page.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 const PAGE: u64 = 4096;
 
-/// How `[address, address + bytes)` may be accessed: `rw-p`, `---p`, or `none` where nothing is mapped.
+/// Returns the permitted accesses to `[address, address + bytes)`: `rw-p`, `---p`, or `none` where nothing is mapped.
 pub(crate) fn access(address: u64, bytes: u64) -> BTreeSet<String> {
     let (mut at, end) = (address, address + bytes);
     let mut found = BTreeSet::new();
@@ -39,7 +39,7 @@ pub(crate) fn is_closed(address: u64, bytes: u64) -> bool {
     access(address, bytes).iter().eq(["---p"])
 }
 
-/// Bytes of `[address, address + bytes)` that have memory behind them.
+/// Returns the resident bytes of `[address, address + bytes)`.
 pub(crate) fn resident(address: u64, bytes: u64) -> u64 {
     let file = File::open("/proc/self/pagemap").expect("pagemap");
     let mut entries = vec![0; (bytes / PAGE * 8) as usize];
@@ -49,7 +49,7 @@ pub(crate) fn resident(address: u64, bytes: u64) -> u64 {
     present.count() as u64 * PAGE
 }
 
-/// A figure in bytes from the process's status.
+/// Returns a figure in bytes from the process's status.
 pub(crate) fn status(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("status");
     let line = status
@@ -59,7 +59,7 @@ pub(crate) fn status(name: &str) -> u64 {
     kib.parse::<u64>().expect("number") << 10
 }
 
-/// Whether all of `[address, address + bytes)` carries a flag of the system's, such as `lo` for locked.
+/// Returns true if all of `[address, address + bytes)` has a flag of the system, such as `lo` for locked.
 pub(crate) fn has_flag(address: u64, bytes: u64, flag: &str) -> bool {
     let (mut at, end) = (address, address + bytes);
     let mut inside = false;

@@ -1,4 +1,4 @@
-//! Programs of calls to a source, drawn at random. Numbers are wrapped around by whoever runs them.
+//! Random programs of calls to a source. The runner wraps the numbers around.
 
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ pub(crate) enum Op {
         handles: u64,
         handle: u64,
     },
-    /// Decommits the n-th committed handle and those right behind it.
+    /// Decommits the n-th committed handle and those directly after it.
     Decommit {
         which: usize,
         handles: usize,

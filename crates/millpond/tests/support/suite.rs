@@ -1,4 +1,4 @@
-//! What every source must do.
+//! The requirements for every source.
 
 pub(crate) mod account;
 pub(crate) mod contents;
@@ -8,7 +8,7 @@ pub(crate) mod programs;
 
 use millpond::engine::Source;
 
-/// Makes a source of so many pages, or without a limit; the pages it has are its own affair.
+/// Makes a source of a number of pages, or without a limit. The source determines the page size.
 pub(crate) fn of_pages<S: Source>(make: impl Fn(Option<u64>) -> Option<S>, pages: u64) -> Option<(S, u64)> {
     let Some(any) = make(None) else {
         eprintln!("skipped: this machine has no such source");

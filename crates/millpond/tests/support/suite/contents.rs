@@ -1,4 +1,4 @@
-//! What is in memory, and where there is none.
+//! The contents of memory, and the addresses without memory.
 
 use super::super::memory::{is_stamped, is_zero, stamp};
 use super::super::process::{is_closed, is_open, resident};
@@ -46,7 +46,7 @@ pub(crate) fn contents_change_places<S: MemorySource>(make: impl Fn(Option<u64>)
     let two = source.take(16 * page).expect("fits");
     let (a, b) = (one.address(), two.address());
     stamp(&source, a, 8 * page, 1);
-    // What is not its own, in use, whole and apart is left alone.
+    // A move of memory that is foreign, not in use, partial or overlapping is refused.
     let system = 4096;
     for (from, to, bytes) in [
         (a, b, 0),
@@ -68,7 +68,7 @@ pub(crate) fn contents_change_places<S: MemorySource>(make: impl Fn(Option<u64>)
     if can {
         assert!(is_zero(&source, a, 8 * page));
         assert!(is_stamped(&source, b + 2 * page, 8 * page, 1));
-        // Of several pieces by now, and into where pages have left.
+        // The source has several pieces by now, and the target has pages that were left.
         stamp(&source, b, 2 * page, 2);
         stamp(&source, b + 10 * page, page, 3);
         assert!(source.transfer(b, a, 4 * page));
@@ -97,7 +97,7 @@ pub(crate) fn contents_change_places<S: MemorySource>(make: impl Fn(Option<u64>)
         assert!(is_closed(at, page) && is_closed(at + 4 * page, 4 * page) && is_closed(at + 12 * page, page));
         let place = if can { at + 9 * page } else { at + page };
         assert!(is_stamped(&source, place, page, 4) && is_stamped(&source, place + page, 2 * page, 5));
-        // What was put together of pieces still moves and goes back as it was committed.
+        // A piece that was assembled from others still moves and is decommitted as it was committed.
         let from = place - at;
         assert_eq!(
             source.move_pages((&range, from), (&range, 20 * page), 3 * page),
@@ -127,7 +127,7 @@ pub(crate) fn contents_move_along<S: MemorySource>(make: impl Fn(Option<u64>) ->
         source.reserve(16 * page).expect("two"),
     );
     let (a, b) = (one.address(), two.address());
-    // Committed in three calls, so that it may be of several pieces.
+    // Three calls commit the memory, so that it may consist of several pieces.
     source.commit(&one, 2 * page, 2 * page, 2 * page).expect("fits");
     source.commit(&one, 6 * page, page, page).expect("fits");
     stamp(&source, a + 2 * page, 2 * page, 1);
@@ -144,7 +144,7 @@ pub(crate) fn contents_move_along<S: MemorySource>(make: impl Fn(Option<u64>) ->
             && is_stamped(source, at + 4 * page, page, 3)
     };
     assert!(arrived(&source, b + 5 * page));
-    // On, within the same range, right beside where they were, and back in parts.
+    // The pages move within the same range, next to their old place, and back in parts.
     assert_eq!(source.move_pages((&two, 5 * page), (&two, 0), 5 * page), Ok(4));
     assert!(arrived(&source, b));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Calls that fail, each in turn.
+//! Failures of each call in turn.
 
 use super::super::program::{Op, program};
 use super::of_pages;
@@ -8,7 +8,7 @@ use millpond::engine::{CallKind, Failure, Faulty, Source, When};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
-/// A program that looks random and is always the same.
+/// Returns a pseudo-random program that is the same in every run.
 fn fixed() -> Vec<Op> {
     let mut runner = TestRunner::deterministic();
     let programs = std::iter::repeat_with(|| program(200).new_tree(&mut runner).expect("a program"));
@@ -18,7 +18,7 @@ fn fixed() -> Vec<Op> {
         .expect("a long one")
 }
 
-/// Runs the program with failures, and shows that nothing was lost; answers the calls made of a kind.
+/// Runs the program with failures, and checks that nothing was lost. Returns the number of calls of a kind.
 fn survives<S: Source>(
     source: S,
     page: u64,

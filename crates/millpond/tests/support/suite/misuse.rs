@@ -94,7 +94,7 @@ pub(crate) fn crooked_parts_are_refused<S: MemorySource>(make: impl Fn(Option<u6
     }
     assert!(is_stamped(&source, at, 4 * page, 6));
     assert_eq!(source.free_bytes(), Some(12 * page));
-    // Released with pages still in it: they go back too.
+    // The range is released while it has pages, which are freed too.
     source.release(range);
     assert_eq!(source.free_bytes(), Some(16 * page));
 }
