@@ -33,7 +33,7 @@ mod linux {
     }
 
     fn handle_faults() {
-        // SAFETY: all zero is a record without flags.
+        // SAFETY: a zeroed record is valid and has no flags.
         let mut action: libc::sigaction = unsafe { mem::zeroed() };
         action.sa_sigaction = fault as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;

@@ -6,7 +6,7 @@ import sys
 import threading
 from ctypes import c_bool, c_char_p, c_double, c_size_t, c_uint32, c_uint64, c_void_p
 
-# Else this file would be found instead of NumPy, by its name.
+# Otherwise the import would find this file instead of NumPy, because of its name.
 sys.path.pop(0)
 import numpy as np
 
@@ -33,7 +33,7 @@ for name, result, arguments in [
     function = getattr(lib, "pond_" + name)
     function.restype, function.argtypes = result, arguments
 
-# Capsules keep a pointer to their name, and their destructor: both stay.
+# Capsules keep pointers to their name and to their destructor, so both must stay alive.
 OLDER, NEWER = b"dltensor", b"dltensor_versioned"
 USED = {OLDER: b"used_dltensor", NEWER: b"used_dltensor_versioned"}
 python = ctypes.pythonapi
@@ -158,26 +158,26 @@ for name, ours in zip(NAMES, OURS):
     expected = (numbers % 2 if name == "?" else numbers).astype(name)
     size = expected.itemsize
     for how, view in enumerate(VIEWS):
-        # Ours as NumPy's.
+        # Millpond's tensors as NumPy's arrays.
         there = view(expected)
         here = tensor.view(how)
         array = np.from_dlpack(here)
         assert array.dtype == there.dtype and array.shape == there.shape, (name, how, array.dtype, array.shape)
         assert (array == there).all(), (name, how)
-        # Of nothing NumPy makes an array of its own.
+        # Without elements NumPy makes an array of its own.
         assert not array.size or not array.flags.writeable, "the tensor shares it"
         if there.size > 1:
             assert array.ctypes.data == here.address(), (name, how)
             moving = [dim for dim in range(array.ndim) if array.shape[dim] > 1]
             assert [array.strides[dim] for dim in moving] == [there.strides[dim] for dim in moving], (name, how)
-        # The array alone holds the memory.
+        # Only the array holds the memory.
         used = lib.pond_requested()
         del here
         assert lib.pond_requested() == used == 24 * size
         copy = np.from_dlpack(tensor.view(how), copy=True)
         assert copy.flags.writeable and (copy == there).all()
         del array, copy
-        # NumPy's as ours.
+        # NumPy's arrays as Millpond's tensors.
         if not there.flags.writeable:
             there = np.array(there)
         back = of(there)
@@ -188,7 +188,7 @@ for name, ours in zip(NAMES, OURS):
     del tensor
     at_rest()
 
-# Lifetimes: the storage goes when the array does, on whatever thread, opened or not.
+# Lifetimes: the storage is freed with the array, on any thread, whether the capsule was consumed or not.
 tensor = Tensor(lib.pond_ramp(b"f32", 100, 100))
 array = np.from_dlpack(tensor)
 del tensor
@@ -208,13 +208,13 @@ assert lib.pond_requested() == 9
 del capsule
 at_rest()
 
-# Given away, NumPy may write, and Rust would see it; while another tensor is there it may not.
+# NumPy may write to a transferred tensor, and Rust would see it. It may not write while another tensor shares the storage.
 for name in [NEWER, OLDER]:
     tensor = Tensor(lib.pond_ramp(b"i64", 3, 4))
     address = tensor.address()
     array = np.from_dlpack(Given(tensor, name))
     assert array.ctypes.data == address and array[2, 3] == 11
-    # NumPy takes the older form for read-only, as we do.
+    # NumPy treats the older form as read-only, as Millpond does.
     assert array.flags.writeable == (name == NEWER)
     if name == NEWER:
         array += 1
@@ -231,7 +231,7 @@ fails(lambda: np.from_dlpack(Given(other.view(0), OLDER)), "the older form of DL
 del array, tensor, other
 at_rest()
 
-# NumPy's memory: written where NumPy lets it, and kept alive.
+# NumPy's memory is written where NumPy permits it, and kept alive.
 array = np.arange(12.0).reshape(3, 4)
 tensor = of(array)
 assert lib.pond_foreign() == 96 and lib.pond_requested() == 0
@@ -259,7 +259,7 @@ tensor = Tensor(lib.pond_from_dlpack_legacy(opened(array.__dlpack__(), OLDER)))
 assert tensor.address() == array.ctypes.data and (tensor.numbers() == array).all()
 assert not lib.pond_fill(tensor.pointer, 1.0)
 
-# What cannot be had as it lies is copied.
+# Arrays that cannot be shared are copied.
 array = np.arange(12, dtype=np.float32).reshape(3, 4)
 for turned in [array[::-1], array[:, ::-1].T, array[::-2, ::-3]]:
     fails(lambda: of(turned), "backwards along dimension")

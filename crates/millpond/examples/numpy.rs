@@ -70,7 +70,7 @@ fn ramp(dtype: &str, rows: usize, columns: usize) -> Result<Tensor, Failure> {
 /// Returns a matrix of 0, 1, 2 and so on, of a type given by name. Truth values alternate between false and true.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_ramp(dtype: *const c_char, rows: usize, columns: usize) -> *mut Tensor {
-    // SAFETY: Python gives a name.
+    // SAFETY: Python passes a C string.
     let dtype = unsafe { CStr::from_ptr(dtype) };
     handed(
         dtype
@@ -98,28 +98,28 @@ fn seen(tensor: &Tensor, how: u32) -> Result<Tensor, TensorError> {
 /// row, the second row three times, none, one, or all in three dimensions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_view(tensor: *const Tensor, how: u32) -> *mut Tensor {
-    // SAFETY: it is one.
+    // SAFETY: the pointer is to a tensor.
     handed(seen(unsafe { &*tensor }, how))
 }
 
 /// Drops a tensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_drop(tensor: *mut Tensor) {
-    // SAFETY: it is one, which nobody uses any more.
+    // SAFETY: the pointer is to a tensor that nobody uses any more.
     drop(unsafe { Box::from_raw(tensor) });
 }
 
 /// Exports a tensor as shared and read-only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_to_dlpack(tensor: *const Tensor) -> *mut DLManagedTensorVersioned {
-    // SAFETY: it is one.
+    // SAFETY: the pointer is to a tensor.
     noted(unsafe { &*tensor }.to_dlpack()).map_or(ptr::null_mut(), |managed| managed.into_raw())
 }
 
 /// Exports a tensor and transfers it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_into_dlpack(tensor: *mut Tensor) -> *mut DLManagedTensorVersioned {
-    // SAFETY: it is one, which nobody uses any more.
+    // SAFETY: the pointer is to a tensor that nobody uses any more.
     let tensor = *unsafe { Box::from_raw(tensor) };
     noted(tensor.into_dlpack()).map_or(ptr::null_mut(), |managed| managed.into_raw())
 }
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn pond_into_dlpack(tensor: *mut Tensor) -> *mut DLManaged
 /// Exports a tensor in the older form and transfers it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_into_dlpack_legacy(tensor: *mut Tensor) -> *mut DLManagedTensor {
-    // SAFETY: it is one, which nobody uses any more.
+    // SAFETY: the pointer is to a tensor that nobody uses any more.
     let tensor = *unsafe { Box::from_raw(tensor) };
     noted(tensor.into_dlpack_legacy()).map_or(ptr::null_mut(), |managed| managed.into_raw())
 }
@@ -135,14 +135,14 @@ pub unsafe extern "C" fn pond_into_dlpack_legacy(tensor: *mut Tensor) -> *mut DL
 /// Exports a copy of a tensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_copy_to_dlpack(tensor: *const Tensor) -> *mut DLManagedTensorVersioned {
-    // SAFETY: it is one.
+    // SAFETY: the pointer is to a tensor.
     noted(unsafe { &*tensor }.copy_to_dlpack()).map_or(ptr::null_mut(), |managed| managed.into_raw())
 }
 
 /// Deletes the structure of a capsule that nobody has consumed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_delete(managed: *mut DLManagedTensorVersioned) {
-    // SAFETY: it is one, which nobody uses any more.
+    // SAFETY: the pointer is to a structure that nobody uses any more.
     let deleter = unsafe { (*managed).deleter };
     if let Some(deleter) = deleter {
         // SAFETY: as above.
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn pond_copy_from_dlpack(managed: *mut DLManagedTensorVers
 /// Returns the address of the first element.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_address(tensor: *const Tensor) -> usize {
-    // SAFETY: it is one.
+    // SAFETY: the pointer is to a tensor.
     let tensor = unsafe { &*tensor };
     tensor.storage().pointer().addr().get() + tensor.offset() * tensor.dtype().size()
 }
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn pond_address(tensor: *const Tensor) -> usize {
 /// part.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_numbers(tensor: *const Tensor, numbers: *mut f64, room: usize) -> usize {
-    // SAFETY: it is one.
+    // SAFETY: the pointer is to a tensor.
     let tensor = unsafe { &*tensor };
     let flat = if tensor.dtype() == DType::Bool {
         let bools = tensor.to_bools().unwrap_or_default();
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn pond_numbers(tensor: *const Tensor, numbers: *mut f64, 
 /// Writes a number to each element.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_fill(tensor: *mut Tensor, number: f64) -> bool {
-    // SAFETY: it is one.
+    // SAFETY: the pointer is to a tensor.
     noted(unsafe { &mut *tensor }.fill(number)).is_some()
 }
 

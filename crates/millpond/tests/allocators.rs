@@ -92,14 +92,14 @@ fn no_bytes_take_no_block_and_may_grow() {
     let nothing = Allocator::allocate(&pool, none).expect("nothing");
     assert_eq!((nothing.len(), nothing.cast::<u8>().addr().get() % 4096), (0, 0));
     assert_eq!(pool.stats().allocations, 0);
-    // SAFETY: handed out for this layout; the new one has as many bytes or more.
+    // SAFETY: the block was allocated with this layout; the new one has as many bytes or more.
     let block = unsafe { pool.grow_zeroed(nothing.cast(), none, some) }.expect("room");
     assert_eq!(block.len(), 100);
     // SAFETY: the block has these bytes, all written as zero.
     assert!(unsafe { block.as_ref() }.iter().all(|byte| *byte == 0));
-    // SAFETY: handed out for this layout; the new one has as many bytes or fewer.
+    // SAFETY: the block was allocated with this layout; the new one has as many bytes or fewer.
     let nothing = unsafe { pool.shrink(block.cast(), some, none) }.expect("nothing");
-    // SAFETY: handed out for this layout, and used no more.
+    // SAFETY: the block was allocated with this layout, and nothing uses it any more.
     unsafe { Allocator::deallocate(&pool, nothing.cast(), none) };
     assert_empty(&pool);
 }
@@ -123,10 +123,10 @@ fn what_fits_stays_and_what_does_not_is_copied() {
                 let (old, new) = (layout(bytes, align), layout(other, align));
                 let block = ones(&pool, old);
                 let moved = if other >= bytes {
-                    // SAFETY: handed out for the old layout; the new one is larger.
+                    // SAFETY: the block was allocated with the old layout; the new one is larger.
                     unsafe { pool.grow_zeroed(block, old, new) }
                 } else {
-                    // SAFETY: handed out for the old layout; the new one is smaller.
+                    // SAFETY: the block was allocated with the old layout; the new one is smaller.
                     unsafe { pool.shrink(block, old, new) }
                 };
                 let moved = moved.expect("room");
@@ -137,7 +137,7 @@ fn what_fits_stays_and_what_does_not_is_copied() {
                 assert!(held[..kept].iter().all(|byte| *byte == 1));
                 assert!(held[kept..].iter().all(|byte| *byte == 0));
                 assert_eq!(pool.stats().requested.current, other as u64);
-                // SAFETY: it has this layout now, and is used no more.
+                // SAFETY: the block has this layout now, and nothing uses it any more.
                 unsafe { Allocator::deallocate(&pool, moved.cast(), new) };
             }
         }
@@ -145,10 +145,10 @@ fn what_fits_stays_and_what_does_not_is_copied() {
     assert_empty(&pool);
     let (old, new) = (layout(1001, 8), layout(1020, 8));
     let block = ones(&pool, old);
-    // SAFETY: handed out for the old layout; the new one is larger.
+    // SAFETY: the block was allocated with the old layout; the new one is larger.
     let same = unsafe { pool.grow(block, old, new) }.expect("room");
     assert_eq!(same.cast(), block, "the block has 1024 bytes");
-    // SAFETY: it has this layout now, and is used no more.
+    // SAFETY: the block has this layout now, and nothing uses it any more.
     unsafe { Allocator::deallocate(&pool, block, new) };
     assert_empty(&pool);
 }
@@ -159,13 +159,13 @@ fn zeroed_is_zero_where_it_was_not() {
     for bytes in [1, 1000, 100_000, 3 << 20] {
         let layout = Layout::from_size_align(bytes, 8).expect("a layout");
         let used = ones(&pool, layout);
-        // SAFETY: handed out for this layout, and used no more.
+        // SAFETY: the block was allocated with this layout, and nothing uses it any more.
         unsafe { Allocator::deallocate(&pool, used, layout) };
         let block = Allocator::allocate_zeroed(&pool, layout).expect("room");
         assert_eq!(block.cast(), used, "the block freed last");
         // SAFETY: the block has these bytes, all written as zero.
         assert!(unsafe { block.as_ref() }.iter().all(|byte| *byte == 0));
-        // SAFETY: handed out for this layout, and used no more.
+        // SAFETY: the block was allocated with this layout, and nothing uses it any more.
         unsafe { Allocator::deallocate(&pool, block.cast(), layout) };
     }
     assert_empty(&pool);

@@ -12,7 +12,7 @@ struct Counted;
 
 static LIVE: AtomicI64 = AtomicI64::new(0);
 
-// SAFETY: the system's allocator does the work, with the very arguments.
+// SAFETY: the system's allocator does the work, with the same arguments.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size() as i64, Ordering::Relaxed);

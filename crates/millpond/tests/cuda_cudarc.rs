@@ -196,7 +196,7 @@ fn a_module_goes_after_the_streams_of_others() {
             let text = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }\n";
             let kernel = CudaModule::load(&device, text).and_then(|module| module.kernel("nothing"));
             let kernel = kernel.expect("it loads");
-            // SAFETY: it takes nothing and does nothing.
+            // SAFETY: the kernel takes no parameters and does nothing.
             unsafe { kernel.launch(&stream).launch() }.expect("it goes");
             stream.synchronize().expect("it ends");
             drop((stream, theirs));

@@ -241,7 +241,7 @@ fn a_forked_process_is_told() {
         let stream = CudaStream::new(&device).expect("a stream");
         let buffer = pool.alloc_from(&[1u32, 2, 3], &stream).expect("memory");
         let calls = emulator::calls(None);
-        // SAFETY: the child uses what is told of here, and leaves by `_exit`.
+        // SAFETY: the child only uses what this test covers, and leaves by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let refused = pool.alloc::<u8>(1, &stream).expect_err("not here").to_string();
@@ -249,12 +249,12 @@ fn a_forked_process_is_told() {
             let told = refused.contains("forked") && another.contains("spawn") && buffer.to_vec().is_err();
             drop((buffer, pool, stream, device));
             let untouched = emulator::calls(None) == calls;
-            // SAFETY: ends the child at once.
+            // SAFETY: the call ends the child at once.
             unsafe { libc::_exit(if told && untouched { 0 } else { 1 }) };
         }
         assert!(child > 0);
         let mut status = -1;
-        // SAFETY: waits for the child just made; the status is ours.
+        // SAFETY: waits for the child that was just made; the status is a local variable.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0);
         assert_eq!(buffer.to_vec().expect("a copy"), [1, 2, 3]);

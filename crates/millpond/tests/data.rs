@@ -280,7 +280,7 @@ fn a_file_that_is_cut_or_written_ends_a_pass_with_an_error() {
             Err(DataError::Truncated { end: 240_004, .. })
         ));
         assert!(matches!(data.batch(0, 1), Err(DataError::Changed { .. })));
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         let mapped = unsafe { data.map() };
         assert!(matches!(mapped, Err(DataError::Changed { .. })));
 

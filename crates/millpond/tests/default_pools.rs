@@ -223,17 +223,17 @@ fn fork() {
             // SAFETY: the child leaves by `_exit`; what it calls before is what is tested.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: takes a number.
+                // SAFETY: the call takes only a number.
                 unsafe { libc::alarm(20) };
                 let fine = pools()
                     .host()
                     .is_ok_and(|pool| pool.alloc_zeroed::<u8>(1000).is_ok());
                 let fine = fine && millpond::alloc_zeroed::<u8>(1000).is_ok();
-                // SAFETY: ends the child without running what is the parent's.
+                // SAFETY: the call ends the child without running the parent's exit handlers.
                 unsafe { libc::_exit(i32::from(!fine)) };
             }
             let mut status = 0;
-            // SAFETY: the child is ours, and the number lives through the call.
+            // SAFETY: the child was forked here, and the status lives through the call.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             assert_eq!(status, 0, "the child hung or failed");
         }

@@ -56,7 +56,7 @@ fn another_library_has_our_tensors() {
     let turned = tensor.transpose(0, 1).expect("two");
     drop(tensor);
     let shared = turned.to_dlpack().expect("room").into_raw();
-    // SAFETY: the structures are alike, as a test says.
+    // SAFETY: the structures have the same layout, which a test checks.
     let theirs: dlpark::versioned::Dlpack =
         unsafe { dlpark::Managed::from_raw(shared.cast()) }.expect("theirs");
     let seen = theirs.validate_export().expect("whole");
@@ -73,7 +73,7 @@ fn another_library_has_our_tensors() {
     let mut theirs: dlpark::legacy::Dlpack =
         unsafe { dlpark::Managed::from_raw(given.cast()) }.expect("theirs");
     let mut seen = theirs.validate_mut().expect("whole");
-    // SAFETY: the tensor is theirs.
+    // SAFETY: the tensor belongs to the other library.
     let slice = unsafe { seen.cpu_slice_mut::<i16>() }.expect("row after row");
     slice[11] += 1;
     assert_eq!(slice, [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 24]);
@@ -103,7 +103,7 @@ fn we_have_another_librarys_tensors() {
     let data: Vec<f32> = (0u8..6).map(f32::from).collect();
     let place = data.as_ptr();
     let raw = theirs::<ffi::DLManagedTensorVersioned>([2, 3], [1, 2], data.clone());
-    // SAFETY: the structures are alike, as a test says, and nobody else has this one.
+    // SAFETY: the structures have the same layout, which a test checks, and nobody else has this one.
     let mut tensor = unsafe { Tensor::from_dlpack(raw.cast::<DLManagedTensorVersioned>()) }.expect("whole");
     assert_eq!((tensor.dtype(), tensor.strides()), (DType::F32, &[1, 2][..]));
     tensor.add_assign(1.0).expect("it may be written");

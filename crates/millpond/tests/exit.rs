@@ -134,7 +134,7 @@ fn alone_forks() {
         std::process::exit(0);
     }
     let mut status = -1;
-    // SAFETY: waits for the child just made; the status is ours.
+    // SAFETY: waits for the child that was just made; the status is a local variable.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(status, 0);
 }

@@ -113,7 +113,7 @@ impl Source for Failing {
     }
 }
 
-// SAFETY: each call reaches the source below with the very tokens it was made with, or fails without reaching it.
+// SAFETY: each call passes its tokens unchanged to the source below, or fails without calling it.
 unsafe impl MemorySource for Failing {
     fn kind(&self) -> MemoryKind {
         self.inner.kind()

@@ -27,16 +27,16 @@ fn in_child(work: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child uses pools and what a child of threads may use, and leaves by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: takes a number.
+        // SAFETY: the call takes only a number.
         unsafe { libc::alarm(10) };
         // A panic must not unwind into code that relies on threads that the child does not have.
         let fine = catch_unwind(AssertUnwindSafe(work)).unwrap_or(false);
-        // SAFETY: ends the child at once.
+        // SAFETY: the call ends the child at once.
         unsafe { libc::_exit(i32::from(!fine)) };
     }
     assert!(child > 0);
     let mut status = -1;
-    // SAFETY: waits for the child just made; the status is ours.
+    // SAFETY: waits for the child that was just made; the status is a local variable.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     status
 }

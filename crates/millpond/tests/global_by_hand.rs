@@ -45,9 +45,9 @@ fn nothing_changes_as_long_as_a_fork_is_under_way() {
         scope.spawn(|| {
             let large = layout(33 << 20);
             while !over.load(Ordering::Relaxed) {
-                // SAFETY: of some bytes.
+                // SAFETY: the layout has a size other than 0.
                 let block = unsafe { ONE.alloc(large) };
-                // SAFETY: allocated so, and used no more.
+                // SAFETY: the block was allocated with this layout, and nothing uses it any more.
                 unsafe { ONE.dealloc(block, large) };
                 ROUNDS.fetch_add(1, Ordering::SeqCst);
             }
@@ -58,11 +58,11 @@ fn nothing_changes_as_long_as_a_fork_is_under_way() {
         // SAFETY: the child leaves at once.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: ends the child at once.
+            // SAFETY: the call ends the child at once.
             unsafe { libc::_exit(0) };
         }
         let mut status = -1;
-        // SAFETY: waits for the child just made; the status is ours.
+        // SAFETY: waits for the child that was just made; the status is a local variable.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         let rounds = ROUNDS.load(Ordering::SeqCst);
         while ROUNDS.load(Ordering::SeqCst) < rounds + 10 {
@@ -83,15 +83,15 @@ fn many_threads_at_once_make_one_pool() {
                 barrier.wait();
                 for round in 1..200usize {
                     let mut shape = layout(round * 17 % 3000 + 1);
-                    // SAFETY: of some bytes.
+                    // SAFETY: the layout has a size other than 0.
                     let mut block = unsafe { one.alloc(shape) };
                     for more in [10, 500, 70_000, 1 << 20, 3] {
                         assert!(!block.is_null());
-                        // SAFETY: allocated so by this pool, whichever value stands for it; of some bytes.
+                        // SAFETY: this pool, to which both values refer, allocated the block with this layout. The new size is not 0.
                         block = unsafe { OTHER.realloc(block, shape, shape.size() + more) };
                         shape = layout(shape.size() + more);
                     }
-                    // SAFETY: allocated so, and used no more.
+                    // SAFETY: the block was allocated with this layout, and nothing uses it any more.
                     unsafe { ONE.dealloc(block, shape) };
                 }
             });
@@ -115,10 +115,10 @@ fn many_threads_at_once_make_one_pool() {
 
 /// Returns a block that is filled with a stamp.
 fn stamped(bytes: usize) -> usize {
-    // SAFETY: of some bytes.
+    // SAFETY: the layout has a size other than 0.
     let block = unsafe { ONE.alloc(layout(bytes)) };
     assert!(!block.is_null());
-    // SAFETY: it has these bytes and is ours alone.
+    // SAFETY: the block has these bytes, and nothing else uses it.
     unsafe { block.write_bytes(bytes as u8, bytes) };
     block.expose_provenance()
 }
@@ -129,7 +129,7 @@ fn give(block: usize, bytes: usize) {
     // SAFETY: made by `stamped`, and nobody else writes there.
     let held = unsafe { std::slice::from_raw_parts(block, bytes) };
     assert!(held.iter().all(|byte| *byte == bytes as u8));
-    // SAFETY: allocated so, and used no more.
+    // SAFETY: the block was allocated with this layout, and nothing uses it any more.
     unsafe { ONE.dealloc(block, layout(bytes)) };
 }
 
@@ -155,12 +155,12 @@ fn in_a_cold_path_the_arena_serves_and_blocks_of_the_pool_wait() {
                 give(block, bytes);
             } else {
                 let old = std::ptr::with_exposed_provenance_mut(block);
-                // SAFETY: allocated so; of some bytes.
+                // SAFETY: the block was allocated with this layout, and the new size is not 0.
                 let new = unsafe { ONE.realloc(old, layout(bytes), bytes + 1) };
                 assert_ne!(new, old);
-                // SAFETY: it has one more byte than was stamped.
+                // SAFETY: the block has one more byte than was stamped.
                 unsafe { *new.wrapping_add(bytes) = 0 };
-                // SAFETY: these were stamped, and are as they were.
+                // SAFETY: these bytes were stamped and have not changed.
                 let held = unsafe { std::slice::from_raw_parts_mut(new, bytes + 1) };
                 assert!(held[..bytes].iter().all(|byte| *byte == bytes as u8));
                 held.fill((bytes + 1) as u8);

@@ -92,18 +92,18 @@ fn a_whole_program_is_stopped() {
 /// Installs a handler as a program would.
 fn watch_faults() {
     extern "C" fn fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-        // SAFETY: the system hands the handler a valid record of a SIGSEGV.
+        // SAFETY: the system passes a valid record to a handler of SIGSEGV.
         let info = unsafe { &*info };
-        // SAFETY: of a SIGSEGV, the record has an address.
+        // SAFETY: the record of a SIGSEGV has an address.
         let address = unsafe { info.si_addr() };
         match describe_fault(address.addr()) {
             Some(report) => report.say(),
             None => eprintln!("not ours: {address:?}"),
         }
-        // SAFETY: what the signal does by itself is done at the next access.
+        // SAFETY: the default action of the signal happens at the next access.
         unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
     }
-    // SAFETY: all zero is a record without flags.
+    // SAFETY: a zeroed record is valid and has no flags.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = fault as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO;
@@ -118,12 +118,12 @@ fn guarded() -> Pool {
 }
 
 fn write(at: *mut u8) {
-    // SAFETY: none: it is what these children are stopped for, unless the byte is theirs.
+    // SAFETY: none, unless the byte is the child's: the access is the error for which the child is stopped.
     unsafe { at.write_volatile(1) };
 }
 
 fn read(at: *const u8) -> u8 {
-    // SAFETY: as for writing.
+    // SAFETY: the same as for writing.
     black_box(unsafe { at.read_volatile() })
 }
 
@@ -178,11 +178,11 @@ fn alone_forks_and_reads_after_free() {
         drop(block);
         drop(other);
         read(stale.wrapping_add(7));
-        // SAFETY: ends the child at once.
+        // SAFETY: the call ends the child at once.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child just made; the status is ours.
+    // SAFETY: waits for the child that was just made; the status is a local variable.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV);
     assert_eq!(read(stale.wrapping_add(7)), 0, "the parent's is live");
@@ -234,7 +234,7 @@ fn alone_overruns_a_vector() {
     let mut short = black_box(vec![0u8; 61]);
     write(short.as_mut_ptr().wrapping_add(61 + 2));
     write(short.as_mut_ptr().wrapping_add(61));
-    // SAFETY: so that the first byte that differs is the third.
+    // SAFETY: none: the byte is past the vector. The filler is restored, so that the third byte is the first that differs.
     unsafe { short.as_mut_ptr().wrapping_add(61).write(0xfd) };
     drop(short);
     let mut whole = black_box(vec![0u8; 64]);

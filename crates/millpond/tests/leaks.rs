@@ -22,7 +22,7 @@ fn facts(address: usize, layout: Layout) -> Facts {
     }
 }
 
-// SAFETY: the system's allocator does the work, with the very arguments.
+// SAFETY: the system's allocator does the work, with the same arguments.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let pointer = {

@@ -18,7 +18,7 @@ fn calls() -> u64 {
     CALLS.with(Cell::get)
 }
 
-// SAFETY: every call is passed on as it came.
+// SAFETY: every call is passed on unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // A thread that is ending is not counted.

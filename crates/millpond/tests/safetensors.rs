@@ -533,7 +533,7 @@ fn a_file_that_is_cut_or_written_is_an_error_and_no_crash() {
                 );
             }
         }
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         let again = unsafe { file.map() };
         assert!(matches!(
             again,

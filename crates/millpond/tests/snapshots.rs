@@ -297,15 +297,15 @@ fn forks_and_runs_out() {
             // SAFETY: the child uses pools alone, and leaves by `_exit`.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: takes a number.
+                // SAFETY: the call takes only a number.
                 unsafe { libc::alarm(20) };
                 let (_, error) = fill(&Pool::builder().limit(8 << 20).host().expect("addresses"));
                 let fine = error.snapshot().is_some_and(Path::exists);
-                // SAFETY: ends the child at once.
+                // SAFETY: the call ends the child at once.
                 unsafe { libc::_exit(i32::from(!fine)) };
             }
             let mut status = -1;
-            // SAFETY: waits for the child just made; the status is ours.
+            // SAFETY: waits for the child that was just made; the status is a local variable.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             ends.push(status);
         }

@@ -10,7 +10,7 @@ struct Counting;
 
 thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
 
-// SAFETY: all is passed on to the system's allocator, and what is counted beside it neither allocates nor unwinds.
+// SAFETY: all calls are passed to the system's allocator, and the counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);

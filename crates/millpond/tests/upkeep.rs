@@ -317,7 +317,7 @@ fn tenants_see_nothing_of_each_other() {
             // SAFETY: the block is ours, and its bytes were cleared: that is what is tested.
             let block = unsafe { raw.as_ref() };
             assert!(block.iter().all(|byte| *byte == 0), "{bytes}");
-            // SAFETY: used no more.
+            // SAFETY: nothing uses the block any more.
             unsafe { pool.free_raw(raw.cast()) }.expect("ours");
         }
     }
@@ -372,9 +372,9 @@ fn alignment_holds_for_the_whole_pool() {
         for [block, raw] in held {
             assert!(block.addr().get().is_multiple_of(512), "{bytes} by layout");
             assert!(raw.addr().get().is_multiple_of(512), "{bytes} by hand");
-            // SAFETY: handed out for this layout, and used no more.
+            // SAFETY: the block was allocated with this layout, and nothing uses it any more.
             unsafe { pool.deallocate(block, layout) };
-            // SAFETY: used no more.
+            // SAFETY: nothing uses the block any more.
             unsafe { pool.free_raw(raw) }.expect("ours");
         }
     }

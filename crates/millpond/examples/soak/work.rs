@@ -126,7 +126,7 @@ pub(crate) fn child(pool: &Pool) -> Result<(), String> {
     let child = unsafe { libc::fork() };
     if child == 0 {
         // A child that hangs is ended by the alarm, which its status shows.
-        // SAFETY: takes a number.
+        // SAFETY: the call takes only a number.
         unsafe { libc::alarm(20) };
         let served = [64, 5000, 100_000, 3 << 20].map(|bytes| pool.alloc_raw(bytes, 64));
         let mut fine = true;
@@ -136,7 +136,7 @@ pub(crate) fn child(pool: &Pool) -> Result<(), String> {
         }
         pool.trim();
         fine &= pool.stats().kept == 0;
-        // SAFETY: ends the child at once.
+        // SAFETY: the call ends the child at once.
         unsafe { libc::_exit(i32::from(!fine)) };
     }
     let mut status = -1;

@@ -187,7 +187,7 @@ const NOTHING: &str = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .
 fn launch(device: &CudaDevice, stream: &CudaStream) {
     let kernel = CudaModule::load(device, NOTHING).and_then(|module| module.kernel("nothing"));
     let kernel = kernel.expect("it loads");
-    // SAFETY: it takes nothing and does nothing.
+    // SAFETY: the kernel takes no parameters and does nothing.
     unsafe { kernel.launch(stream).launch() }.expect("it goes");
 }
 
@@ -230,7 +230,7 @@ fn a_module_goes_after_the_capture() {
             let before = unloaded();
             let kernel = CudaModule::load(&device, NOTHING).and_then(|module| module.kernel("nothing"));
             let kernel = kernel.expect("it loads");
-            // SAFETY: it takes nothing and does nothing.
+            // SAFETY: the kernel takes no parameters and does nothing.
             unsafe { kernel.launch(&stream).launch() }.expect("it goes");
             emulator::begin_capture_in(mode, stream.as_raw());
             drop(kernel);

@@ -57,15 +57,15 @@ fn nobody_is_asked_who_was_not_opened() {
         assert_eq!(devices[0].pressure().expect("it says"), *first);
         assert_eq!(now.level(), of_process, "that is of the process's own memory");
 
-        // SAFETY: the child asks and leaves by `_exit`.
+        // SAFETY: the child only queries the pressure, and leaves by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let none = pressure().devices().is_empty();
-            // SAFETY: ends the child at once.
+            // SAFETY: the call ends the child at once.
             unsafe { libc::_exit(i32::from(!none)) };
         }
         let mut status = -1;
-        // SAFETY: waits for the child just made; the status is ours.
+        // SAFETY: waits for the child that was just made; the status is a local variable.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0);
 

@@ -185,7 +185,7 @@ fn a_kernel_that_runs_is_not_waited_for() {
             let pool = quick().build(&device).expect("a pool");
             keep(&pool);
             drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
-            // SAFETY: it takes no parameters and does nothing.
+            // SAFETY: the kernel takes no parameters and does nothing.
             unsafe { kernel.launch(&stream).launch() }.expect("it begins");
             let syncs = || calls(&[c"cuCtxSynchronize", c"cuStreamSynchronize"]);
             let before = syncs();
@@ -260,7 +260,7 @@ fn a_forked_child_looks_after_nothing() {
             let Some((device, stream)) = device() else { return };
             let pool = quick().build(&device).expect("a pool");
             drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
-            // SAFETY: the child uses what is told of here, and leaves by `_exit`.
+            // SAFETY: the child only uses what this test covers, and leaves by `_exit`.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let calls = emulator::calls(None);
@@ -270,11 +270,11 @@ fn a_forked_child_looks_after_nothing() {
                     .host();
                 thread::sleep(A_WHILE);
                 let fine = host.is_ok() && emulator::calls(None) == calls;
-                // SAFETY: ends the child at once.
+                // SAFETY: the call ends the child at once.
                 unsafe { libc::_exit(i32::from(!fine)) };
             }
             let mut status = -1;
-            // SAFETY: waits for the child just made; the status is ours.
+            // SAFETY: waits for the child that was just made; the status is a local variable.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             assert_eq!(status, 0);
             until(|| reserved(&pool) == 0);

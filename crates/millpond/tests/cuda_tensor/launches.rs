@@ -115,13 +115,13 @@ fn what_cannot_be_launched_is_told() {
     if scale.parameters().is_some() {
         assert_eq!(scale.parameters(), Some(&[8, 8, 4, 8][..]));
         let launch = scale.launch(&stream).arg_mut(&mut out).arg(&input).arg(2.0f32);
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         let few = unsafe { launch.launch() }.expect_err("one is missing");
         let says = "scale has 4 parameters, and 3 were given";
         assert_eq!(few.to_string(), says);
         let launch = scale.launch(&stream).arg_mut(&mut out).arg(&input);
         let launch = launch.arg(2.0f64).arg_value(4u64);
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         let wide = unsafe { launch.launch() }.expect_err("one is too large");
         let says = "parameter 2 of scale is of 4 bytes, and 8 were given";
         assert_eq!(wide.to_string(), says);
@@ -133,7 +133,7 @@ fn what_cannot_be_launched_is_told() {
     ] {
         let launch = scale.launch(&stream).grid(grid).block(block);
         let launch = launch.arg_mut(&mut out).arg(&input).arg(2.0f32).arg(4u64);
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         let shape = unsafe { launch.launch() }.expect_err("no such shape");
         assert!(matches!(shape, KernelError::Shape { .. }), "{shape}");
         assert!(shape.to_string().contains("scale cannot be launched"), "{shape}");
@@ -172,11 +172,11 @@ fn foreign_code_needs_a_device_it_is_for() {
             "{error}"
         );
         assert!(error.to_string().contains("compute capability"), "{error}");
-        // SAFETY: an image that says what it is.
+        // SAFETY: the image has a header that names its format.
         let binary = unsafe { CudaModule::load_image(&device, b"\x7fELF\x02\x01\x01\0") };
         let error = binary.expect_err("there is no code");
         assert!(matches!(error, KernelError::NoBinary { .. }), "{error}");
-        // SAFETY: a text that ends with a zero.
+        // SAFETY: the text ends with a zero byte.
         let text = unsafe { CudaModule::load_image(&device, &[SCALE.as_bytes(), &[0]].concat()) };
         let scale = text.expect("it loads").kernel("scale").expect("it is there");
 
@@ -190,11 +190,11 @@ fn foreign_code_needs_a_device_it_is_for() {
             found: 1,
         });
         let launch = scale.launch(&stream).arg_mut(&mut near).arg(&far);
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         let error = unsafe { launch.arg(1.0f32).arg(4u64).launch() }.expect_err("elsewhere");
         assert_eq!(error, expected);
         let launch = scale.launch(&far_stream).arg_mut(&mut near).arg(1.0f32);
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         assert_eq!(unsafe { launch.launch() }.expect_err("elsewhere"), expected);
     });
 }

@@ -1,5 +1,5 @@
-// The kernels' own CUDA C, compiled for the host: each block's threads take turns from one `__syncthreads` to the next. Registered with
-// the emulated driver they take the place of the functions that it has under these names.
+// The kernels' own CUDA C, compiled for the host. The threads of a block take turns from one `__syncthreads` to the next. When they are
+// registered with the emulated driver, they replace its functions with these names.
 
 #include <cmath>
 #include <cstddef>
@@ -47,7 +47,7 @@ static int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 
 #include "walk.cuh"
 
-// In the place of half.cuh.
+// This replaces half.cuh.
 struct f16 {
     u16 bits;
 };
@@ -71,13 +71,13 @@ static f16 to_f16(float x) {
 #include "matmul.cu"
 #include "expand.cu"
 
-// What the thread that begins next is to do.
+// The work of the next thread that starts.
 static void (*body)(void *);
 static void *body_of;
 
 static void begin() { body(body_of); }
 
-// Runs one block: every thread up to where all wait, again and again until all have ended.
+// Runs one block: repeatedly runs every thread up to the next barrier, until all have ended.
 static void block(size_t many) {
     const size_t STACK = 64 << 10;
     static std::vector<char> stacks;
@@ -90,7 +90,7 @@ static void block(size_t many) {
         threads[at].uc_link = nullptr;
         makecontext(&threads[at], [] {
             begin();
-            // Never goes on: the place after the last wait is the end.
+            // The thread has ended and never continues.
             threads[running].uc_link = &scheduler;
             setcontext(&scheduler);
         }, 0);
@@ -150,7 +150,7 @@ template <class... A> static int add(Register with, const char *name, void (*fun
 #define ADD(function) failed += add(with, #function, function) != 0, count++;
 #define ADD_TYPE(name, T) ADD(millpond_binary_##name) ADD(millpond_matmul_##name)
 
-// Answers how many kernels there are, or less than 0.
+// Returns the number of kernels, or a negative number on failure.
 extern "C" int register_kernels(Register with) {
     int failed = 0, count = 0;
     ADD(millpond_copy_1) ADD(millpond_copy_2) ADD(millpond_copy_4) ADD(millpond_copy_8) ADD(millpond_copy_16)

@@ -388,7 +388,7 @@ fn a_missing_wait_of_a_launch_is_found() {
             tensor.fill(2.0).expect("it goes");
             let fill = fill.expect("it is there");
             let launch = fill.launch(other).arg(tensor.address()).arg(1.0f32).arg(100u64);
-            // SAFETY: as many elements; the missing wait is what is to be found.
+            // SAFETY: the sizes agree; the missing wait is the error that the test must find.
             unsafe { launch.launch() }.expect("it goes");
         });
     });

@@ -80,14 +80,14 @@ fn fork(work: impl FnOnce()) -> i32 {
     let child = unsafe { libc::fork() };
     if child == 0 {
         // A child that hangs is ended by the alarm, which its status shows.
-        // SAFETY: takes a number.
+        // SAFETY: the call takes only a number.
         unsafe { libc::alarm(20) };
         work();
-        // SAFETY: ends the child at once.
+        // SAFETY: the call ends the child at once.
         unsafe { libc::_exit(0) };
     }
     let mut status = -1;
-    // SAFETY: waits for the child just made; the status is ours.
+    // SAFETY: waits for the child that was just made; the status is a local variable.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     status
 }
@@ -161,7 +161,7 @@ fn other_programs_are_started() {
             command.arg(round.to_string());
             if round % 2 == 0 {
                 // This makes the standard library fork. Otherwise the system creates the child directly.
-                // SAFETY: the child may allocate, which is what is looked at.
+                // SAFETY: the child only allocates and frees, which is what this test covers.
                 unsafe {
                     command.pre_exec(|| {
                         work(20);

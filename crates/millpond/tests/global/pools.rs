@@ -182,16 +182,16 @@ fn a_fork_finds_all_pools_at_rest() {
             // SAFETY: the child uses memory and what a child of threads may use, and leaves by `_exit`.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: takes a number.
+                // SAFETY: the call takes only a number.
                 unsafe { libc::alarm(20) };
                 churn(&pool, 100);
                 pool.trim();
                 Stamped::new(1 << 20, 1).check();
-                // SAFETY: ends the child at once.
+                // SAFETY: the call ends the child at once.
                 unsafe { libc::_exit(0) };
             }
             let mut status = -1;
-            // SAFETY: waits for the child just made; the status is ours.
+            // SAFETY: waits for the child that was just made; the status is a local variable.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             ends.push(status);
             if status != 0 {

@@ -83,16 +83,16 @@ fn growth_keeps_what_was_there() {
 #[test]
 fn a_block_that_suffices_stays() {
     let layout = Layout::from_size_align(1001, 8).expect("a layout");
-    // SAFETY: of some bytes.
+    // SAFETY: the layout has a size other than 0.
     let block = unsafe { alloc(layout) };
-    // SAFETY: allocated so; of some bytes.
+    // SAFETY: the block was allocated with this layout, and the new size is not 0.
     let same = unsafe { realloc(block, layout, 1024) };
     assert_eq!(same, block);
     let layout = Layout::from_size_align(1024, 8).expect("a layout");
-    // SAFETY: allocated so; of some bytes.
+    // SAFETY: the block was allocated with this layout, and the new size is not 0.
     let other = unsafe { realloc(same, layout, 1025) };
     assert_ne!(other, block);
-    // SAFETY: allocated so, and used no more.
+    // SAFETY: the block was allocated with this layout, and nothing uses it any more.
     unsafe { dealloc(other, Layout::from_size_align(1025, 8).expect("a layout")) };
 }
 
@@ -101,14 +101,14 @@ fn zeroed_is_zero_where_it_was_not() {
     for bytes in [1, 64, 1000, 40_000, 100_000, 5 << 20] {
         let layout = Layout::from_size_align(bytes, 1).expect("a layout");
         for _ in 0..3 {
-            // SAFETY: of some bytes.
+            // SAFETY: the layout has a size other than 0.
             let block = unsafe { alloc_zeroed(layout) };
             assert!(!block.is_null());
-            // SAFETY: it has these bytes, all written.
+            // SAFETY: the block has these bytes, and all are initialised.
             let held = unsafe { std::slice::from_raw_parts_mut(block, bytes) };
             assert!(held.iter().all(|byte| *byte == 0), "{bytes}");
             held.fill(0xA5);
-            // SAFETY: allocated so, and used no more.
+            // SAFETY: the block was allocated with this layout, and nothing uses it any more.
             unsafe { dealloc(block, layout) };
         }
     }
@@ -119,27 +119,27 @@ fn every_alignment_is_served() {
     for log in 0..31 {
         for bytes in [1usize, 100, 5000, 70_000] {
             let layout = Layout::from_size_align(bytes, 1 << log).expect("a layout");
-            // SAFETY: of some bytes.
+            // SAFETY: the layout has a size other than 0.
             let block = unsafe { alloc(layout) };
             assert!(
                 !block.is_null() && block.addr().is_multiple_of(1 << log),
                 "{layout:?}"
             );
-            // SAFETY: it has these bytes and is ours alone.
+            // SAFETY: the block has these bytes, and nothing else uses it.
             unsafe { block.write_bytes(7, bytes) };
-            // SAFETY: allocated so; of some bytes.
+            // SAFETY: the block was allocated with this layout, and the new size is not 0.
             let block = unsafe { realloc(block, layout, bytes * 3) };
             assert!(block.addr().is_multiple_of(1 << log), "{layout:?}");
-            // SAFETY: it has more bytes, and these were written.
+            // SAFETY: the block has more bytes, and these were written.
             let held = unsafe { std::slice::from_raw_parts(block, bytes) };
             assert!(held.iter().all(|byte| *byte == 7));
             let larger = Layout::from_size_align(bytes * 3, 1 << log).expect("a layout");
-            // SAFETY: allocated so, and used no more.
+            // SAFETY: the block was allocated with this layout, and nothing uses it any more.
             unsafe { dealloc(block, larger) };
         }
     }
     let beyond = Layout::from_size_align(1, 1 << 62).expect("a layout");
-    // SAFETY: of some bytes.
+    // SAFETY: the layout has a size other than 0.
     let none = unsafe { alloc(beyond) };
     // Without this, the compiler assumes that an unused allocation succeeds.
     assert!(std::hint::black_box(none).is_null());

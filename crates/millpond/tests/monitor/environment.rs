@@ -140,7 +140,7 @@ pub(crate) fn forks() {
         // SAFETY: the child uses what a child of threads may use, and leaves by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: takes a number.
+            // SAFETY: the call takes only a number.
             unsafe { libc::alarm(10) };
             let mut fine = !monitor.is_running() && monitor.last().is_none() && monitor.report().samples == 0;
             fine &= monitor.timeline().series.is_empty() && monitor.passed().is_empty();
@@ -153,11 +153,11 @@ pub(crate) fn forks() {
                 .expect("its own");
             fine &= own.socket().is_some_and(|own| own != path && own.exists());
             fine &= own.stop().samples >= 2 && pool.stats().allocations == 0;
-            // SAFETY: ends the child at once.
+            // SAFETY: the call ends the child at once.
             unsafe { libc::_exit(i32::from(!fine)) };
         }
         let mut status = -1;
-        // SAFETY: waits for the child just made; the status is ours.
+        // SAFETY: waits for the child that was just made; the status is a local variable.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0);
     }

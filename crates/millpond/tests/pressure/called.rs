@@ -281,7 +281,7 @@ fn a_child_has_no_watch() {
         drop(watch.add(Turn::Tell, |_| {}));
         drop(subscription);
         drop(watch);
-        // SAFETY: ends the child at once, without anything of the test's.
+        // SAFETY: the call ends the child at once, without running anything of the test.
         unsafe { libc::_exit(i32::from(!(told && quiet))) };
     }
     let mut status = 0;

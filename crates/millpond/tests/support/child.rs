@@ -8,7 +8,7 @@ use std::process::Command;
 const SECONDS: u32 = 180;
 
 fn set_alarm() -> io::Result<()> {
-    // SAFETY: takes a number.
+    // SAFETY: the call takes only a number.
     unsafe { libc::alarm(SECONDS) };
     Ok(())
 }

@@ -299,7 +299,7 @@ pub(crate) fn begin_capture_in(mode: u32, stream: *mut c_void) {
     // SAFETY: the driver's function of this name has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, Begin>(symbol) };
     let _context = Primary::enter();
-    // SAFETY: a stream of the caller's.
+    // SAFETY: the stream is the caller's.
     assert_eq!(unsafe { function(stream, mode) }, 0);
 }
 
@@ -329,7 +329,7 @@ impl Primary {
         let mut context = std::ptr::null_mut();
         // SAFETY: the pointer is to a local.
         assert_eq!(unsafe { retain(&raw mut context, 0) }, 0);
-        // SAFETY: retained just now.
+        // SAFETY: the context was retained just now.
         assert_eq!(unsafe { push(context) }, 0);
         Self
     }
@@ -347,7 +347,7 @@ impl Drop for Primary {
         let mut context = std::ptr::null_mut();
         // SAFETY: the pointer is to a local.
         let _ = unsafe { pop(&raw mut context) };
-        // SAFETY: retained once when this was made.
+        // SAFETY: the context was retained once when this value was made.
         let _ = unsafe { release(0) };
     }
 }

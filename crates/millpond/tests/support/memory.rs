@@ -23,7 +23,7 @@ pub(crate) fn is_zero<S: MemorySource>(_: &S, address: u64, bytes: u64) -> bool 
 
 fn read(at: u64) -> u64 {
     let place = std::ptr::without_provenance::<u64>(at as usize);
-    // SAFETY: as for writing.
+    // SAFETY: the same as for writing.
     unsafe { place.read_volatile() }
 }
 

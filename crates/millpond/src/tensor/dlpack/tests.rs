@@ -165,7 +165,7 @@ fn what_cannot_be_a_tensor_is_refused_and_deleted_once() {
         refused::<DLManagedTensorVersioned>(&shape, &strides, change, says);
         refused::<DLManagedTensor>(&shape, &strides, change, says);
     }
-    // SAFETY: there is nothing.
+    // SAFETY: the pointer is null.
     let error = unsafe { Tensor::from_dlpack::<DLManagedTensor>(ptr::null_mut()) }.expect_err("nothing");
     assert!(matches!(error, DlpackError::NoStructure));
 }
@@ -177,7 +177,7 @@ fn of_another_version_only_the_deleter_is_called() {
         let (raw, deleted) = made::<DLManagedTensorVersioned>(&[2], &[1], 0, |tensor| tensor.ndim = -7);
         // SAFETY: it was made just now.
         unsafe { (*raw).version.major = major };
-        // SAFETY: the structure begins as that of every version.
+        // SAFETY: the structure begins like that of every version.
         let error = unsafe { Tensor::from_dlpack(raw) }.expect_err("another version");
         assert!(matches!(error, DlpackError::Version { found } if found.major == major));
         assert_eq!(deleted.load(Ordering::SeqCst), 1);

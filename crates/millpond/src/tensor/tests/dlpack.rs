@@ -47,7 +47,7 @@ fn crosses(tensor: Tensor, model: &Model<i32>) {
         let raw: &DLManagedTensorVersioned = unsafe { &*managed.as_ptr() };
         assert_eq!((raw.version, raw.flags), (VERSION, READ_ONLY), "two have it");
         assert_eq!(raw.dl_tensor.data.is_null(), empty);
-        // SAFETY: it is of `i32`.
+        // SAFETY: the structure is valid, and its elements are `i32`.
         assert_eq!(&unsafe { seen(&raw.dl_tensor) }, model);
         let back = managed.into_tensor().expect("ours");
         assert_eq!((back.dtype(), back.shape()), (dtype, &model.shape[..]));
@@ -121,7 +121,7 @@ fn the_older_form_refuses_what_it_cannot_say() {
     // SAFETY: the structure is whole.
     assert_eq!(unsafe { &*raw }.dl_tensor.ndim, 1);
     assert!(source.held_bytes() > 0);
-    // SAFETY: as above, and it is ours.
+    // SAFETY: as above, and nobody else has it.
     drop(unsafe { Tensor::from_dlpack(raw) }.expect("ours"));
     assert_eq!(source.held_bytes(), 0);
 }
@@ -135,7 +135,7 @@ fn a_copy_says_that_it_is_one() {
     drop(turned);
     // SAFETY: the structure is whole.
     let raw: &DLManagedTensorVersioned = unsafe { &*managed.as_ptr() };
-    // SAFETY: it is of `i32`.
+    // SAFETY: the structure is valid, and its elements are `i32`.
     let (flags, seen) = (raw.flags, unsafe { seen(&raw.dl_tensor) });
     assert_eq!((flags, seen), (IS_COPIED, model.permute(&[1, 0])));
     assert_eq!(tensor.holders(), 1);
