@@ -65,8 +65,8 @@ pub struct DevicePass<'a, T: Element> {
 
 impl<'a, T: Element> Pass<'a, T> {
     /// Copies the chunks to a device, for work on a stream. `depth` is the number of chunks in progress at the same
-    /// time. It is at least two, and at least the number of [`readers`](Self::readers). The [budget](Self::budget)
-    /// limits the host's memory; the device uses as much.
+    /// time. It is raised to two, and to one more than the number of [`readers`](Self::readers). The
+    /// [budget](Self::budget) limits the host's memory; the device uses as much.
     ///
     /// The host's memory comes from CUDA's driver, or from the given [`pool`](Self::pool), whose memory must be pinned
     /// by the driver ([`CudaPinned`]).
