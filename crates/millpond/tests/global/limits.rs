@@ -1,6 +1,7 @@
 //! Programs that run out of memory, and invalid settings.
 
 use crate::{POOL, Stamped, child, stats};
+use millpond::profiler;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
@@ -175,6 +176,32 @@ fn a_program_runs_with_few_addresses() {
         unsafe {
             command.pre_exec(|| {
                 limit(Resource::As, 1 << 30);
+                Ok(())
+            })
+        };
+    });
+}
+
+#[test]
+#[ignore = "a child of another test"]
+fn is_profiled_with_few_addresses() {
+    let held = Stamped::new(4 << 20, 1);
+    profiler().enable();
+    let more = Stamped::new(64 << 20, 2);
+    profiler().disable();
+    let most = Stamped::new(16 << 20, 3);
+    [held, more, most].iter().for_each(Stamped::check);
+}
+
+/// The tables of pools have a small part of the addresses. The figures of the profiler must not fill it, because pools without room for
+/// tables do not grow.
+#[test]
+fn a_program_with_few_addresses_can_be_profiled() {
+    child("limits::is_profiled_with_few_addresses", |command| {
+        // SAFETY: the child only sets a limit of its own.
+        unsafe {
+            command.pre_exec(|| {
+                limit(Resource::As, 320 << 20);
                 Ok(())
             })
         };
