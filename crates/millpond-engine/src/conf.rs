@@ -70,7 +70,7 @@ pub enum ConfError {
         setting: String,
         /// The policy's name.
         policy: String,
-        /// What the user can write instead.
+        /// The setting or the value to write instead.
         instead: String,
     },
 }

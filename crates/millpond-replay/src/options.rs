@@ -7,7 +7,7 @@ use crate::run::Device;
 use crate::ticks::TickEvery;
 use millpond_engine::{ConfError, Costs, Settings, policies};
 
-/// What to replay, and how.
+/// The program to replay and the settings of the replay.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Names of the policies, in the order of the report.

@@ -40,7 +40,7 @@ pub(crate) struct Source<'a> {
     max_expansion: u64,
 }
 
-/// What was read from the raw file, shared with the reader below the decoder.
+/// The progress in the raw file, shared with the reader below the decoder.
 #[derive(Default)]
 struct Meter {
     bytes: Cell<u64>,

@@ -23,22 +23,22 @@ use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Logarithm of the least block.
+/// The logarithm of the smallest block size.
 const LEAST_LOG: u32 = 4;
-/// Sizes of blocks.
+/// The number of block sizes.
 const SIZES: usize = 36;
-/// The base is a multiple of it: no block can be aligned to more.
+/// The alignment of the base. No block can have a larger alignment.
 const ALIGN: u64 = 2 << 20;
-/// Opened at once, at least.
+/// The least number of bytes that are opened at once.
 const STEP: u64 = 1 << 20;
-/// Free blocks of at least so many bytes give their memory back.
+/// Free blocks of at least this many bytes return their memory to the system.
 const LARGE: u64 = 256 << 10;
-/// The largest block that is had for something else than a table.
+/// The largest block that [`spare`](Arena::spare) hands out.
 const SPARE: u64 = 64 << 10;
-/// Fewer addresses than that are no use.
+/// The arena is not created with fewer addresses than this.
 const LEAST_BYTES: u64 = 16 << 20;
 
-/// Bytes of the block for a layout and its place among the sizes; none where there is no such block.
+/// Returns the bytes of the block for a layout and the index of its size, or `None` if there is no such block.
 fn size_of_block(layout: Layout) -> Option<(u64, usize)> {
     if layout.align() as u64 > ALIGN {
         return None;
@@ -51,7 +51,7 @@ fn size_of_block(layout: Layout) -> Option<(u64, usize)> {
     (size < SIZES).then_some((bytes, size))
 }
 
-/// What is under the lock. Offsets are from the base.
+/// The data under the lock. Offsets are from the base.
 ///
 /// Invariant: `[0, open)` of the map is open; `[next, open)` was never handed out; a list names blocks of its size at
 /// multiples of it below `next` that nobody else has, by offset plus one.
@@ -77,7 +77,7 @@ impl Space {
         }
     }
 
-    /// Takes addresses: as many as tables could ever need, fewer where they are limited.
+    /// Reserves addresses: as many as tables could ever need, or fewer if the process has a limit.
     fn begin(&mut self) -> Option<()> {
         if self.map.is_some() {
             return Some(());
@@ -97,7 +97,7 @@ impl Space {
         Some(())
     }
 
-    /// Opens so that at least `more` bytes were never handed out.
+    /// Opens memory until at least `more` open bytes were never handed out.
     fn open(&mut self, more: u64) -> Option<()> {
         let end = self.next.checked_add(more)?;
         if end <= self.open {
@@ -116,7 +116,7 @@ impl Space {
         Some(())
     }
 
-    /// Opens ahead; false where the system refuses.
+    /// Opens the reserve. Returns false if the system refuses.
     fn keep_reserve(&mut self) -> bool {
         self.open(STEP + 4 * self.largest).is_some()
     }
@@ -145,11 +145,11 @@ impl Space {
         *head = offset + 1;
     }
 
-    /// A block that was never handed out.
+    /// Returns a block that was never handed out.
     fn cut(&mut self, bytes: u64) -> Option<u64> {
         let start = self.next.checked_next_multiple_of(bytes)?;
         self.open(start + bytes - self.next)?;
-        // What is passed over becomes free blocks, the largest that begin there.
+        // The skipped bytes become free blocks, each the largest that can begin at its address.
         while self.next < start {
             let log = self.next.trailing_zeros();
             self.next += 1 << log;
@@ -159,7 +159,7 @@ impl Space {
         Some(start)
     }
 
-    /// A block from the halves of a larger free one: the last resort.
+    /// Splits a larger free block and returns a part of it, as the last resort.
     fn split(&mut self, size: usize) -> Option<u64> {
         let from = (size + 1..SIZES).find(|from| self.free[*from] != 0)?;
         let offset = self.pop(from)?;
@@ -180,14 +180,14 @@ impl Space {
         self.address(offset)
     }
 
-    /// A block that tables can do without: half of their reserve stays, or it is one that is free anyway.
+    /// Returns a block that tables do not need: a free block, or one that leaves half of their reserve.
     fn spare(&mut self, layout: Layout) -> Option<usize> {
         let (bytes, size) = size_of_block(layout)?;
         if bytes > SPARE {
             return None;
         }
         let cut = |this: &mut Self| {
-            // To begin at a multiple of the block may pass over as much again.
+            // The alignment of the block may skip as many bytes again.
             this.open(2 * bytes + STEP / 2 + 4 * this.largest)?;
             this.cut(bytes)
         };
@@ -202,7 +202,7 @@ impl Space {
         let offset = address as u64 - map.address();
         let page = os::page_bytes();
         if bytes >= LARGE {
-            // Where the system refuses, the memory stays for the next table of this size.
+            // If the system refuses, the memory stays for the next table of this size.
             let _ = map.empty(Part {
                 offset: offset + page,
                 bytes: bytes - page,
@@ -228,13 +228,13 @@ pub(crate) fn no_tables() -> NoTables {
     NoTables(ARENA.lock())
 }
 
-/// See the module.
+/// The arena, as described at the top of the file.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    /// Set once, when addresses are taken. Whoever has a block has seen it.
+    /// Set once, when addresses are reserved. A thread that has a block has seen it.
     base: AtomicUsize,
     bytes: AtomicUsize,
-    /// The reserve is not whole.
+    /// Whether the reserve is incomplete.
     short: AtomicBool,
     space: Ranked<Space>,
 }
@@ -249,19 +249,19 @@ impl Arena {
         }
     }
 
-    /// Whether a block is the arena's.
+    /// Returns whether a block belongs to the arena.
     #[inline]
     pub(crate) fn has(&self, block: *const u8) -> bool {
         let offset = block.addr().wrapping_sub(self.base.load(Ordering::Relaxed));
         offset < self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Holds the arena still.
+    /// Keeps the arena unchanged until the guard is dropped.
     fn lock(&self) -> Locked<'_, Space> {
         self.space.lock()
     }
 
-    /// A block; null where there is none.
+    /// Allocates a block. Returns null if there is none.
     pub(crate) fn take(&self, layout: Layout) -> *mut u8 {
         let mut space = self.lock();
         let taken = space.take(layout);
@@ -278,16 +278,16 @@ impl Arena {
         ptr::with_exposed_provenance_mut(address)
     }
 
-    /// A block for something else than a table, where the pool has none; null where tables would miss it.
+    /// Allocates a block for another purpose than a table if the pool has none. Returns null if tables need it.
     pub(crate) fn spare(&self, layout: Layout) -> *mut u8 {
         let mut space = self.lock();
-        // Whoever has a block of the pool has seen where the arena is: it is there before the pool.
+        // A thread that has a block of the pool has seen the base of the arena, because the arena is created before the pool.
         let taken = space.spare(layout);
         self.short.store(!space.keep_reserve(), Ordering::Relaxed);
         taken.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
     }
 
-    /// Whether there is room for what may not be refused; asks the system once more if there was not.
+    /// Returns whether there is room for requests that must not be refused. Asks the system again if there was none.
     pub(crate) fn has_reserve(&self) -> bool {
         if !self.short.load(Ordering::Relaxed) {
             return true;
@@ -297,20 +297,20 @@ impl Arena {
         !short
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     ///
     /// # Safety
-    /// It was taken here for this layout, or one of the same [block](Self::fits), and is used no more.
+    /// The block was allocated here for this layout or one of the same [block](Self::fits), and is not used any more.
     pub(crate) unsafe fn give(&self, block: NonNull<u8>, layout: Layout) {
         self.lock().give(block.as_ptr().expose_provenance(), layout);
     }
 
-    /// Whether two layouts have the same block.
+    /// Returns whether two layouts have the same block.
     pub(crate) fn fits(one: Layout, other: Layout) -> bool {
         size_of_block(one).is_some_and(|block| size_of_block(other) == Some(block))
     }
 
-    /// Bytes of memory opened so far.
+    /// Returns the bytes of memory that were opened so far.
     pub(crate) fn opened(&self) -> u64 {
         self.lock().open
     }
@@ -326,12 +326,12 @@ mod tests {
 
     fn fill(block: *mut u8, bytes: usize, seed: u8) {
         assert!(!block.is_null());
-        // SAFETY: a block of the arena of at least so many bytes, ours alone.
+        // SAFETY: this is a block of the arena of at least this many bytes, and nobody else has it.
         unsafe { block.write_bytes(seed, bytes) };
     }
 
     fn holds(block: *mut u8, bytes: usize, seed: u8) -> bool {
-        // SAFETY: a block of the arena of at least so many bytes, ours alone, all written by `fill`.
+        // SAFETY: this is a block of the arena of at least this many bytes, nobody else has it, and `fill` has written all of them.
         let bytes = unsafe { std::slice::from_raw_parts(block, bytes) };
         bytes.iter().all(|byte| *byte == seed)
     }
@@ -352,7 +352,7 @@ mod tests {
             if round % 3 != 0 {
                 let (block, shape, seed) = held.swap_remove((seed >> 40) as usize % held.len());
                 assert!(holds(block, shape.size(), seed));
-                // SAFETY: taken just so, and used no more.
+                // SAFETY: the block was allocated with this layout, and is not used any more.
                 unsafe { arena.give(NonNull::new(block).expect("a block"), shape) };
             }
         }
@@ -361,12 +361,12 @@ mod tests {
         }
         let open = arena.opened();
         for (block, shape, _) in held.drain(..) {
-            // SAFETY: taken just so, and used no more.
+            // SAFETY: the block was allocated with this layout, and is not used any more.
             unsafe { arena.give(NonNull::new(block).expect("a block"), shape) };
         }
         for _ in 0..100 {
             let (shape, one) = (layout(5000, 8), arena.take(layout(5000, 8)));
-            // SAFETY: taken just so, and used no more.
+            // SAFETY: the block was allocated with this layout, and is not used any more.
             unsafe { arena.give(NonNull::new(one).expect("a block"), shape) };
         }
         assert_eq!(arena.opened(), open, "free blocks are used again");
@@ -418,7 +418,7 @@ mod tests {
         let shape = layout(8 << 20, 8);
         let block = arena.take(shape);
         fill(block, shape.size(), 1);
-        // SAFETY: taken just so, and used no more.
+        // SAFETY: the block was allocated with this layout, and is not used any more.
         unsafe { arena.give(NonNull::new(block).expect("a block"), shape) };
         let again = arena.take(shape);
         assert_eq!(again, block);

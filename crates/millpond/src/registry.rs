@@ -48,13 +48,13 @@ pub(crate) trait LivePool {
     /// Creates an account of all blocks that ends with the last user of it.
     fn passing_account(&self) -> Arc<Ledger>;
 
-    #[cfg(feature = "record")]
     /// Calls `each` with the first address and the bytes of each range that the pool has from its source.
+    #[cfg(feature = "record")]
     fn each_range(&self, each: &mut dyn FnMut(u64, u64));
 
-    #[cfg(feature = "record")]
     /// Calls `each` with the address, the bytes and the stream of each block whose place is known. Returns whether the pool knows any
     /// places.
+    #[cfg(feature = "record")]
     fn each_placed(&self, each: &mut dyn FnMut(u64, u64, u32)) -> bool;
 
     /// Returns the account of live blocks.

@@ -232,7 +232,7 @@ impl<T: Element> DeviceBuffer<T> {
         unsafe { Span::new(self.address(), self.bytes(), &self.stream) }
     }
 
-    /// Takes the buffer, with its bytes as elements of another type, and leaves one without elements.
+    /// Moves the memory to a new buffer with elements of another type. This buffer is empty afterwards.
     pub(super) fn take<U: Element>(&mut self) -> DeviceBuffer<U> {
         let bytes = self.bytes();
         self.len = 0;

@@ -52,7 +52,7 @@ pub enum StagingError {
 /// The function that copies bytes between ordinary memory and a slot. Both slices have the same length.
 type OnHost = dyn Fn(&mut [u8], &[u8]) + Send + Sync;
 
-/// A copy through a staging, with the host's end and the device's, and the error if it cannot begin.
+/// A running copy through a [`Staging`]. It owns the buffer on the host and the buffer on the device until it is complete.
 type Owned<H, T> = Staged<(H, DeviceBuffer<T>)>;
 type OwnedError<H, T> = TransferError<(H, DeviceBuffer<T>)>;
 

@@ -85,8 +85,8 @@ impl LivePool for &'static Heap {
         made
     }
 
-    #[cfg(feature = "record")]
     /// Lists the ranges in the order of the policy, under the pool's lock.
+    #[cfg(feature = "record")]
     fn each_range(&self, each: &mut dyn FnMut(u64, u64)) {
         let _inside = inside();
         self.with_engine(|core| {
@@ -98,9 +98,9 @@ impl LivePool for &'static Heap {
         });
     }
 
-    #[cfg(feature = "record")]
     /// Lists the blocks that are not cut from spans, under the pool's lock. Blocks of such sizes that caches keep are returned first. The
     /// places of guarded blocks are not known.
+    #[cfg(feature = "record")]
     fn each_placed(&self, each: &mut dyn FnMut(u64, u64, u32)) -> bool {
         if self.guard.is_some() {
             return false;

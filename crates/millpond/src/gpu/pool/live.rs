@@ -75,8 +75,8 @@ impl LivePool for DevicePool {
         made
     }
 
-    #[cfg(feature = "record")]
     /// Lists the ranges in the order of the policy, under the pool's lock. In a forked process there are none.
+    #[cfg(feature = "record")]
     fn each_range(&self, each: &mut dyn FnMut(u64, u64)) {
         let _ = self.0.with_core(|core| {
             core.memory.policy().layout(&mut |piece| {
@@ -87,9 +87,9 @@ impl LivePool for DevicePool {
         });
     }
 
-    #[cfg(feature = "record")]
     /// Lists the blocks that callers hold, and those that wait for a stream, under the pool's lock. The stream is 0, because the placement
     /// does not know it.
+    #[cfg(feature = "record")]
     fn each_placed(&self, each: &mut dyn FnMut(u64, u64, u32)) -> bool {
         let told = self.0.with_core(|core| {
             let returned = &core.returned;
