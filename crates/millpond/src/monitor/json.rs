@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// A JSON text that is being written. [`object`](Self::object) and [`array`](Self::array) write both the opening and
+/// A JSON text that is being written. [`object`](Self::object) and [`objects`](Self::objects) write both the opening and
 /// the closing bracket.
 #[derive(Debug, Default)]
 pub(super) struct Json {

@@ -16,7 +16,7 @@ pub(crate) type Memory = Engine<Gate>;
 /// The state under a pool's lock.
 pub(crate) struct Core {
     pub(crate) memory: Memory,
-    /// Blocks above [`SMALL`] that are live or cached, by address.
+    /// Blocks above [`SMALL`](super::classes::SMALL) that are live or cached, by address.
     large: HashMap<usize, Block>,
     /// Spans that small blocks are cut from, by address, with their class.
     spans: BTreeMap<usize, (Block, usize)>,
@@ -55,7 +55,8 @@ impl Core {
         Ok((block, self.memory.stats().hits == hits))
     }
 
-    /// Allocates a block above [`SMALL`] of whole pages. Returns its address, and whether the source was called for it.
+    /// Allocates a block above [`SMALL`](super::classes::SMALL) of whole pages. Returns its address, and whether the source was
+    /// called for it.
     /// Calls `written` with the start and the end of each part that may not be zero.
     pub(crate) fn allocate(
         &mut self,
@@ -92,7 +93,7 @@ impl Core {
         Ok((address, missed))
     }
 
-    /// Frees a block above [`SMALL`].
+    /// Frees a block above [`SMALL`](super::classes::SMALL).
     pub(crate) fn free(&mut self, address: usize) {
         if let Some(block) = self.large.remove(&address) {
             self.memory.free(block, &[]);
@@ -110,7 +111,7 @@ impl Core {
         Ok((address, bytes, missed))
     }
 
-    /// Calls `each` with the address and the bytes of each block above [`SMALL`] that is live or cached.
+    /// Calls `each` with the address and the bytes of each block above [`SMALL`](super::classes::SMALL) that is live or cached.
     #[cfg(feature = "record")]
     pub(crate) fn each_large(&self, mut each: impl FnMut(usize, u64)) {
         for (address, block) in &self.large {
