@@ -119,119 +119,74 @@
 //!
 //! Of millpond's crates, only this one converts addresses to references. Its module `os` makes all system calls for memory, except
 //! that data sets map files with `memmap2`.
-#![cfg_attr(loom, allow(unused, reason = "models take a part of the crate"))]
-#![deny(unsafe_op_in_unsafe_fn)]
+#![forbid(unsafe_code)]
 
+pub use bytemuck;
 pub use millpond_engine as engine;
 
 #[cfg(all(doctest, target_os = "linux"))]
 mod book;
 
+#[doc(hidden)]
+pub use millpond_account::__TagSite;
 #[cfg(target_os = "linux")]
-mod block;
-#[forbid(unsafe_code)]
-mod budget;
+pub use millpond_account::PoolStats;
+#[cfg(feature = "tracing")]
+pub use millpond_account::TracingSubscriber;
+pub use millpond_account::{
+    AllocError, Budget, BudgetBuilder, BudgetError, BudgetFigures, Charge, Context, Event, EventKind, Facts,
+    Frame, FreedBlock, Holding, Leak, LeakGroup, LeakReport, Least, Ledger, LedgerBuilder, Lister, Mark,
+    Measure, MemoryKind, Method, OutOfMemory, PoolLabel, PostMortem, Record, Refusal, Report, Sampler, Sees,
+    SoftCrossing, SpaceFigures, Stack, Subscriber, SubscriptionId, Survey, Tag, TagScope, TagTotal, Text,
+    Top, Tracking, Wait, Watchers, WrongFree, tag,
+};
+#[cfg(all(feature = "data", target_os = "linux"))]
+pub use millpond_data::{
+    Access, Chunk, DataError, DataSet, DataSetBuilder, Mapped, MappedNpy, Npy, NpyError, Order, Pass,
+    Progress,
+};
+#[cfg(all(feature = "data", feature = "cuda", target_os = "linux"))]
+pub use millpond_data::{DeviceChunk, DevicePass};
+#[cfg(all(feature = "safetensors", target_os = "linux"))]
+pub use millpond_data::{MappedTensors, SafeTensors, SafeTensorsError, TensorInfo};
+#[cfg(feature = "derive")]
+pub use millpond_derive::{Soa, limits};
+#[cfg(all(feature = "monitor", target_os = "linux"))]
+pub use millpond_monitor::{self as monitor, Monitor, Snapshot};
+pub use millpond_os::{Device, Time, thread_number};
 #[cfg(target_os = "linux")]
-mod buffer;
+pub use millpond_os::{Pressure, Watch, pressure, set_threads, threads};
 #[cfg(target_os = "linux")]
-mod data;
-#[forbid(unsafe_code)]
-mod device;
-#[forbid(unsafe_code)]
-mod dtype;
-#[forbid(unsafe_code)]
-mod error;
-#[forbid(unsafe_code)]
-mod event;
-#[forbid(unsafe_code)]
-mod fork;
-#[forbid(unsafe_code)]
-mod ledger;
-mod memory;
-#[forbid(unsafe_code)]
-mod post_mortem;
-#[forbid(unsafe_code)]
-mod ranked;
-#[forbid(unsafe_code)]
-mod reentrancy;
-#[cfg(target_os = "linux")]
-#[forbid(unsafe_code)]
-mod registry;
-#[forbid(unsafe_code)]
-mod scope;
+pub use millpond_pool::{
+    Buffer, FaultPlace, FaultReport, ForeignMemory, GlobalPool, GuardStats, Host, HostBuilder, HostError,
+    HugePages, LeakCheck, Leaks, LengthError, Node, Origin, Pinned, Pool, PoolBuilder, PoolError, PoolRef,
+    Prewarm, RawBuffer, ReadSettings, Rental, RentalStats, Rented, SharedBuffer, Storage, Tenant, Unpooled,
+    describe_fault, foreign_memory, is_pinned, leaks, pinned_bytes,
+};
+pub use millpond_pool::{DType, DTypeError, Element, MemorySource, ParseDTypeError};
 #[cfg(all(feature = "record", target_os = "linux"))]
-#[forbid(unsafe_code)]
-mod session;
-#[cfg(target_os = "linux")]
-#[forbid(unsafe_code)]
-mod stats;
-#[forbid(unsafe_code)]
-mod tag;
-#[forbid(unsafe_code)]
-mod tally;
-#[forbid(unsafe_code)]
-mod thread;
-#[forbid(unsafe_code)]
-mod time;
-#[forbid(unsafe_code)]
-mod watchers;
-
-#[cfg(target_os = "linux")]
-mod global;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
-mod gpu;
-#[cfg(target_os = "linux")]
-mod host;
-#[cfg(target_os = "linux")]
-#[forbid(unsafe_code)]
-pub mod limits;
-#[cfg(target_os = "linux")]
-mod metadata;
-#[cfg(target_os = "linux")]
-#[forbid(unsafe_code)]
-pub mod monitor;
-#[cfg(target_os = "linux")]
-mod os;
-#[cfg(target_os = "linux")]
-mod pinned;
-#[cfg(target_os = "linux")]
-mod pool;
-#[cfg(target_os = "linux")]
-#[forbid(unsafe_code)]
-mod pools;
-#[cfg(target_os = "linux")]
-#[forbid(unsafe_code)]
-pub mod pressure;
-#[cfg(target_os = "linux")]
-#[forbid(unsafe_code)]
-mod profile;
-#[cfg(target_os = "linux")]
-#[forbid(unsafe_code)]
-mod profiler;
-#[cfg(all(feature = "record", target_os = "linux"))]
-#[forbid(unsafe_code)]
-mod recorder;
-#[cfg(target_os = "linux")]
-#[deny(unsafe_code)]
-mod rental;
+pub use millpond_record::{
+    RecordError, RecordReport, RecordSettingError, RecordStacks, Recorder, RecorderBuilder, SnapshotReport,
+    Snapshots, mark, snapshot, snapshot_on_oom, step,
+};
+#[cfg(all(feature = "set", target_os = "linux"))]
+pub use millpond_set::{
+    PoolProfile, PoolUse, Pools, PoolsBlock, PoolsBlocks, PoolsBuilder, PoolsEntry, PoolsScope, PoolsStats,
+    ProfileReport, Profiler, ProfilerReport, ProfilerSummary, TagPeak, alloc, alloc_from, alloc_from_fn,
+    alloc_zeroed, collect_garbage, compact, empty_cache, limits, memory_stats, set_default_pools, storage,
+};
+#[cfg(all(feature = "set", target_os = "linux"))]
+pub use millpond_set::{pools::pools, profile::profile, profiler::profiler};
+#[cfg(all(feature = "dlpack", target_os = "linux"))]
+pub use millpond_tensor::dlpack;
+#[cfg(all(feature = "tensor", target_os = "linux"))]
+pub use millpond_tensor::{
+    Batches, BatchesMut, Destination, EmptyTensor, MAX_RANK, Named, Operand, Output, Scalar, Scratch,
+    SharedOrCopied, StillShared, Tensor, TensorError, TensorMut, TensorRef, Workspace, WorkspaceBuilder,
+    WorkspaceError, WorkspaceStats,
+};
 #[cfg(all(feature = "derive", target_os = "linux"))]
-#[forbid(unsafe_code)]
-mod soa;
-#[cfg(target_os = "linux")]
-#[forbid(unsafe_code)]
-mod storage;
-#[cfg(target_os = "linux")]
-#[forbid(unsafe_code)]
-mod tenant;
-#[cfg(target_os = "linux")]
-mod tensor;
-#[cfg(target_os = "linux")]
-#[forbid(unsafe_code)]
-mod threads;
-#[cfg(target_os = "linux")]
-mod unpooled;
-#[cfg(target_os = "linux")]
-mod workspace;
+pub use millpond_tensor::{Soa, SoaChunks, SoaField, SoaIndexError, SoaLayout};
 
 /// CUDA: devices, streams, pools of device memory, copies, kernels and device tensors.
 ///
@@ -239,107 +194,32 @@ mod workspace;
 /// returns an error that says so. A function also returns an error if the driver lacks or refuses a call.
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub mod cuda {
-    pub use crate::gpu::*;
+    #[cfg(feature = "cudarc")]
+    pub use millpond_cuda::Lent;
+    pub use millpond_cuda::{
+        Advice, Capture, CompileOptions, CompressedError, CublasError, CudaDevice, CudaError, CudaGraph,
+        CudaKernel, CudaManaged, CudaMemory, CudaModule, CudaPinned, CudaQueue, CudaSharing, CudaSource,
+        CudaStream, CudaTimer, DeviceBuffer, DeviceMemory, DevicePool, DevicePoolBuilder, DevicePoolError,
+        DeviceRental, DeviceRented, DeviceSlice, DeviceTenant, DriverCalls, DriverPool, DriverPoolBuilder,
+        DriverPoolStats, Extent, HostEnd, InstalledPool, KernelArg, KernelArgMut, KernelError, Launch,
+        MatmulBackend, Registered, Sent, Staged, Staging, StagingError, Transfer, TransferError,
+        UnpooledDevice, driver_calls, missing_functions, pack, watch_driver_calls,
+    };
     #[cfg(feature = "derive")]
-    pub use crate::soa::{DeviceField, DeviceSoa};
-    pub use crate::tensor::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorMut};
-    pub use crate::workspace::device::{DeviceNamed, DeviceScratch, DeviceWorkspace, DeviceWorkspaceBuilder};
+    pub use millpond_tensor::soa::{DeviceField, DeviceSoa};
+    #[cfg(feature = "tensor")]
+    pub use millpond_tensor::workspace::device::{
+        DeviceNamed, DeviceScratch, DeviceWorkspace, DeviceWorkspaceBuilder,
+    };
+    #[cfg(feature = "tensor")]
+    pub use millpond_tensor::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorMut};
 }
-
-#[cfg(target_os = "linux")]
-pub use block::{ForeignMemory, Origin, foreign_memory};
-pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, Report, SoftCrossing, Wait};
-#[cfg(target_os = "linux")]
-pub use buffer::{Buffer, Leaks, LengthError, RawBuffer, SharedBuffer, leaks};
-pub use bytemuck;
-#[cfg(target_os = "linux")]
-pub use data::{
-    Access, Chunk, DataError, DataSet, DataSetBuilder, Mapped, MappedNpy, Npy, NpyError, Order, Pass,
-    Progress,
-};
-#[cfg(all(feature = "cuda", target_os = "linux"))]
-pub use data::{DeviceChunk, DevicePass};
-#[cfg(all(feature = "safetensors", target_os = "linux"))]
-pub use data::{MappedTensors, SafeTensors, SafeTensorsError, TensorInfo};
-pub use device::Device;
-pub use dtype::{DType, DTypeError, Element, ParseDTypeError};
-pub use error::{AllocError, OutOfMemory};
-pub use event::{EventKind, Facts, PoolLabel};
-#[cfg(target_os = "linux")]
-pub use global::GlobalPool;
-#[cfg(target_os = "linux")]
-pub use host::{Host, HostBuilder, HostError, HugePages, Node};
-pub use ledger::{
-    Frame, FreedBlock, Leak, LeakGroup, LeakReport, Ledger, LedgerBuilder, Mark, Record, Sampler, Stack,
-    TagTotal, Tracking, WrongFree,
-};
-pub use memory::{MemoryKind, MemorySource};
-#[cfg(feature = "derive")]
-pub use millpond_derive::{Soa, limits};
-#[cfg(target_os = "linux")]
-pub use monitor::{Monitor, Snapshot};
-#[cfg(target_os = "linux")]
-pub use pinned::{Pinned, is_pinned, pinned_bytes};
-#[cfg(target_os = "linux")]
-pub use pool::{
-    FaultPlace, FaultReport, GuardStats, LeakCheck, Pool, PoolBuilder, PoolError, PoolRef, Prewarm,
-    ReadSettings, describe_fault,
-};
-#[cfg(target_os = "linux")]
-pub use pools::{
-    Pools, PoolsBlock, PoolsBlocks, PoolsBuilder, PoolsEntry, PoolsScope, PoolsStats, alloc, alloc_from,
-    alloc_from_fn, alloc_zeroed, collect_garbage, compact, empty_cache, memory_stats, pools,
-    set_default_pools, storage,
-};
-pub use post_mortem::{
-    BudgetFigures, Holding, Least, Lister, Method, PostMortem, SpaceFigures, Survey, Text, Top,
-};
-#[cfg(target_os = "linux")]
-pub use pressure::{Pressure, Watch, pressure};
-#[cfg(target_os = "linux")]
-pub use profile::{PoolProfile, ProfileReport, profile};
-#[cfg(target_os = "linux")]
-pub use profiler::{PoolUse, Profiler, ProfilerReport, ProfilerSummary, TagPeak, profiler};
-#[cfg(all(feature = "record", target_os = "linux"))]
-pub use recorder::{
-    RecordError, RecordReport, RecordSettingError, RecordStacks, Recorder, RecorderBuilder, SnapshotReport,
-    Snapshots, mark, snapshot, snapshot_on_oom, step,
-};
-#[cfg(target_os = "linux")]
-pub use rental::{Rental, RentalStats, Rented};
-#[cfg(all(feature = "derive", target_os = "linux"))]
-pub use soa::{Soa, SoaChunks, SoaField, SoaIndexError, SoaLayout};
-#[cfg(target_os = "linux")]
-pub use stats::PoolStats;
-#[cfg(target_os = "linux")]
-pub use storage::Storage;
-#[doc(hidden)]
-pub use tag::TagSite as __TagSite;
-pub use tag::{Tag, TagScope, tag};
-#[cfg(target_os = "linux")]
-pub use tenant::Tenant;
-#[cfg(all(feature = "dlpack", target_os = "linux"))]
-pub use tensor::dlpack;
-#[cfg(target_os = "linux")]
-pub use tensor::{
-    Batches, BatchesMut, Destination, EmptyTensor, MAX_RANK, Operand, Output, Scalar, SharedOrCopied,
-    StillShared, Tensor, TensorError, TensorMut, TensorRef,
-};
-pub use thread::thread_number;
-#[cfg(target_os = "linux")]
-pub use threads::{set_threads, threads};
-pub use time::Time;
-#[cfg(target_os = "linux")]
-pub use unpooled::Unpooled;
-#[cfg(feature = "tracing")]
-pub use watchers::TracingSubscriber;
-pub use watchers::{Context, Event, Sees, Subscriber, SubscriptionId, Watchers};
-#[cfg(target_os = "linux")]
-pub use workspace::{Named, Scratch, Workspace, WorkspaceBuilder, WorkspaceError, WorkspaceStats};
 
 /// The functions and types that the code generated by `derive(Soa)` uses.
 #[cfg(all(feature = "derive", target_os = "linux"))]
 #[doc(hidden)]
 pub mod __soa {
-    pub use crate::soa::{Column, Cut, Split, arrange, chunks, forbid_padding, here, padding_after};
+    pub use millpond_tensor::soa::{
+        Column, Cut, Split, arrange, chunks, forbid_padding, here, padding_after,
+    };
 }

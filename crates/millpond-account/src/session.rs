@@ -1,0 +1,400 @@
+//! A recording while it runs: the rings into which threads write events, and the fast path to the ring of a thread.
+
+mod ring;
+mod told;
+
+pub use ring::Taker;
+use ring::{FRAMES, Putter, Ring};
+pub use told::{Lost, Told, What};
+
+use crate::event::{EventKind, Facts, PoolLabel};
+use crate::tags::Tag;
+use millpond_os::reentrancy::quiet;
+use millpond_os::thread;
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+
+/// The default size of one thread's ring. It holds the events of about a thirtieth of a second at five million events
+/// per second.
+pub const RING_BYTES: usize = 4 << 20;
+
+/// The allocations whose stacks are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordStacks {
+    /// No allocations.
+    Never,
+    /// On average one allocation for each of these numbers of bytes that a thread allocates. Larger allocations are
+    /// always recorded.
+    Bytes(u64),
+    /// All allocations.
+    Always,
+}
+
+/// The state that threads share with the writing thread.
+pub struct Session {
+    number: u64,
+    /// True while events are accepted.
+    active: AtomicBool,
+    stopping: AtomicBool,
+    ring_words: usize,
+    stacks: RecordStacks,
+    scribe: OnceLock<Thread>,
+    hurried: AtomicBool,
+    /// The rings that the writing thread has not taken yet.
+    rings: Mutex<Vec<Arc<Ring>>>,
+    pools: Mutex<Vec<PoolLabel>>,
+    marks: Mutex<Vec<String>>,
+    /// The events of threads at their very end, which have no ring any more.
+    late: [AtomicU64; 3],
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The state of one thread, with its end of the ring.
+struct Mine {
+    session: u64,
+    putter: Putter,
+    /// The bytes until the next stack.
+    until: u64,
+    /// The pool of this thread's last event, and the number of the change since which the recording is the pool's only
+    /// observer.
+    way: Way,
+    /// True if no stacks are recorded.
+    plain: bool,
+}
+
+/// A pool and the number of a change of its observers. Neither number is ever reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    pub pool: u64,
+    pub change: u64,
+}
+
+thread_local! {
+    static MINE: RefCell<Option<Mine>> = const { RefCell::new(None) };
+}
+
+/// The fast path. Writes a short event of a block if the thread's last event was of the same pool. Returns false if the
+/// event was not written.
+///
+/// The function is compiled for each kind of event and inlined into its one caller, so that the arguments stay in
+/// registers.
+#[inline(always)]
+pub fn tell_short<const ALLOCATED: bool>(way: Way, facts: &Facts) -> bool {
+    let put = MINE.try_with(|mine| {
+        let Ok(mut mine) = mine.try_borrow_mut() else {
+            return false;
+        };
+        let Some(mine) = &mut *mine else { return false };
+        let what = if ALLOCATED { What::Alloc } else { What::Free };
+        if mine.way != way {
+            return false;
+        }
+        let mut until = mine.until;
+        if ALLOCATED && !mine.plain {
+            let bytes = facts.requested as u64;
+            if bytes >= until {
+                return false;
+            }
+            until -= bytes;
+        }
+        let put = mine.putter.put_short(&told(what, way.pool as u32, facts));
+        if put {
+            mine.until = until;
+        }
+        put
+    });
+    put == Ok(true)
+}
+
+/// Disables the fast path in a child of a fork, where no thread empties the ring.
+pub fn forget_way() {
+    let _ = MINE.try_with(|mine| {
+        if let Ok(mut mine) = mine.try_borrow_mut()
+            && let Some(mine) = &mut *mine
+        {
+            mine.way = Way::default();
+        }
+    });
+}
+
+#[inline(always)]
+fn told(what: What, pool: u32, facts: &Facts) -> Told {
+    Told {
+        what,
+        time: 0,
+        address: facts.address as u64,
+        requested: facts.requested as u64,
+        bytes: facts.bytes as u64,
+        pool,
+        stream: facts.stream,
+        tag: match what {
+            What::Free => 0,
+            _ => Tag::current().number(),
+        },
+    }
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Session {
+    pub fn new(number: u64, ring_bytes: usize, stacks: RecordStacks) -> Self {
+        Self {
+            number,
+            active: AtomicBool::new(true),
+            stopping: AtomicBool::new(false),
+            ring_words: (ring_bytes / size_of::<u64>()).clamp(1 << 10, 1 << 28),
+            stacks,
+            scribe: OnceLock::new(),
+            hurried: AtomicBool::new(false),
+            rings: Mutex::default(),
+            pools: Mutex::default(),
+            marks: Mutex::default(),
+            late: Default::default(),
+        }
+    }
+
+    pub fn set_scribe(&self, thread: Thread) {
+        let _ = self.scribe.set(thread);
+    }
+
+    /// Returns true if any stacks are recorded.
+    pub fn has_stacks(&self) -> bool {
+        self.stacks != RecordStacks::Never
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Rejects all later events.
+    pub fn deactivate(&self) {
+        self.active.store(false, Ordering::Release);
+    }
+
+    /// Asks the writing thread to write all events and end.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.hurry();
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Wakes the writing thread, unless it was already woken since it last ran.
+    fn hurry(&self) {
+        if !self.hurried.swap(true, Ordering::AcqRel)
+            && let Some(scribe) = self.scribe.get()
+        {
+            scribe.unpark();
+        }
+    }
+
+    /// Notes that the writing thread is running.
+    pub fn is_at_work(&self) {
+        self.hurried.store(false, Ordering::Release);
+    }
+
+    pub fn new_rings(&self) -> Vec<Arc<Ring>> {
+        std::mem::take(&mut lock(&self.rings))
+    }
+
+    pub fn new_pools(&self) -> Vec<PoolLabel> {
+        std::mem::take(&mut lock(&self.pools))
+    }
+
+    /// Takes the text of a mark. A second call returns an empty text.
+    pub fn mark_of(&self, number: u64) -> String {
+        let mut marks = lock(&self.marks);
+        let mark = usize::try_from(number).ok().and_then(|at| marks.get_mut(at));
+        mark.map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Returns the counts of the events of threads that had no ring any more.
+    pub fn late(&self) -> Lost {
+        let [events, allocated, freed] = self.late.each_ref().map(|count| count.load(Ordering::Relaxed));
+        Lost {
+            events,
+            allocated,
+            freed,
+        }
+    }
+
+    /// Adds a pool and returns its sink.
+    pub fn sink(self: &Arc<Self>, pool: &PoolLabel) -> Sink {
+        lock(&self.pools).push(pool.clone());
+        Sink {
+            session: Arc::clone(self),
+            pool: pool.id,
+        }
+    }
+
+    /// Writes a mark for this moment.
+    pub fn mark(&self, text: &str) {
+        let _quiet = quiet();
+        let number = {
+            let mut marks = lock(&self.marks);
+            marks.push(text.to_owned());
+            marks.len() as u64 - 1
+        };
+        self.tell_moment(What::Mark, number);
+    }
+
+    pub fn step(&self, number: u64) {
+        self.tell_moment(What::Step, number);
+    }
+
+    fn tell_moment(&self, what: What, number: u64) {
+        let told = Told {
+            what,
+            time: 0,
+            address: 0,
+            requested: number,
+            bytes: 0,
+            pool: 0,
+            stream: 0,
+            tag: Tag::current().number(),
+        };
+        self.tell(&told, Way::default());
+    }
+
+    /// Writes an event, and enables the fast path for the thread's next events with the same pool and change.
+    #[inline(never)]
+    fn tell(&self, told: &Told, way: Way) {
+        if !self.is_active() {
+            return;
+        }
+        let put = MINE.try_with(|mine| {
+            let Ok(mut mine) = mine.try_borrow_mut() else {
+                return false;
+            };
+            if mine.as_ref().is_none_or(|mine| mine.session != self.number) {
+                *mine = Some(self.admit());
+            }
+            if let Some(mine) = &mut *mine {
+                mine.way = way;
+                self.put(mine, told);
+            }
+            true
+        });
+        if put != Ok(true) {
+            self.tell_late(told);
+        }
+    }
+
+    fn put(&self, mine: &mut Mine, told: &Told) {
+        if told.what == What::Alloc && self.wants_stack(mine, told.requested) {
+            self.put_with_stack(mine, told);
+        } else if !mine.putter.put_short(told) {
+            mine.putter.put(told, &[], || self.hurry());
+        }
+    }
+
+    fn wants_stack(&self, mine: &mut Mine, bytes: u64) -> bool {
+        let every = match self.stacks {
+            RecordStacks::Never => return false,
+            RecordStacks::Always => return true,
+            RecordStacks::Bytes(every) => every.max(1),
+        };
+        let wants = bytes >= mine.until;
+        mine.until = if wants { every } else { mine.until - bytes };
+        wants
+    }
+
+    #[inline(never)]
+    fn put_with_stack(&self, mine: &mut Mine, told: &Told) {
+        let _quiet = quiet();
+        let mut frames = [0; FRAMES];
+        let mut len = 0;
+        millpond_os::walk(FRAMES, |address| {
+            if let Some(place) = frames.get_mut(len) {
+                *place = address as u64;
+                len += 1;
+            }
+        });
+        let frames = frames.get(..len).unwrap_or_default();
+        mine.putter.put(told, frames, || self.hurry());
+    }
+
+    /// Makes a ring for this thread.
+    #[cold]
+    #[inline(never)]
+    fn admit(&self) -> Mine {
+        let _quiet = quiet();
+        let ring = Arc::new(Ring::new(self.ring_words, thread::thread_number()));
+        let putter = Putter::new(&ring);
+        lock(&self.rings).push(ring);
+        Mine {
+            session: self.number,
+            putter,
+            until: 0,
+            way: Way::default(),
+            plain: !self.has_stacks(),
+        }
+    }
+
+    #[cold]
+    fn tell_late(&self, told: &Told) {
+        let [events, allocated, freed] = &self.late;
+        events.fetch_add(1, Ordering::Relaxed);
+        match told.what {
+            What::Alloc => allocated.fetch_add(told.requested, Ordering::Relaxed),
+            What::Free => freed.fetch_add(told.requested, Ordering::Relaxed),
+            _ => 0,
+        };
+    }
+}
+
+/// Sends the events of a pool to a recording. It is one of the pool's observers and is called first. A call is cheaper
+/// than a call of a subscriber.
+#[derive(Clone, Debug)]
+pub struct Sink {
+    session: Arc<Session>,
+    pool: u64,
+}
+
+impl Sink {
+    /// Makes a sink of the same recording for another pool.
+    pub(crate) fn for_pool(&self, pool: &PoolLabel) -> Self {
+        self.session.sink(pool)
+    }
+
+    /// Returns true if the sink belongs to this session.
+    pub fn is_of(&self, session: &Session) -> bool {
+        self.session.number == session.number
+    }
+
+    #[inline]
+    fn tell(&self, what: What, facts: &Facts, change: u64) {
+        let way = Way {
+            pool: self.pool,
+            change,
+        };
+        self.session.tell(&told(what, self.pool as u32, facts), way);
+    }
+
+    /// Writes an event. `change` is the number of the last change of the pool's observers.
+    #[inline]
+    pub(crate) fn note(&self, kind: EventKind, facts: &Facts, change: u64) {
+        let what = match kind {
+            EventKind::Allocated => What::Alloc,
+            EventKind::Freed => What::Free,
+            EventKind::Refilled => What::Reserve,
+            EventKind::Trimmed => What::Release,
+            EventKind::Refused => What::Refused,
+        };
+        self.tell(what, facts, change);
+    }
+}

@@ -1,0 +1,66 @@
+//! The events that threads send to a recording, as values.
+
+/// The kind of an event, as a number in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum What {
+    Alloc = 1,
+    Free,
+    Reserve,
+    Release,
+    Refused,
+    /// A mark. `requested` contains its number.
+    Mark,
+    /// The beginning of a step of the whole program. `requested` contains its number.
+    Step,
+}
+
+impl What {
+    pub(crate) fn of(number: u8) -> Option<Self> {
+        let all = [
+            Self::Alloc,
+            Self::Free,
+            Self::Reserve,
+            Self::Release,
+            Self::Refused,
+            Self::Mark,
+            Self::Step,
+        ];
+        all.get(usize::from(number).wrapping_sub(1)).copied()
+    }
+}
+
+/// One event without its stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub what: What,
+    pub time: u64,
+    pub address: u64,
+    pub requested: u64,
+    pub bytes: u64,
+    pub pool: u32,
+    pub stream: u32,
+    /// The tag. It is not used for a free, because the allocation contains it.
+    pub tag: u32,
+}
+
+/// The counts of events that did not fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    pub events: u64,
+    /// The requested bytes of the lost allocations.
+    pub allocated: u64,
+    /// The bytes of the lost frees.
+    pub freed: u64,
+}
+
+impl Lost {
+    /// Returns the losses since an earlier value.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            events: self.events - before.events,
+            allocated: self.allocated - before.allocated,
+            freed: self.freed - before.freed,
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Buffers of elements on a device.
+
+use super::device::CudaDevice;
+use super::error::CudaError;
+#[cfg(feature = "cudarc")]
+use super::error::insist;
+#[cfg(feature = "cudarc")]
+use super::later;
+use super::pool::{DevicePool, Held};
+use super::span::{Span, expect_elements};
+use super::stream::CudaStream;
+use millpond_os::device::Device;
+use millpond_pool::dtype::{DType, Element};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A buffer of elements in a device's memory. It is returned to its pool when it is dropped, on any thread.
+///
+/// The host cannot access the elements directly, but copies them. All work on them is queued on the buffer's own stream, unless the use on
+/// another stream is [recorded](Self::record_use).
+pub struct DeviceBuffer<T: Element> {
+    owner: Owner,
+    len: usize,
+    stream: CudaStream,
+    uses: Vec<CudaStream>,
+    /// The loan of the elements to cudarc, if there is one. It knows the streams of cudarc that use the elements.
+    #[cfg(feature = "cudarc")]
+    loan: Option<Box<dyn Loan>>,
+    elements: PhantomData<T>,
+}
+
+/// Elements that are lent to cudarc. When the loan is dropped, its stream waits on the device for all other streams of cudarc
+/// that have used the elements.
+#[cfg(feature = "cudarc")]
+pub(super) trait Loan: std::any::Any + Send + Sync {}
+
+/// The owner of the elements.
+enum Owner {
+    /// A pool, to which the block is returned. There is no block if there are no elements.
+    Pool(DevicePool, Option<Held>),
+    /// Another library, which gets the elements back when this is dropped.
+    #[cfg(feature = "cudarc")]
+    Others {
+        address: u64,
+        device: CudaDevice,
+        keeper: Option<Box<dyn std::any::Any + Send + Sync>>,
+    },
+}
+
+impl Owner {
+    /// Takes the owner and leaves one that owns nothing.
+    fn take(&mut self) -> Self {
+        match self {
+            Self::Pool(pool, held) => Self::Pool(pool.clone(), held.take()),
+            #[cfg(feature = "cudarc")]
+            Self::Others {
+                address,
+                device,
+                keeper,
+            } => Self::Others {
+                address: std::mem::take(address),
+                device: device.clone(),
+                keeper: keeper.take(),
+            },
+        }
+    }
+}
+
+impl<T: Element> DeviceBuffer<T> {
+    pub(super) fn new(pool: &DevicePool, held: Option<Held>, len: usize, stream: &CudaStream) -> Self {
+        Self {
+            owner: Owner::Pool(pool.clone(), held),
+            len,
+            stream: stream.clone(),
+            uses: Vec::new(),
+            #[cfg(feature = "cudarc")]
+            loan: None,
+            elements: PhantomData,
+        }
+    }
+
+    /// Makes a buffer of elements that belong to another library.
+    ///
+    /// # Safety
+    /// The elements must be on the stream's device. They may be read and written in that stream's order until the keeper is dropped, which
+    /// frees them in the same order.
+    #[cfg(feature = "cudarc")]
+    pub(super) unsafe fn foreign(
+        address: u64,
+        len: usize,
+        stream: &CudaStream,
+        keeper: Box<dyn std::any::Any + Send + Sync>,
+    ) -> Self {
+        Self {
+            owner: Owner::Others {
+                address,
+                device: stream.device().clone(),
+                keeper: Some(keeper),
+            },
+            len,
+            stream: stream.clone(),
+            uses: Vec::new(),
+            #[cfg(feature = "cudarc")]
+            loan: None,
+            elements: PhantomData,
+        }
+    }
+
+    /// Returns the buffer's address on the device, or 0 if there are no elements. Access to it by other means has the requirements of every
+    /// use of a raw pointer, and the stream of that access must be the buffer's or [recorded](Self::record_use).
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        match &self.owner {
+            Owner::Pool(_, held) => held.as_ref().map_or(0, |held| held.block.address()),
+            #[cfg(feature = "cudarc")]
+            Owner::Others { address, .. } => *address,
+        }
+    }
+
+    /// Returns the number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the size of the elements in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+
+    /// Returns the type of the elements.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    /// Returns the device.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        Device::Cuda(self.on().number())
+    }
+
+    /// Returns the pool. Returns `None` if the elements were allocated on the [device itself](super::UnpooledDevice), or belong to another
+    /// library.
+    #[must_use]
+    pub fn pool(&self) -> Option<&DevicePool> {
+        match &self.owner {
+            Owner::Pool(pool, _) => Some(pool).filter(|pool| !pool.is_direct()),
+            #[cfg(feature = "cudarc")]
+            Owner::Others { .. } => None,
+        }
+    }
+
+    /// Returns the stream that the elements were allocated on.
+    #[must_use]
+    pub fn stream(&self) -> &CudaStream {
+        &self.stream
+    }
+
+    /// Declares that work on another stream uses the elements. After the buffer is freed, its memory is reused only when the work that is
+    /// queued on that stream by then is complete.
+    ///
+    /// # Errors
+    /// Returns an error if the stream is another device's.
+    pub fn record_use(&mut self, stream: &CudaStream) -> Result<(), CudaError> {
+        stream.expect_on(self.on())?;
+        if *stream != self.stream && !self.uses.contains(stream) {
+            self.uses.push(stream.clone());
+        }
+        Ok(())
+    }
+
+    /// Queues the zeroing of all elements on the buffer's stream, and does not wait for it.
+    ///
+    /// # Errors
+    /// Returns the errors of the driver.
+    pub fn fill_zero(&mut self) -> Result<(), CudaError> {
+        self.span().fill_zero()
+    }
+
+    /// Copies the elements of another buffer of the same device to this one, on this buffer's stream, and does not wait for it. The copy
+    /// comes after the work that is queued on the other buffer's stream now, and before work that is queued there later.
+    ///
+    /// # Errors
+    /// Returns an error if the lengths or the devices differ, and the errors of the driver.
+    pub fn copy_from(&mut self, other: &Self) -> Result<(), CudaError> {
+        self.expect(other.len())?;
+        self.span().copy_from(other.span())
+    }
+
+    /// Copies elements from the host, and waits until the copy is complete.
+    ///
+    /// # Errors
+    /// Returns an error if the lengths differ, and the errors of the driver.
+    pub fn copy_from_host(&mut self, elements: &[T]) -> Result<(), CudaError> {
+        self.expect(elements.len())?;
+        self.span().write(bytemuck::cast_slice(elements))
+    }
+
+    /// Copies the elements to the host, and waits until the copy is complete.
+    ///
+    /// # Errors
+    /// Returns an error if the lengths differ, and the errors of the driver.
+    pub fn copy_to_host(&self, elements: &mut [T]) -> Result<(), CudaError> {
+        self.expect(elements.len())?;
+        self.span().read(bytemuck::cast_slice_mut(elements))
+    }
+
+    /// Returns a copy of the elements on the host.
+    ///
+    /// # Errors
+    /// Returns the errors of the driver.
+    pub fn to_vec(&self) -> Result<Vec<T>, CudaError> {
+        let mut elements = vec![T::zeroed(); self.len];
+        self.copy_to_host(&mut elements)?;
+        Ok(elements)
+    }
+
+    /// Frees the buffer now.
+    pub fn free(self) {}
+
+    /// Returns the elements' bytes.
+    pub fn span(&self) -> Span<'_> {
+        // SAFETY: the block has these bytes and is ours in the order of this stream until the drop.
+        unsafe { Span::new(self.address(), self.bytes(), &self.stream) }
+    }
+
+    /// Moves the memory to a new buffer with elements of another type. This buffer is empty afterwards.
+    pub(super) fn take<U: Element>(&mut self) -> DeviceBuffer<U> {
+        let bytes = self.bytes();
+        self.len = 0;
+        DeviceBuffer {
+            len: bytes / size_of::<U>(),
+            owner: self.owner.take(),
+            stream: self.stream.clone(),
+            uses: std::mem::take(&mut self.uses),
+            #[cfg(feature = "cudarc")]
+            loan: self.loan.take(),
+            elements: PhantomData,
+        }
+    }
+
+    /// Makes the buffer's stream wait, on the device, for the other streams that use the elements, and then forgets those.
+    pub(super) fn wait_for_uses(&mut self) -> Result<(), CudaError> {
+        let mut uses = self.uses.iter();
+        uses.try_for_each(|used| self.stream.wait_for(used))?;
+        self.uses.clear();
+        Ok(())
+    }
+
+    /// Returns whether waiting for the other streams that use the elements would involve a capture of this stream or one of them.
+    pub(super) fn would_join(&self) -> bool {
+        let mut streams = std::iter::once(&self.stream).chain(&self.uses);
+        !self.uses.is_empty() && streams.any(|stream| stream.is_capturing().unwrap_or(true))
+    }
+
+    /// Returns whether the elements are lent to cudarc.
+    pub(super) fn is_lent(&self) -> bool {
+        #[cfg(feature = "cudarc")]
+        let lent = self.loan.is_some();
+        #[cfg(not(feature = "cudarc"))]
+        let lent = false;
+        lent
+    }
+
+    /// Makes a stream wait, on the device, for all present uses of the elements.
+    pub fn order_before(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        let mut users = std::iter::once(&self.stream).chain(&self.uses);
+        users.try_for_each(|user| stream.wait_for(user))
+    }
+
+    /// Returns the loan of the elements to cudarc, to be set or changed.
+    #[cfg(feature = "cudarc")]
+    pub(super) fn loan(&mut self) -> &mut Option<Box<dyn Loan>> {
+        &mut self.loan
+    }
+
+    /// Returns the loan of the elements to cudarc, to be read.
+    #[cfg(feature = "cudarc")]
+    pub(super) fn lent(&self) -> Option<&dyn Loan> {
+        self.loan.as_deref()
+    }
+
+    /// Returns the device.
+    pub(super) fn on(&self) -> &CudaDevice {
+        match &self.owner {
+            Owner::Pool(pool, _) => pool.device(),
+            #[cfg(feature = "cudarc")]
+            Owner::Others { device, .. } => device,
+        }
+    }
+
+    fn expect(&self, found: usize) -> Result<(), CudaError> {
+        expect_elements(self.len, found)
+    }
+}
+
+impl<T: Element> Drop for DeviceBuffer<T> {
+    fn drop(&mut self) {
+        #[cfg(feature = "cudarc")]
+        if self.loan.is_some() {
+            // The loan was leaked and never ended. Its stream is one of the streams that use the elements, and it has to wait
+            // for the other streams of cudarc. It cannot wait while it is captured, so in that case the buffer is freed later.
+            if self
+                .uses
+                .iter()
+                .chain([&self.stream])
+                .any(|stream| stream.is_capturing().unwrap_or(true))
+            {
+                let device = self.on().number();
+                later::keep(self.take::<T>(), device, 0);
+                return;
+            }
+            drop(self.loan.take());
+        }
+        let uses = std::mem::take(&mut self.uses);
+        match &mut self.owner {
+            Owner::Pool(pool, held) => {
+                if let Some(held) = held.take() {
+                    pool.take_back(held, uses);
+                }
+            }
+            #[cfg(feature = "cudarc")]
+            Owner::Others { keeper, .. } => {
+                // The elements are freed in the order of the stream that they came with, so that stream must come after all uses.
+                let ordered = uses.iter().all(|used| {
+                    let waits = self.stream.wait_for(used);
+                    waits.or_else(|_| insist(|| used.synchronize())).is_ok()
+                });
+                if ordered {
+                    drop(keeper.take());
+                } else {
+                    // The device is lost, so the elements must not be used again.
+                    std::mem::forget(keeper.take());
+                }
+            }
+        }
+    }
+}
+
+impl<T: Element> fmt::Debug for DeviceBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceBuffer")
+            .field("dtype", &self.dtype())
+            .field("len", &self.len)
+            .field("device", &self.device())
+            .finish_non_exhaustive()
+    }
+}

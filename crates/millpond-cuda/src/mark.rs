@@ -1,0 +1,203 @@
+//! Points in a stream's work that can be waited for.
+
+use super::abi::{EVENT_WITH_TIME, EVENT_WITHOUT_TIME, EventHandle, NOT_READY};
+use super::device::CudaDevice;
+use super::error::{CudaError, insist};
+use super::fork;
+use super::stream::{CudaStream, RawStream};
+use std::ffi::c_uint;
+
+/// The number of unused events that a device keeps for later marks: about as many as a program with many threads uses at once.
+const SPARE_EVENTS: usize = 256;
+
+/// A point in the work of a device's streams. Once it has been recorded, the host and other streams can wait for it.
+pub struct Mark {
+    device: CudaDevice,
+    event: EventHandle,
+    /// Whether another mark may reuse the event after this one. Recording the event again is enough for that, even if a stream
+    /// still waits for the event. Events that keep the time are of another kind and are not reused.
+    serves_again: bool,
+}
+
+impl Mark {
+    pub fn new(device: &CudaDevice) -> Result<Self, CudaError> {
+        // In a forked process, the thread that holds the lock may not exist.
+        fork::check()?;
+        // Creating events is slow if several threads do it at once, so the device keeps unused events.
+        let spare = device.spare_events().pop();
+        let mut mark = match spare {
+            Some(event) => Self {
+                device: device.clone(),
+                event,
+                serves_again: false,
+            },
+            None => Self::with_flags(device, EVENT_WITHOUT_TIME)?,
+        };
+        mark.serves_again = true;
+        Ok(mark)
+    }
+
+    /// Creates a mark that records the time at which the device reaches it, which takes the device slightly longer.
+    pub(crate) fn timed(device: &CudaDevice) -> Result<Self, CudaError> {
+        Self::with_flags(device, EVENT_WITH_TIME)
+    }
+
+    fn with_flags(device: &CudaDevice, flags: c_uint) -> Result<Self, CudaError> {
+        let _current = device.enter_beside()?;
+        let mut event = EventHandle::NULL;
+        // SAFETY: the pointer is to a local.
+        unsafe { device.driver().event_create(&raw mut event, flags) }?;
+        Ok(Self {
+            device: device.clone(),
+            event,
+            serves_again: false,
+        })
+    }
+
+    /// Records the mark at the present end of a stream of its device.
+    ///
+    /// # Errors
+    /// Returns [`CudaError::Captured`] if the stream is captured, because the mark could not be waited for.
+    pub fn record(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        expect_uncaptured(stream)?;
+        self.record_captured(stream)
+    }
+
+    /// Like [`record`](Self::record), but also records in a capture, where the mark orders captured work.
+    pub(super) fn record_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        self.record_raw(stream.raw())
+    }
+
+    /// Like [`record_captured`](Self::record_captured), for a stream that may no longer have a handle.
+    pub(super) fn record_raw(&self, stream: &RawStream) -> Result<(), CudaError> {
+        let _current = self.device.enter()?;
+        let live = stream.live().ok_or(CudaError::StreamEnded)?;
+        // SAFETY: the event is ours and the stream lives.
+        unsafe { self.device.driver().event_record(self.event, live.handle()) }
+    }
+
+    /// Makes a stream of any device wait for the mark, on the device.
+    ///
+    /// # Errors
+    /// Returns [`CudaError::Captured`] if the stream is captured. Captured work cannot wait for work outside of the capture, and an attempt
+    /// invalidates the capture.
+    pub fn hold(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        expect_uncaptured(stream)?;
+        self.hold_captured(stream)
+    }
+
+    /// Like [`hold`](Self::hold), but also works in a capture, with a mark of that capture. A stream that is not part of the capture joins
+    /// it.
+    pub(super) fn hold_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        // The default stream is that of the context which is entered.
+        let _current = stream.enter()?;
+        // SAFETY: the event is ours and the stream lives.
+        unsafe {
+            self.device
+                .driver()
+                .stream_wait_event(stream.handle(), self.event, 0)
+        }
+    }
+
+    /// Returns whether the device has passed the mark.
+    pub(crate) fn is_past(&self) -> Result<bool, CudaError> {
+        let _current = self.device.enter_beside()?;
+        // SAFETY: the event is ours.
+        match unsafe { self.device.driver().event_query(self.event) } {
+            Ok(()) => Ok(true),
+            Err(CudaError::Driver { code: NOT_READY, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the milliseconds from another mark to this one. Both must record the time and be past.
+    pub(crate) fn milliseconds_since(&self, begin: &Self) -> Result<f32, CudaError> {
+        let _current = self.device.enter_beside()?;
+        let mut time = 0.0;
+        // SAFETY: the pointer is to a local, and both events are ours.
+        unsafe {
+            self.device
+                .driver()
+                .event_elapsed(&raw mut time, begin.event, self.event)
+        }?;
+        Ok(time)
+    }
+
+    /// Waits for the mark.
+    pub(crate) fn wait(&self) -> Result<(), CudaError> {
+        let _current = self.device.enter_beside()?;
+        // SAFETY: the event is ours.
+        unsafe { self.device.driver().event_synchronize(self.event) }
+    }
+}
+
+impl std::fmt::Debug for Mark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mark")
+            .field("device", &self.device.number())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if fork::is_forked() {
+            return;
+        }
+        if self.serves_again {
+            let mut spare = self.device.spare_events();
+            if spare.len() < SPARE_EVENTS {
+                spare.push(self.event);
+                return;
+            }
+        }
+        if let Ok(_current) = self.device.enter_beside() {
+            // If the driver refuses, the event ends with the context.
+            // SAFETY: the event was made by us, and nobody has it any more. The driver keeps what it needs of it until it is past.
+            let _ = insist(|| unsafe { self.device.driver().event_destroy(self.event) });
+        }
+    }
+}
+
+/// Checks that work on a stream is run and not captured.
+pub(super) fn expect_uncaptured(stream: &CudaStream) -> Result<(), CudaError> {
+    match stream.is_capturing()? {
+        true => Err(CudaError::Captured),
+        false => Ok(()),
+    }
+}
+
+/// The reason why a wait failed, and whether the work has ended nevertheless.
+#[derive(Clone, Copy, Debug)]
+pub struct Unsettled {
+    pub error: CudaError,
+    /// The result of [`nothing_goes_on`] for the error.
+    pub(crate) over: bool,
+}
+
+/// Waits with `wait` until no work of a device uses memory that was lent to the device. If the wait fails, the memory stays
+/// lent: waiting for the whole device would invalidate captures of other libraries.
+pub(crate) fn settle(wait: impl FnMut() -> Result<(), CudaError>) -> Result<(), Unsettled> {
+    insist(wait).map_err(|error| Unsettled {
+        error,
+        over: nothing_goes_on(error),
+    })
+}
+
+/// Like [`settle`], but if `wait` fails, this waits for an event in `stream`, the stream that was given the work.
+pub fn settle_on(stream: &CudaStream, wait: impl FnMut() -> Result<(), CudaError>) -> Result<(), Unsettled> {
+    let marked = || {
+        let mark = Mark::new(stream.device())?;
+        mark.record(stream)?;
+        mark.wait()
+    };
+    settle(wait).or_else(|why| match why.over {
+        true => Err(why),
+        false => settle(marked).map_err(|then| if then.over { then } else { why }),
+    })
+}
+
+/// Returns whether an error means that no work of this process runs on the device: the device is lost, or never belonged to this process.
+pub(crate) fn nothing_goes_on(error: CudaError) -> bool {
+    error.is_fatal() || error == CudaError::Forked
+}

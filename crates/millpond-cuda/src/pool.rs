@@ -1,0 +1,289 @@
+//! Pools of a device's memory.
+//!
+//! ```text
+//!   builder   the builder of pools
+//!   shared    the state that all handles share, and the path of a request
+//!   state     the state under the lock: the engine, the account, the returned blocks
+//!   charges   the charges of blocks to budgets
+//!   tenant    a pool handle with a budget and a timeout
+//!   observe   subscribers and accounts
+//!   live      a pool as seen by recordings and the monitor
+//!   kept      a source that retains returned memory
+//!   for_graph the memory of a graph
+//!   upkeep    statistics, and how much memory is kept
+//!   ward      giving memory back in the background
+//!   leaks     reports of leaked blocks
+//!   unpooled  a device's memory without a pool
+//! ```
+
+mod builder;
+mod charges;
+mod for_graph;
+mod kept;
+mod leaks;
+mod live;
+mod observe;
+mod shared;
+mod state;
+mod tenant;
+#[cfg(test)]
+mod tests;
+mod unpooled;
+mod upkeep;
+mod ward;
+
+pub use builder::{DevicePoolBuilder, DevicePoolError};
+pub use tenant::DeviceTenant;
+pub use unpooled::UnpooledDevice;
+
+use super::buffer::DeviceBuffer;
+use super::device::CudaDevice;
+use super::error::CudaError;
+use super::graph;
+use super::source::CudaMemory;
+use super::stream::CudaStream;
+use millpond_account::budget::{Budget, Charge};
+use millpond_account::error::AllocError;
+use millpond_engine::Block;
+use millpond_os::device::Device;
+use millpond_pool::dtype::Element;
+use shared::{Parts, Shared, refused};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The alignment of every address, which is the driver's own.
+const ALIGN: u64 = 256;
+
+/// A block that a caller holds, and its charges.
+pub struct Held {
+    pub(super) block: Block,
+    _charges: Vec<Charge>,
+}
+
+/// The budget and the timeout of a request.
+#[derive(Clone, Debug, Default)]
+struct Terms {
+    budget: Option<Budget>,
+    wait: Option<Duration>,
+}
+
+/// A pool of a CUDA device's memory. It uses the engine and the policies of a replay over the driver.
+///
+/// A block is allocated on a stream. A freed block is available at once to that stream, and to other streams after its last use has passed.
+/// [`DeviceBuffer::record_use`] declares uses by other streams. Cloning makes another handle. The memory is freed with the last handle and
+/// buffer.
+///
+/// ```
+/// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = match CudaDevice::get(0) {
+///     Err(CudaError::NoDriver) => return Ok(()),
+///     device => device?,
+/// };
+/// let (pool, stream) = (DevicePool::new(&device)?, CudaStream::new(&device)?);
+/// let weights = pool.alloc_from(&[1.0f32, 2.0, 3.0], &stream)?;
+/// assert_eq!(weights.to_vec()?, [1.0, 2.0, 3.0]);
+/// assert_eq!(pool.stats().requested.current, 12);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct DevicePool(Arc<Shared>);
+
+impl DevicePool {
+    /// Creates a pool with the default settings.
+    ///
+    /// # Errors
+    /// Returns the errors of the driver.
+    pub fn new(device: &CudaDevice) -> Result<Self, DevicePoolError> {
+        Self::builder().build(device)
+    }
+
+    /// Returns a builder of a pool.
+    pub fn builder() -> DevicePoolBuilder {
+        DevicePoolBuilder::default()
+    }
+
+    /// Returns the device.
+    #[must_use]
+    pub fn device(&self) -> &CudaDevice {
+        &self.0.parts.device
+    }
+
+    /// Returns how memory is requested from the device. This is never [`CudaMemory::Best`].
+    #[must_use]
+    pub fn memory(&self) -> CudaMemory {
+        self.0.parts.memory
+    }
+
+    /// Returns the pool's number, which is unique among the device and host pools of this process.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.0.parts.number
+    }
+
+    /// Returns the pool's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.parts.name
+    }
+
+    /// Returns the pool's own budget of allocated bytes, if it has one. Tenants' budgets should be its children, so that each block is
+    /// charged to it once.
+    #[must_use]
+    pub fn budget(&self) -> Option<&Budget> {
+        self.0.parts.budget.as_ref()
+    }
+
+    /// Returns the number of bytes that the pool may reserve.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.0.parts.limit.bytes()
+    }
+
+    /// Changes the limit. If more is reserved, this trims the pool, and no memory is taken until enough has been given back.
+    pub fn set_limit(&self, bytes: u64) {
+        self.0.parts.limit.set(bytes);
+        if self.stats().reserved.current > bytes {
+            self.compact();
+        }
+    }
+
+    /// Allocates uninitialised elements on the device for use on a stream.
+    ///
+    /// # Errors
+    /// Returns an error if there is not enough memory. The error says how much is free and, if the pool keeps an [account](Self::track),
+    /// which blocks hold the rest. The pool stays usable.
+    pub fn alloc<T: Element>(&self, len: usize, stream: &CudaStream) -> Result<DeviceBuffer<T>, AllocError> {
+        self.alloc_by(&Terms::default(), len, stream)
+    }
+
+    /// Allocates elements and queues their zeroing on the stream.
+    ///
+    /// # Errors
+    /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
+    pub fn alloc_zeroed<T: Element>(
+        &self,
+        len: usize,
+        stream: &CudaStream,
+    ) -> Result<DeviceBuffer<T>, AllocError> {
+        self.alloc_zeroed_by(&Terms::default(), len, stream)
+    }
+
+    /// Allocates elements and copies them from the host. The copy is complete when this returns.
+    ///
+    /// # Errors
+    /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
+    pub fn alloc_from<T: Element>(
+        &self,
+        elements: &[T],
+        stream: &CudaStream,
+    ) -> Result<DeviceBuffer<T>, AllocError> {
+        self.alloc_from_by(&Terms::default(), elements, stream)
+    }
+
+    fn alloc_by<T: Element>(
+        &self,
+        terms: &Terms,
+        len: usize,
+        stream: &CudaStream,
+    ) -> Result<DeviceBuffer<T>, AllocError> {
+        let mut buffer = self.alloc_as_it_is(terms, len, stream)?;
+        if self.0.zero_on_reuse.load(Ordering::Relaxed) {
+            buffer.fill_zero().map_err(refused)?;
+        }
+        Ok(buffer)
+    }
+
+    fn alloc_as_it_is<T: Element>(
+        &self,
+        terms: &Terms,
+        len: usize,
+        stream: &CudaStream,
+    ) -> Result<DeviceBuffer<T>, AllocError> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(AllocError::UNCOUNTABLE)?;
+        if bytes == 0 {
+            stream.expect_on(self.device()).map_err(refused)?;
+            return Ok(DeviceBuffer::new(self, None, len, stream));
+        }
+        let captured = match graph::are_captured() {
+            true => graph::pool_of(stream).map_err(refused)?,
+            false => None,
+        };
+        // Launches of the graph still write to its free memory.
+        if self.0.parts.of_graph && captured.as_ref() != Some(self) {
+            return Err(refused(CudaError::OfGraph));
+        }
+        let pool = captured.as_ref().unwrap_or(self);
+        let held = pool.0.allocate(bytes as u64, stream, terms)?;
+        Ok(DeviceBuffer::new(pool, Some(held), len, stream))
+    }
+
+    fn alloc_zeroed_by<T: Element>(
+        &self,
+        terms: &Terms,
+        len: usize,
+        stream: &CudaStream,
+    ) -> Result<DeviceBuffer<T>, AllocError> {
+        let mut buffer = self.alloc_as_it_is(terms, len, stream)?;
+        buffer.fill_zero().map_err(refused)?;
+        Ok(buffer)
+    }
+
+    fn alloc_from_by<T: Element>(
+        &self,
+        terms: &Terms,
+        elements: &[T],
+        stream: &CudaStream,
+    ) -> Result<DeviceBuffer<T>, AllocError> {
+        // The caller sees only these elements, so there is nothing to clear.
+        let mut buffer = self.alloc_as_it_is(terms, elements.len(), stream)?;
+        buffer.copy_from_host(elements).map_err(refused)?;
+        Ok(buffer)
+    }
+
+    /// Returns the error that made the device unusable, if there is one.
+    #[must_use]
+    pub fn lost(&self) -> Option<CudaError> {
+        let lost = self
+            .0
+            .with_core(|core| core.memory.source().inner().source().lost());
+        lost.unwrap_or_else(Some)
+    }
+
+    /// Registers a stream that uses the pool's memory.
+    pub(super) fn note_stream(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        self.0.with_core(|core| core.note_stream(stream))
+    }
+
+    /// Returns whether this is an unpooled device instead of a pool.
+    pub(super) fn is_direct(&self) -> bool {
+        self.0.parts.direct
+    }
+
+    pub(super) fn take_back(&self, held: Held, uses: Vec<CudaStream>) {
+        self.0.take_back(held, uses);
+    }
+}
+
+/// Two handles of the same pool are equal.
+impl PartialEq for DevicePool {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for DevicePool {}
+
+impl fmt::Debug for DevicePool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DevicePool")
+            .field("name", &self.name())
+            .field("device", &Device::Cuda(self.device().number()))
+            .field("memory", &self.memory())
+            .finish_non_exhaustive()
+    }
+}

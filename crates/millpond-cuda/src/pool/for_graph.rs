@@ -1,0 +1,46 @@
+//! The memory of a graph, which is a separate pool.
+
+use super::kept::Kept;
+use super::{DevicePool, Parts, Shared};
+use crate::error::CudaError;
+use crate::source::CudaSource;
+use millpond_account::event::PoolLabel;
+use millpond_account::memory::MemoryKind;
+use millpond_engine::policies::Millpond;
+use millpond_engine::{Engine, MillpondConf, Policy};
+use millpond_pool::pool::{Charged, next_number};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl DevicePool {
+    /// Returns a pool with the same limit, budgets and watchers as this one, which gives no memory back before it ends.
+    pub(crate) fn for_graph(&self) -> Result<Self, CudaError> {
+        let of = &self.0.parts;
+        let policy = Box::new(Millpond::new(&MillpondConf::default()));
+        let sharing = self.0.core()?.source().sharing().clone();
+        let source = CudaSource::shared(&of.device, of.memory, sharing)?;
+        let (number, flow) = (next_number(), Arc::default());
+        let charged = Charged::new(source, of.limit.clone(), of.reserved.clone(), Arc::clone(&flow));
+        let name = format!("{}, a graph", of.name);
+        let label = PoolLabel::new(number, &name, MemoryKind::Device, of.device.number());
+        let label = label.under(policy.name());
+        let made = Shared::new(Parts {
+            device: of.device.clone(),
+            memory: of.memory,
+            number,
+            name,
+            limit: of.limit.clone(),
+            engine: Engine::new(policy, Kept::new(charged, true)),
+            flow,
+            budget: of.budget.clone(),
+            reserved: of.reserved.clone(),
+            retain: MillpondConf::default().retain,
+            zero_on_reuse: self.0.zero_on_reuse.load(Ordering::Relaxed),
+            leak_report: false,
+            direct: false,
+            of_graph: true,
+        });
+        made.change_watchers(|_| (self.0.watchers().for_pool(label), ()));
+        Ok(Self(made))
+    }
+}

@@ -1,0 +1,124 @@
+//! The pool as seen by the background thread that gives memory back.
+//!
+//! Memory is given back to the device only after the device has been waited for, under the pool's lock. Background work must not make
+//! others pay for that wait. Memory is therefore given back only at a tick at which no stream that pools of the device know has work, and
+//! no capture is in progress. Other ticks do not count. Ticks at which another thread holds the pool do not count either, because that
+//! thread may be waiting for the device. The driver is not called while no memory can have been idle for long enough.
+
+use super::shared::{Shared, lock, pools_of};
+use super::state::Core;
+use crate::{fork, graph};
+use millpond_engine::Mark;
+use millpond_os::pressure::Pressure;
+use millpond_pool::pool::{Lookout, Ward};
+use std::sync::{Arc, Weak};
+
+/// A weak reference, which does not keep the pool alive.
+pub(super) struct DeviceWard(Weak<Shared>);
+
+impl DeviceWard {
+    pub(super) fn of(pool: &Arc<Shared>) -> Self {
+        Self(Arc::downgrade(pool))
+    }
+
+    /// Returns the pool. Returns `None` if it has ended or belongs to the parent of this forked process.
+    fn pool(&self) -> Option<Arc<Shared>> {
+        let here = !fork::is_forked();
+        here.then(|| self.0.upgrade()).flatten()
+    }
+}
+
+impl Ward for DeviceWard {
+    fn key(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
+    fn is_closed(&self) -> bool {
+        fork::is_forked() || self.0.strong_count() == 0
+    }
+
+    fn pass_time(&self) {
+        let Some(pool) = self.pool() else { return };
+        // The check runs under the lock, because the settings may change at the same time.
+        let may_give_back = pool.try_peek(|core| {
+            let may = pool.may_give_back(core);
+            // If blocks wait for streams, the engine would ask the driver for their progress.
+            if !may && core.awaits_nothing() {
+                core.pass_tick();
+            }
+            may
+        });
+        if may_give_back == Some(true) {
+            let _ = pool.try_with_core(|core| core.memory.collect());
+            pool.at_rest(Core::pass_tick);
+        }
+    }
+
+    fn idle_bytes(&self) -> u64 {
+        let pool = self.pool();
+        let idle = pool.and_then(|pool| pool.try_with_core(|core| core.idle_bytes()));
+        idle.unwrap_or(0)
+    }
+
+    fn is_scarce(&self, lookout: &Lookout, _: &mut Option<Pressure>) -> bool {
+        let memory = self.pool().and_then(|pool| pool.parts.device.memory().ok());
+        memory.is_some_and(|memory| lookout.is_passed(memory.total.saturating_sub(memory.free), memory.total))
+    }
+
+    fn relieve(&self) -> bool {
+        let gave = |pool: Arc<Shared>| pool.at_rest(|core| core.memory.release_cached());
+        self.pool().is_some_and(gave)
+    }
+}
+
+impl Core {
+    /// Counts a tick for the policy, which may give back memory that was idle for long.
+    pub(super) fn pass_tick(&mut self) {
+        self.ticks += 1;
+        self.memory.mark(Mark::Ticks(1));
+    }
+
+    fn awaits_nothing(&self) -> bool {
+        let stats = self.memory.stats();
+        stats.active.current == stats.allocated.current
+    }
+
+    /// Returns the bytes held from the device that neither blocks nor pending work use.
+    fn idle_bytes(&self) -> u64 {
+        let active = self.memory.stats().active.current;
+        self.reserved().current.saturating_sub(active)
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.memory.source().inner().source().is_idle()
+    }
+}
+
+impl Shared {
+    /// Returns whether the policy's rules allow anything to be given back at the next tick.
+    fn may_give_back(&self, core: &Core) -> bool {
+        let retain = lock(&self.retain);
+        retain.high_water.is_some() || core.ticks >= retain.decay
+    }
+
+    /// Runs `work`, which has to wait for the device, if there is nothing to wait for. Returns whether it ran.
+    fn at_rest(&self, work: impl FnOnce(&mut Core)) -> bool {
+        let others = pools_of(self.parts.device.number());
+        let mut others = others
+            .iter()
+            .filter(|other| !std::ptr::eq(&raw const ***other, self));
+        if graph::are_captured()
+            || !others.all(|other| other.try_peek(|core| core.is_at_rest()) == Some(true))
+        {
+            return false;
+        }
+        let done = self.try_with_core(|core| {
+            let rests = core.is_at_rest();
+            if rests {
+                work(core);
+            }
+            rests
+        });
+        done == Some(true)
+    }
+}

@@ -1,0 +1,80 @@
+//! A pool and a stream together, on which tensors are allocated and their work is queued.
+
+use super::buffer::DeviceBuffer;
+use super::device::CudaDevice;
+use super::pool::DevicePool;
+use super::products::Products;
+use super::stream::CudaStream;
+use millpond_account::error::AllocError;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The maximum number of partial sums of a large sum.
+pub const PARTS: usize = 1024;
+
+/// A pool and a stream of its device, which provide the memory for tensors and the order of their work. It is made by [`DevicePool::on`].
+///
+/// It holds 8 KiB and 8 bytes of the pool for partial sums, and after a product of matrices the workspace of
+/// [cuBLAS](Self::matmul_backend). Cloning makes another handle.
+#[derive(Clone)]
+pub struct CudaQueue(Arc<Inner>);
+
+struct Inner {
+    pool: DevicePool,
+    stream: CudaStream,
+    /// The partial sums, and the sum. A thread holds the lock until its work with them is queued on the stream.
+    sums: Mutex<DeviceBuffer<u64>>,
+    products: Products,
+}
+
+impl DevicePool {
+    /// Returns the pool with a stream for work, on which [`DeviceTensor`](crate::DeviceTensor)s are made.
+    ///
+    /// # Errors
+    /// Returns an error if the stream is another device's, or if there is not enough memory for the partial sums (8 KiB).
+    pub fn on(&self, stream: &CudaStream) -> Result<CudaQueue, AllocError> {
+        Ok(CudaQueue(Arc::new(Inner {
+            pool: self.clone(),
+            stream: stream.clone(),
+            sums: Mutex::new(self.alloc(PARTS + 1, stream)?),
+            products: Products::default(),
+        })))
+    }
+}
+
+impl CudaQueue {
+    /// Returns the pool.
+    #[must_use]
+    pub fn pool(&self) -> &DevicePool {
+        &self.0.pool
+    }
+
+    /// Returns the stream.
+    #[must_use]
+    pub fn stream(&self) -> &CudaStream {
+        &self.0.stream
+    }
+
+    /// Returns the device.
+    #[must_use]
+    pub fn device(&self) -> &CudaDevice {
+        self.0.stream.device()
+    }
+
+    pub(super) fn products(&self) -> &Products {
+        &self.0.products
+    }
+
+    pub fn sums(&self) -> MutexGuard<'_, DeviceBuffer<u64>> {
+        self.0.sums.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for CudaQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaQueue")
+            .field("pool", self.pool())
+            .field("stream", self.stream())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,92 @@
+//! Loads data of a file into a tensor. The readers of all formats share this code.
+
+use super::error::DataError;
+use millpond_account::error::AllocError;
+use millpond_pool::dtype::DType;
+use millpond_pool::storage::Storage;
+use millpond_tensor::{MAX_RANK, Tensor, TensorError, count};
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+
+/// The sizes of the dimensions of a tensor, stored inline.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    sizes: [usize; MAX_RANK],
+    rank: usize,
+}
+
+impl Sizes {
+    /// Converts sizes of a file. A size that is larger than the address space is refused later, by the number of elements.
+    pub(super) fn of(shape: &[u64]) -> Result<Self, TensorError> {
+        let mut sizes = Self::of_rank(shape.len())?;
+        for (to, size) in sizes.iter_mut().zip(shape) {
+            *to = usize::try_from(*size).unwrap_or(usize::MAX);
+        }
+        Ok(sizes)
+    }
+
+    /// Returns a permutation that reverses the dimensions.
+    pub(super) fn last_first(rank: usize) -> Result<Self, TensorError> {
+        let mut dims = Self::of_rank(rank)?;
+        for (dim, to) in dims.iter_mut().rev().enumerate() {
+            *to = dim;
+        }
+        Ok(dims)
+    }
+
+    fn of_rank(rank: usize) -> Result<Self, TensorError> {
+        if rank > MAX_RANK {
+            return Err(TensorError::Rank {
+                found: rank,
+                most: MAX_RANK,
+            });
+        }
+        Ok(Self {
+            sizes: [0; MAX_RANK],
+            rank,
+        })
+    }
+}
+
+impl Deref for Sizes {
+    type Target = [usize];
+
+    fn deref(&self) -> &[usize] {
+        self.sizes.get(..self.rank).unwrap_or(&[])
+    }
+}
+
+impl DerefMut for Sizes {
+    fn deref_mut(&mut self) -> &mut [usize] {
+        self.sizes.get_mut(..self.rank).unwrap_or(&mut [])
+    }
+}
+
+/// Returns the number of rows along the first dimension of an array, and the number of elements of each.
+pub(super) fn rows_of(shape: &[u64]) -> (u64, usize) {
+    let (rows, row) = match shape {
+        [] => (1, &[][..]),
+        [rows, row @ ..] => (*rows, row),
+    };
+    let row = row.iter().try_fold(1, |all: u64, size| all.checked_mul(*size));
+    let row = row.and_then(|row| usize::try_from(row).ok());
+    // A row whose length overflows is refused later, because no row has this length.
+    (rows, row.unwrap_or(usize::MAX))
+}
+
+/// Creates a tensor of the bytes that `read` writes, in memory of `storage`.
+pub(super) fn tensor<E: From<DataError> + From<TensorError>>(
+    path: &Path,
+    dtype: DType,
+    shape: &[usize],
+    storage: impl FnOnce(DType, usize) -> Result<Storage, AllocError>,
+    read: impl FnOnce(&mut [u8]) -> Result<(), DataError>,
+) -> Result<Tensor, E> {
+    let mut storage = storage(dtype, count(shape)?).map_err(TensorError::from)?;
+    read(storage.as_mut_bytes())?;
+    if dtype == DType::Bool && storage.as_bools().is_none() {
+        let path = path.to_owned();
+        return Err(DataError::NotBools { path }.into());
+    }
+    Ok(Tensor::from_storage(storage, shape)?)
+}

@@ -1,0 +1,169 @@
+//! Memory-mapped files of a data set: slices without a copy, for callers that can guarantee that the files do not change.
+
+use super::error::DataError;
+use super::files::Files;
+use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
+use millpond_pool::dtype::Element;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// The way in which a map is going to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Access {
+    /// The default of the system.
+    Normal,
+    /// From the beginning to the end. The system reads further ahead.
+    Sequential,
+    /// At random places. The system does not read ahead.
+    Random,
+    /// Completely and soon. The system begins to read now.
+    Soon,
+}
+
+impl Access {
+    pub(super) fn advice(self) -> Advice {
+        match self {
+            Self::Normal => Advice::Normal,
+            Self::Sequential => Advice::Sequential,
+            Self::Random => Advice::Random,
+            Self::Soon => Advice::WillNeed,
+        }
+    }
+}
+
+/// The files of a [`DataSet`](super::DataSet) as slices, without a copy or a system call for a batch.
+///
+/// Pages that were accessed count as resident memory of the process until they are [forgotten](Self::forget) or the system reclaims
+/// them.
+///
+/// Invariant: the maps show bytes of files that nobody changes while this lives. The caller of
+/// [`DataSet::map`](super::DataSet::map) guarantees it.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("millpond-map-{}.u8", std::process::id()));
+/// # std::fs::write(&path, vec![1u8; 1 << 20])?;
+/// use millpond::{Access, DataSet};
+///
+/// let data = DataSet::<u8>::builder().file(&path).row(1024).open()?;
+/// // SAFETY: nobody else knows of the file.
+/// let map = unsafe { data.map()? };
+/// map.advise(Access::Sequential);
+/// let mut sum = 0;
+/// for start in (0..map.rows()).step_by(256) {
+///     sum += map.batch(start, 256).iter().map(|byte| u64::from(*byte)).sum::<u64>();
+///     map.forget(start, 256);                            // resident memory stays at a batch
+/// }
+/// assert_eq!(sum, 1 << 20);
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Mapped<T> {
+    files: Arc<Files>,
+    /// One for each file. It is `None` for a file without rows.
+    maps: Vec<Option<Mmap>>,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> fmt::Debug for Mapped<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Mapped({} rows in {} files)",
+            self.files.rows(),
+            self.files.count()
+        )
+    }
+}
+
+impl<T: Element> Mapped<T> {
+    /// # Safety
+    /// The requirements of [`DataSet::map`](super::DataSet::map) hold.
+    pub(super) unsafe fn new(files: &Arc<Files>) -> Result<Self, DataError> {
+        let mut maps = Vec::new();
+        for part in files.parts() {
+            let skip = part.skip;
+            if !skip.is_multiple_of(align_of::<T>() as u64) {
+                return Err(DataError::Misaligned {
+                    path: part.file.path().to_owned(),
+                    skip,
+                    align: align_of::<T>(),
+                });
+            }
+            part.file.check()?;
+            let bytes = skip + part.rows * files.row_bytes() as u64;
+            let failed = |source| DataError::Io {
+                path: part.file.path().to_owned(),
+                what: "map it",
+                source,
+            };
+            let length = usize::try_from(bytes)
+                .map_err(|_| failed(std::io::Error::other("it is larger than the address space")))?;
+            maps.push(if part.rows == 0 {
+                None
+            } else {
+                // The map begins at the beginning of the file, so that elements that are aligned in the file are aligned in memory.
+                // SAFETY: the caller guarantees that nobody changes the file while the map lives.
+                Some(unsafe { MmapOptions::new().len(length).map(part.file.file()) }.map_err(failed)?)
+            });
+        }
+        Ok(Self {
+            files: Arc::clone(files),
+            maps,
+            of: PhantomData,
+        })
+    }
+
+    /// Returns the number of rows in all files.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.files.rows()
+    }
+
+    /// Returns `count` rows from `start` on, or as many as there are up to the end of the file that contains `start`. The slice is
+    /// empty past the end of the data.
+    #[must_use]
+    pub fn batch(&self, start: u64, count: usize) -> &[T] {
+        let Some((map, from, to)) = self.place(start, count) else {
+            return &[];
+        };
+        bytemuck::cast_slice(map.get(from..to).unwrap_or(&[]))
+    }
+
+    /// Returns the map that contains the rows, and their first byte and end in it.
+    fn place(&self, start: u64, count: usize) -> Option<(&Mmap, usize, usize)> {
+        let parts = self.files.parts_from(start);
+        let (part, which) = (parts.first()?, self.files.count() - parts.len());
+        let map = self.maps.get(which)?.as_ref()?;
+        let row = start - part.first;
+        let rows = (part.rows - row).min(count as u64);
+        // The place lies inside the map, whose length is a `usize`.
+        let from = (part.skip + row * self.files.row_bytes() as u64) as usize;
+        Some((map, from, from + rows as usize * self.files.row_bytes()))
+    }
+
+    /// Advises the system about the way in which the maps are going to be read. Errors are ignored.
+    pub fn advise(&self, access: Access) {
+        for map in self.maps.iter().flatten() {
+            let _ = map.advise(access.advice());
+        }
+    }
+
+    /// Advises the system to begin to read rows.
+    pub fn expect(&self, start: u64, count: usize) {
+        if let Some((map, from, to)) = self.place(start, count) {
+            let _ = map.advise_range(Advice::WillNeed, from, to - from);
+        }
+    }
+
+    /// Releases the memory of rows, which are read again at the next access. A pass over files larger than memory that forgets the
+    /// rows behind it keeps resident memory small.
+    pub fn forget(&self, start: u64, count: usize) {
+        if let Some((map, from, to)) = self.place(start, count) {
+            // SAFETY: the map is of a file and shared or private without writes, so the dropped pages are read from the file again.
+            // The file has not changed, so slices show the same bytes.
+            let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, from, to - from) };
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A memory-mapped `.npy` file: a view without a copy, for callers who can guarantee that the file does not change.
+
+use super::{Npy, NpyError};
+use crate::files::Files;
+use crate::load::Sizes;
+use crate::mapped::Access;
+use crate::{DataError, files};
+use memmap2::{Mmap, MmapOptions, UncheckedAdvice};
+use millpond_tensor::TensorRef;
+use std::fmt;
+
+/// A read-only view of the array of a `.npy` file, without a copy. The system reads a page when it is first accessed.
+/// Created by [`Npy::map`].
+///
+/// Accessed pages count as resident memory of the process until they are [released](Self::forget) or the system
+/// reclaims them.
+///
+/// Invariant: the mapping shows bytes of a file that nobody changes as long as this value lives. The caller of
+/// [`Npy::map`] guarantees it. If the file has changed before a view is requested, the request returns an error.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("millpond-mapped-{}.npy", std::process::id()));
+/// use millpond::{Npy, Tensor};
+///
+/// Npy::write(&path, &[2, 2], &[1.0f32, 2.0, 3.0, 4.0])?;
+///
+/// // SAFETY: nobody else knows of the file.
+/// let mapped = unsafe { Npy::open(&path)?.map()? };
+/// let view = mapped.view()?;
+/// assert_eq!(view.as_slice::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
+/// let doubled = view.add(view)?;                                   // an operand like any other
+/// assert_eq!(doubled.as_slice::<f32>()?, [2.0, 4.0, 6.0, 8.0]);
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct MappedNpy {
+    npy: Npy,
+    /// The only file.
+    files: Files,
+    map: Mmap,
+}
+
+impl fmt::Debug for MappedNpy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MappedNpy({} {:?})", self.npy.dtype(), self.npy.shape())
+    }
+}
+
+impl MappedNpy {
+    /// # Safety
+    /// The same as for [`Npy::map`].
+    pub(super) unsafe fn new(npy: &Npy) -> Result<Self, NpyError> {
+        let files = npy.elements()?;
+        // There is a file because one path was given.
+        let file = files
+            .parts()
+            .first()
+            .map(|part| &part.file)
+            .ok_or(DataError::NoFiles)?;
+        let align = npy.dtype().align();
+        // The mapping begins at a page, so data that is aligned in the file is aligned in memory.
+        if !npy.skip.is_multiple_of(align as u64) {
+            return Err(DataError::Misaligned {
+                path: npy.path.clone(),
+                skip: npy.skip,
+                align,
+            }
+            .into());
+        }
+        let failed = |source| files::failed(file.path(), "map it")(source);
+        let length = usize::try_from(file.bytes())
+            .map_err(|_| failed(std::io::Error::other("it is larger than the address space")))?;
+        // SAFETY: the caller guarantees that nobody changes the file as long as the map lives.
+        let map = unsafe { MmapOptions::new().len(length).map(file.file()) }.map_err(failed)?;
+        Ok(Self {
+            npy: npy.clone(),
+            files,
+            map,
+        })
+    }
+
+    /// Returns the header.
+    #[must_use]
+    pub fn npy(&self) -> &Npy {
+        &self.npy
+    }
+
+    /// Returns the array. An array in Fortran order has the strides of that order. The bytes of truth values are not
+    /// checked: every value except 0 is true.
+    ///
+    /// # Errors
+    /// Returns [`DataError::Changed`] if the file has changed since its header was read, and an error if the array has
+    /// more dimensions than tensors support.
+    pub fn view(&self) -> Result<TensorRef<'_>, NpyError> {
+        for part in self.files.parts() {
+            part.file.check()?;
+        }
+        let bytes = self.elements();
+        let sizes = self.npy.sizes()?;
+        let view = TensorRef::from_bytes(bytes, self.npy.dtype(), &sizes)?;
+        if self.npy.is_fortran_order() {
+            return Ok(view.permute(&*Sizes::last_first(sizes.len())?)?);
+        }
+        Ok(view)
+    }
+
+    /// Returns the bytes after the header. The header's check ensures that their number matches the shape.
+    fn elements(&self) -> &[u8] {
+        self.map.get(self.npy.skip as usize..).unwrap_or(&[])
+    }
+
+    /// Tells the system how the mapping will be accessed. This is a hint: a refusal is not an error.
+    pub fn advise(&self, access: Access) {
+        let _ = self.map.advise(access.advice());
+    }
+
+    /// Releases the memory of the mapping. The system reads the file again at the next access.
+    pub fn forget(&self) {
+        // SAFETY: the map is of a file and shared without writes, so dropped pages are read from the file again. By the
+        // type's invariant the file has not changed, so views show the same bytes afterwards.
+        let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
+    }
+}

@@ -1,0 +1,123 @@
+//! Memory-mapped safetensors files: views without a copy, for callers who can guarantee that the file does not change.
+
+use super::{SafeTensors, SafeTensorsError, TensorInfo};
+use crate::load::Sizes;
+use crate::mapped::Access;
+use crate::{DataError, files};
+use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
+use millpond_tensor::TensorRef;
+use std::fmt;
+use std::ops::Range;
+
+/// Read-only views of the tensors of a safetensors file, without a copy. The system reads a page when it is first
+/// accessed. Created by [`SafeTensors::map`].
+///
+/// Accessed pages count as resident memory of the process until they are [released](Self::forget) or the system
+/// reclaims them.
+///
+/// Invariant: the mapping shows bytes of a file that nobody changes as long as this value lives. The caller of
+/// [`SafeTensors::map`] guarantees it. If the file has changed before a view is requested, the request returns an
+/// error.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("millpond-mapped-{}.safetensors", std::process::id()));
+/// use millpond::{SafeTensors, Tensor};
+///
+/// let table = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+/// SafeTensors::write(&path, &[("table", table.view()?)], &[])?;
+///
+/// // SAFETY: nobody else knows of the file.
+/// let mapped = unsafe { SafeTensors::open(&path)?.map()? };
+/// let view = mapped.get("table")?;
+/// assert_eq!(view.as_slice::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
+/// let product = view.matmul(&table)?;                              // an operand like any other
+/// assert_eq!(product.as_slice::<f32>()?, [7.0, 10.0, 15.0, 22.0]);
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct MappedTensors {
+    of: SafeTensors,
+    map: Mmap,
+}
+
+impl fmt::Debug for MappedTensors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MappedTensors({:?})", self.of)
+    }
+}
+
+impl MappedTensors {
+    /// # Safety
+    /// The same as for [`SafeTensors::map`].
+    pub(super) unsafe fn new(of: &SafeTensors) -> Result<Self, SafeTensorsError> {
+        let file = &of.file;
+        file.check()?;
+        let failed = |source| files::failed(file.path(), "map it")(source);
+        let length = usize::try_from(file.bytes())
+            .map_err(|_| failed(std::io::Error::other("it is larger than the address space")))?;
+        // SAFETY: the caller guarantees that nobody changes the file as long as the map lives.
+        let map = unsafe { MmapOptions::new().len(length).map(file.file()) }.map_err(failed)?;
+        Ok(Self { of: of.clone(), map })
+    }
+
+    /// Returns the file.
+    #[must_use]
+    pub fn file(&self) -> &SafeTensors {
+        &self.of
+    }
+
+    /// Returns a tensor as a view. The bytes of truth values are not checked: every value except 0 is true.
+    ///
+    /// # Errors
+    /// Returns an error if there is no tensor with this name or if its type is not supported. Returns
+    /// [`DataError::Changed`] if the file has changed since it was opened. Returns [`DataError::Misaligned`] if the
+    /// elements do not begin at a multiple of their alignment, which is possible in files of other writers. Such a
+    /// tensor can be [loaded](SafeTensors::load).
+    pub fn get(&self, name: &str) -> Result<TensorRef<'_>, SafeTensorsError> {
+        self.of.file.check()?;
+        let info = self.of.info(name)?;
+        let (dtype, shape) = (self.of.dtype(&info)?, Sizes::of(info.shape)?);
+        let begin = self.of.place(&info);
+        // The mapping begins at a page, so data that is aligned in the file is aligned in memory.
+        if info.bytes() > 0 && !begin.is_multiple_of(dtype.align() as u64) {
+            return Err(DataError::Misaligned {
+                path: self.of.file.path().to_owned(),
+                skip: begin,
+                align: dtype.align(),
+            }
+            .into());
+        }
+        let bytes = self.map.get(self.range(&info)).unwrap_or(&[]);
+        Ok(TensorRef::from_bytes(bytes, dtype, &shape)?)
+    }
+
+    /// Returns the range of a tensor's bytes in the mapping. The mapping's length fits a `usize`.
+    fn range(&self, info: &TensorInfo<'_>) -> Range<usize> {
+        let begin = self.of.place(info) as usize;
+        begin..begin + info.bytes() as usize
+    }
+
+    /// Tells the system how the mapping will be accessed. This is a hint: a refusal is not an error.
+    pub fn advise(&self, access: Access) {
+        let _ = self.map.advise(access.advice());
+    }
+
+    /// Tells the system to start reading a tensor. Does nothing if there is no tensor with this name.
+    pub fn expect(&self, name: &str) {
+        if let Ok(info) = self.of.info(name) {
+            let range = self.range(&info);
+            let _ = self.map.advise_range(Advice::WillNeed, range.start, range.len());
+        }
+    }
+
+    /// Releases the memory of a tensor. The system reads the file again at the next access.
+    pub fn forget(&self, name: &str) {
+        if let Ok(info) = self.of.info(name) {
+            let range = self.range(&info);
+            let advice = UncheckedAdvice::DontNeed;
+            // SAFETY: the map is of a file and shared without writes, so dropped pages are read from the file again. By
+            // the type's invariant the file has not changed, so views show the same bytes afterwards.
+            let _ = unsafe { self.map.unchecked_advise_range(advice, range.start, range.len()) };
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The guard around the code of pools that no pool may serve.
+//!
+//! A pool's tables are ordinary vectors and maps. In a program whose global allocator is a pool, they would come from that pool, which
+//! holds its locks and has changed its tables only in part when it needs them. So each slow path begins with [`inside`]. The thread is
+//! *inside* until the guard is dropped: the global allocator serves it from the [metadata arena](crate::metadata) and calls no pool.
+//!
+//! The mark of the guard and the address of the pool that serves the thread share one word. The hot path of the global allocator reads
+//! that word only.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+/// Stands in the place of the pool while the thread is inside.
+const INSIDE: *const () = ptr::without_provenance(1);
+
+/// Work that a thread does when it leaves its outermost guard, in this order.
+#[derive(Clone, Copy)]
+pub enum Deferred {
+    /// Returns blocks of the program's pool that were freed inside.
+    #[cfg(target_os = "linux")]
+    Frees,
+    /// Calls observers and wakers.
+    Calls,
+}
+
+/// A function to call, if there is one.
+type Slot = Cell<Option<fn()>>;
+
+thread_local! {
+    // These have no lazy initialisation and no destructor, so they can be used at any moment of a thread's life.
+    /// The pool that serves this thread. It is null before the thread has looked for a pool, and [`INSIDE`] while the thread is inside.
+    ///
+    /// Invariant: every other value is the address of a pool that is never freed, from [`set_server`].
+    static SERVER: Cell<*const ()> = const { Cell::new(ptr::null()) };
+    static DEFERRED: [Slot; 2] = const { [Cell::new(None), Cell::new(None)] };
+}
+
+/// Returns the pool that serves this thread, or `None` if the thread is inside or has not looked for a pool.
+#[cfg(target_os = "linux")]
+#[inline]
+pub fn server() -> Option<NonNull<()>> {
+    let server = SERVER.get();
+    if server.addr() <= INSIDE.addr() {
+        return None;
+    }
+    NonNull::new(server.cast_mut())
+}
+
+/// Sets the pool that serves this thread from now on. Only the global allocator calls this, with a `&'static` pool, and not inside.
+#[cfg(target_os = "linux")]
+pub fn set_server(server: NonNull<()>) {
+    SERVER.set(server.as_ptr());
+}
+
+/// Returns whether this thread is inside.
+pub fn is_inside() -> bool {
+    SERVER.get().addr() == INSIDE.addr()
+}
+
+/// Has this thread call a function when it leaves its outermost guard. Called only inside.
+pub fn defer(work: Deferred, call: fn()) {
+    DEFERRED.with(|deferred| deferred[work as usize].set(Some(call)));
+}
+
+/// A guard that keeps its thread [inside](self) until it is dropped.
+#[derive(Debug)]
+pub struct Inside {
+    before: *const (),
+    /// Belongs to one thread.
+    _thread: PhantomData<*const ()>,
+}
+
+/// Begins a slow path. Guards may be nested. The guard must be made before any lock of a pool is taken, so that it ends after the lock is
+/// released.
+pub fn inside() -> Inside {
+    Inside {
+        before: SERVER.replace(INSIDE),
+        _thread: PhantomData,
+    }
+}
+
+/// Keeps the thread inside, and has observers not told what it allocates.
+pub fn quiet() -> impl Sized {
+    (inside(), crate::thread::enter(crate::thread::COUNTING))
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        SERVER.set(self.before);
+        if self.before.addr() != INSIDE.addr() {
+            DEFERRED.with(|deferred| {
+                for work in deferred {
+                    if let Some(call) = work.take() {
+                        call();
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guards_nest() {
+        assert!(!is_inside());
+        let one = inside();
+        drop(inside());
+        assert!(is_inside());
+        drop(one);
+        assert!(!is_inside());
+    }
+
+    #[test]
+    fn deferred_work_is_done_once_when_the_outermost_guard_ends() {
+        thread_local!(static DONE: Cell<u32> = const { Cell::new(0) });
+        let one = inside();
+        let two = inside();
+        defer(Deferred::Calls, || DONE.set(DONE.get() + 1));
+        drop(two);
+        assert_eq!(DONE.get(), 0);
+        drop(one);
+        assert_eq!(DONE.get(), 1);
+        drop(inside());
+        assert_eq!(DONE.get(), 1);
+    }
+}

@@ -1,0 +1,317 @@
+//! Walks the stack of one thread, using the result of the previous walk.
+//!
+//! The registers of a caller depend on a code address and on words of the stack. A walk remembers for each frame which
+//! words it has read. The next walk of the thread begins with the same registers, or soon reaches a frame with the same
+//! registers. If the words from there on are unchanged, the remaining frames are unchanged too. So in a program that
+//! allocates in a loop, one or two words per frame are compared, and only new frames are unwound.
+
+use super::code::Code;
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64};
+use framehop::{FrameAddress, Unwinder};
+use std::cell::RefCell;
+use std::mem;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The maximum number of remembered frames.
+const MOST: usize = 256;
+/// The maximum number of comparisons of the remaining frames in a walk, so that a stack that differs at its outer end
+/// does not cost the square of its length.
+const TRIES: u32 = 3;
+/// The number of walks between two checks for loaded or unloaded code.
+const LOOK: u32 = 1 << 12;
+
+thread_local! {
+    static MINE: RefCell<Option<Box<Walker>>> = const { RefCell::new(None) };
+}
+
+/// A frame, and the words from which it was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Frame {
+    /// The return address, which was in the word below `sp`.
+    ip: u64,
+    sp: u64,
+    bp: u64,
+    /// The address of the saved `bp`, or 0 if it equals that of the previous frame.
+    bp_at: u64,
+}
+
+struct Walker {
+    code: Arc<Code>,
+    rules: CacheX86_64,
+    /// The whole stack of this thread.
+    stack: Range<u64>,
+    /// The start of the previous walk.
+    start: Frame,
+    /// The frames of the previous walk, from the innermost.
+    last: Vec<Frame>,
+    /// True if the frames reach the end of the stack.
+    ended: bool,
+    fresh: Vec<Frame>,
+    /// The range of the code of one of the last frames.
+    near: Range<u64>,
+    until_look: u32,
+}
+
+/// The error of a frame that cannot be unwound.
+struct Lost;
+
+/// Visits at most `most` return addresses of the caller. On failure visits none and returns false.
+pub fn walk(most: usize, visit: &mut impl FnMut(usize)) -> bool {
+    let walked = MINE.try_with(|mine| {
+        let Ok(mut mine) = mine.try_borrow_mut() else {
+            // This is a signal handler that interrupted another walk.
+            return false;
+        };
+        if mine.is_none() {
+            *mine = Walker::new().map(Box::new);
+        }
+        let Some(walker) = mine.as_mut() else {
+            return false;
+        };
+        if walker.walk(most.min(MOST)).is_err() {
+            walker.forget();
+            return false;
+        }
+        for frame in walker.last.iter().take(most) {
+            visit(frame.ip as usize);
+        }
+        true
+    });
+    walked.unwrap_or(false)
+}
+
+/// Returns the registers at this place.
+#[inline(always)]
+fn here() -> Frame {
+    let (ip, sp, bp): (u64, u64, u64);
+    // SAFETY: reads three registers.
+    unsafe {
+        std::arch::asm!(
+            "lea {ip}, [rip]", "mov {sp}, rsp", "mov {bp}, rbp",
+            ip = out(reg) ip, sp = out(reg) sp, bp = out(reg) bp,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    Frame { ip, sp, bp, bp_at: 0 }
+}
+
+impl Frame {
+    fn registers(&self) -> UnwindRegsX86_64 {
+        UnwindRegsX86_64::new(self.ip, self.sp, self.bp)
+    }
+
+    /// Returns true if the words from which the frame was found are unchanged.
+    #[inline]
+    fn holds(&self, live: &Range<u64>) -> bool {
+        read(self.sp.wrapping_sub(8), live) == Some(self.ip)
+            && (self.bp_at == 0 || read(self.bp_at, live) == Some(self.bp))
+    }
+}
+
+impl Walker {
+    fn new() -> Option<Self> {
+        Some(Self {
+            code: Code::current()?,
+            rules: CacheX86_64::new(),
+            stack: this_stack()?,
+            start: Frame::default(),
+            last: Vec::with_capacity(MOST),
+            ended: false,
+            fresh: Vec::with_capacity(MOST),
+            near: 0..0,
+            until_look: LOOK,
+        })
+    }
+
+    /// Finds the given number of frames, or all up to the end of the stack, and stores them in `last`.
+    #[inline(never)]
+    fn walk(&mut self, most: usize) -> Result<(), Lost> {
+        let start = here();
+        // This fails on a stack that the program has made itself.
+        if !self.stack.contains(&start.sp) {
+            return Err(Lost);
+        }
+        self.until_look = match self.until_look.checked_sub(1) {
+            Some(left) => left,
+            None => self.look()?,
+        };
+        let live = start.sp..self.stack.end;
+        let begins_as_before = start == self.start;
+        self.start = start;
+        let mut held = 0;
+        if begins_as_before {
+            held = self.last.iter().take_while(|frame| frame.holds(&live)).count();
+            if held >= most || (self.ended && held == self.last.len()) {
+                return Ok(());
+            }
+        }
+        self.unwind_after(held, most, &live)
+    }
+
+    /// Finds the frames that follow the first `held` of the last ones.
+    fn unwind_after(&mut self, held: usize, most: usize, live: &Range<u64>) -> Result<(), Lost> {
+        self.fresh.clear();
+        self.fresh.extend_from_slice(self.last.get(..held).ok_or(Lost)?);
+        let (mut met, mut tries) = (held, TRIES);
+        let mut registers = self.fresh.last().unwrap_or(&self.start).registers();
+        while self.fresh.len() < most {
+            let address = match self.fresh.last() {
+                Some(frame) => FrameAddress::from_return_address(frame.ip).ok_or(Lost)?,
+                None => FrameAddress::from_instruction_pointer(self.start.ip),
+            };
+            let Some(frame) = self.step(address, &mut registers, live)? else {
+                return self.keep_fresh(true);
+            };
+            self.fresh.push(frame);
+            while self.last.get(met).is_some_and(|last| last.sp < frame.sp) {
+                met += 1;
+            }
+            if tries > 0 && self.goes_on_as_before(&frame, met, live, &mut tries) {
+                self.join(met);
+                if self.ended || self.last.len() >= most {
+                    return Ok(());
+                }
+                // The previous walk was not asked for more frames.
+                self.fresh.clear();
+                self.fresh.append(&mut self.last);
+                tries = 0;
+                registers = self.fresh.last().ok_or(Lost)?.registers();
+            }
+        }
+        self.keep_fresh(false)
+    }
+
+    /// Unwinds one frame. Returns `None` at the end of the stack.
+    fn step(
+        &mut self,
+        address: FrameAddress,
+        registers: &mut UnwindRegsX86_64,
+        live: &Range<u64>,
+    ) -> Result<Option<Frame>, Lost> {
+        let at = address.address_for_lookup();
+        if !self.near.contains(&at) {
+            self.near = self.code.range_of(at).ok_or(Lost)?;
+        }
+        let before = registers.bp();
+        // The words from which this frame is found. They are few, and of its registers only the frame pointer is needed
+        // further.
+        let mut reads = [(0, 0); 8];
+        let mut count = 0;
+        let mut read_word = |at: u64| {
+            let word = read(at, live).ok_or(())?;
+            if let Some(place) = reads.get_mut(count) {
+                *place = (at, word);
+            }
+            count += 1;
+            Ok(word)
+        };
+        let unwinder = &self.code.unwinder;
+        let found = unwinder.unwind_frame(address, registers, &mut self.rules, &mut read_word);
+        let Some(ip) = found.map_err(|_| Lost)? else {
+            return Ok(None);
+        };
+        let bp = registers.bp();
+        let bp_at = match reads.iter().take(count).find(|(_, word)| *word == bp) {
+            Some((at, _)) => *at,
+            None if bp == before => 0,
+            None => return Err(Lost),
+        };
+        let sp = registers.sp();
+        Ok(Some(Frame { ip, sp, bp, bp_at }))
+    }
+
+    /// Returns true if the previous walk reached this frame, and all words that it read from there on are unchanged.
+    fn goes_on_as_before(&self, frame: &Frame, met: usize, live: &Range<u64>, tries: &mut u32) -> bool {
+        let Some((same, rest)) = self.last.get(met..).and_then(<[Frame]>::split_first) else {
+            return false;
+        };
+        if (same.ip, same.sp, same.bp) != (frame.ip, frame.sp, frame.bp) {
+            return false;
+        }
+        *tries -= 1;
+        rest.iter().all(|frame| frame.holds(live))
+    }
+
+    /// Replaces the frames of the previous walk up to index `met` by the fresh ones.
+    fn join(&mut self, met: usize) {
+        match self.last.get_mut(..=met) {
+            Some(inner) if inner.len() == self.fresh.len() => inner.copy_from_slice(&self.fresh),
+            _ => drop(self.last.splice(..=met, self.fresh.drain(..))),
+        }
+    }
+
+    fn keep_fresh(&mut self, ended: bool) -> Result<(), Lost> {
+        mem::swap(&mut self.last, &mut self.fresh);
+        self.ended = ended;
+        Ok(())
+    }
+
+    #[cold]
+    fn look(&mut self) -> Result<u32, Lost> {
+        if self.code.is_old() {
+            self.code = Code::current().ok_or(Lost)?;
+            self.near = 0..0;
+            self.forget();
+        }
+        Ok(LOOK)
+    }
+
+    /// Makes the next walk start from nothing.
+    fn forget(&mut self) {
+        self.last.clear();
+        self.ended = false;
+    }
+}
+
+/// Reads a word of this thread's stack.
+#[inline]
+fn read(at: u64, live: &Range<u64>) -> Option<u64> {
+    if at < live.start || at > live.end - 8 || !at.is_multiple_of(8) {
+        return None;
+    }
+    let word = std::ptr::with_exposed_provenance::<u64>(at as usize);
+    // SAFETY: `live` is what this thread has on its stack, which is mapped, and nobody else's to write to but where a frame has
+    // lent it. A word that changes meanwhile is read as it was or as it is.
+    Some(unsafe { word.read_volatile() })
+}
+
+/// Returns the range from the lowest address that this thread's stack can reach to its start.
+fn this_stack() -> Option<Range<u64>> {
+    let mut attributes = mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    // SAFETY: there is nothing to look out for.
+    let this = unsafe { libc::pthread_self() };
+    // SAFETY: a thread that runs; it fills them in where it answers 0.
+    if unsafe { libc::pthread_getattr_np(this, attributes.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    let (mut lowest, mut bytes) = (std::ptr::null_mut(), 0);
+    // SAFETY: filled in.
+    let read = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut bytes) };
+    // SAFETY: filled in, and not used again.
+    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
+    let from = lowest.addr() as u64;
+    (read == 0 && bytes >= 4096).then_some(from..from.checked_add(bytes as u64)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_forgotten_is_found_again() {
+        let mut walker = super::super::code::patient(Walker::new);
+        let mut found = Vec::new();
+        for turn in 0..4 {
+            assert!(walker.walk(MOST).is_ok());
+            assert!(walker.ended && walker.last.len() > 3);
+            // The first frame is omitted, because the function's own place differs in each iteration of an unrolled
+            // loop.
+            found.push(walker.last[1..].to_vec());
+            if turn % 2 == 1 {
+                walker.forget();
+            }
+        }
+        assert!(found.iter().all(|frames| *frames == found[0]));
+    }
+}

@@ -1,0 +1,65 @@
+//! A thread's number, and flags for code of this library that it is running.
+//!
+//! Both are plain cells without a destructor and without lazy initialisation, so an allocator can read them at any moment of a
+//! thread's life.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A subscriber is being called. Events in it are not delivered, but blocks are still recorded in the account.
+pub const DELIVERING: u8 = 1;
+/// The account itself is active. Its allocations and frees are neither delivered nor recorded.
+pub const COUNTING: u8 = 2;
+
+thread_local! {
+    static NUMBER: Cell<u32> = const { Cell::new(0) };
+    static INSIDE: Cell<u8> = const { Cell::new(0) };
+}
+
+/// Returns this thread's number. The first thread that asks has 1, and numbers are never reused. After the first call
+/// this is one load.
+#[inline]
+#[must_use]
+pub fn thread_number() -> u32 {
+    let number = NUMBER.get();
+    if number == 0 { first_number() } else { number }
+}
+
+#[cold]
+fn first_number() -> u32 {
+    static NUMBERS: AtomicU32 = AtomicU32::new(1);
+    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+    NUMBER.set(number);
+    number
+}
+
+/// Returns the flags of this thread.
+#[inline]
+pub fn inside() -> u8 {
+    INSIDE.get()
+}
+
+/// Sets a flag until the guard is dropped, also by a panic.
+#[inline]
+pub fn enter(bit: u8) -> Inside {
+    let before = INSIDE.get();
+    INSIDE.set(before | bit);
+    Inside {
+        before,
+        here: PhantomData,
+    }
+}
+
+/// The guard of [`enter`]. It cannot be sent to another thread.
+pub struct Inside {
+    before: u8,
+    here: PhantomData<*const ()>,
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        INSIDE.set(self.before);
+    }
+}

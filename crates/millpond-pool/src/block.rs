@@ -1,0 +1,223 @@
+//! Owned blocks of bytes, which are freed when dropped. Buffers, storages, rented memory and workspaces consist of them.
+//!
+//! An [`OwnedBlock`] has bytes and no elements. All code that accesses memory by pointer and size is here, so it is written only
+//! once. The types above it define what the bytes contain.
+
+mod direct;
+mod foreign;
+mod heap;
+mod origin;
+mod owner;
+
+pub(crate) use direct::Direct;
+pub use foreign::Foreign;
+pub use foreign::{ForeignMemory, foreign_memory};
+pub use origin::Origin;
+pub(crate) use origin::origin;
+pub use origin::{Handle, Memory};
+pub use owner::Owner;
+
+use millpond_account::error::AllocError;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// The minimum alignment of a block: a cache line, and the widest vector register.
+pub const ALIGN: usize = 64;
+
+/// A block of bytes with the requested alignment. It is freed when dropped, on any thread.
+///
+/// Invariant: if `bytes` is 0, no block was allocated, and `pointer` is a multiple of `align` and nothing else. Otherwise
+/// `owner` has allocated `[pointer, pointer + bytes)` for a request of `requested` bytes at a multiple of `align`. These
+/// bytes may be read and written, nobody else has them, and they are freed once, in the drop. If a foreign owner is not
+/// writable, they may be read only, and others may read them too.
+#[derive(Debug)]
+pub(crate) struct OwnedBlock {
+    pointer: NonNull<u8>,
+    bytes: usize,
+    requested: usize,
+    align: usize,
+    owner: Owner,
+}
+
+// SAFETY: the block belongs to its holder alone by the invariant, owners may be called from any thread, and a shared block
+// lends nothing but its address.
+unsafe impl Send for OwnedBlock {}
+// SAFETY: as above.
+unsafe impl Sync for OwnedBlock {}
+
+/// Returns the bytes of `len` elements.
+pub fn bytes_of<T>(len: usize) -> Result<usize, AllocError> {
+    const {
+        assert!(
+            size_of::<T>() > 0,
+            "memory for elements of no size is memory for nothing"
+        );
+    };
+    let bytes = size_of::<T>().checked_mul(len);
+    let most = isize::MAX as usize;
+    bytes
+        .filter(|bytes| *bytes <= most)
+        .ok_or(AllocError::UNCOUNTABLE)
+}
+
+/// Returns the alignment to request so that elements are aligned too.
+pub(crate) fn align_of_elements<T>(align: usize) -> Result<usize, AllocError> {
+    if !align.is_power_of_two() {
+        return Err(AllocError::Alignment {
+            align: align as u64,
+            most: 1 << 46,
+        });
+    }
+    Ok(align.max(align_of::<T>()).max(ALIGN))
+}
+
+impl OwnedBlock {
+    /// Creates an empty block. A block is allocated when it has to grow.
+    fn empty(owner: Owner, align: usize) -> Self {
+        let pointer = NonNull::new(ptr::without_provenance_mut(align));
+        Self {
+            pointer: pointer.unwrap_or(NonNull::dangling()),
+            bytes: 0,
+            requested: 0,
+            align,
+            owner,
+        }
+    }
+
+    /// Creates a block over memory that another library or a `Vec` owns.
+    ///
+    /// # Safety
+    /// The requirements of [`Buffer::foreign`](crate::Buffer::foreign) apply. If the owner is not writable, nothing writes
+    /// through the block.
+    pub(crate) unsafe fn foreign(
+        pointer: NonNull<u8>,
+        bytes: usize,
+        align: usize,
+        owner: Arc<Foreign>,
+    ) -> Self {
+        Self {
+            pointer,
+            bytes,
+            requested: bytes,
+            align,
+            owner: Owner::Foreign(owner),
+        }
+    }
+
+    /// Allocates an uninitialised block. For 0 bytes no block is allocated. `align` is a power of two.
+    pub(crate) fn allocate(owner: Owner, bytes: usize, align: usize) -> Result<Self, AllocError> {
+        Self::take(owner, bytes, align, Owner::allocate)
+    }
+
+    /// Allocates a block whose first `bytes` bytes are zero.
+    pub(crate) fn allocate_zeroed(owner: Owner, bytes: usize, align: usize) -> Result<Self, AllocError> {
+        Self::take(owner, bytes, align, Owner::allocate_zeroed)
+    }
+
+    fn take(
+        owner: Owner,
+        requested: usize,
+        align: usize,
+        from: impl FnOnce(&Owner, usize, usize) -> Result<(NonNull<u8>, usize), AllocError>,
+    ) -> Result<Self, AllocError> {
+        if requested == 0 {
+            return Ok(Self::empty(owner, align));
+        }
+        let (pointer, bytes) = from(&owner, requested, align)?;
+        Ok(Self {
+            pointer,
+            bytes,
+            requested,
+            align,
+            owner,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn pointer(&self) -> NonNull<u8> {
+        self.pointer
+    }
+
+    /// Returns the number of usable bytes.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn align(&self) -> usize {
+        self.align
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// Makes the block at least `bytes` bytes large. Its first `keep` bytes are kept, possibly at another address. The
+    /// bytes up to `bytes` are zero if `zero` is true, and uninitialised otherwise. After an error the block is unchanged.
+    ///
+    /// If the block had room to spare, the owner still counts the size of the original request as requested.
+    pub(crate) fn grow(&mut self, keep: usize, bytes: usize, zero: bool) -> Result<(), AllocError> {
+        let keep = keep.min(self.bytes);
+        if bytes <= self.bytes {
+            if zero {
+                self.zero(keep, bytes);
+            }
+            return Ok(());
+        }
+        let larger = if zero {
+            Self::allocate_zeroed(self.owner.clone(), bytes, self.align)
+        } else {
+            Self::allocate(self.owner.clone(), bytes, self.align)
+        }?;
+        if keep > 0 {
+            // SAFETY: by the invariant both blocks belong to this buffer alone and have these bytes, because `keep <=
+            // self.bytes < bytes`. `self` is freed next, and its contents are not used again.
+            unsafe {
+                self.owner
+                    .move_contents((self.pointer, self.bytes), (larger.pointer, larger.bytes), keep);
+            };
+        }
+        *self = larger;
+        Ok(())
+    }
+
+    /// Sets the bytes from `from` to `to` to zero, if there are any.
+    pub(crate) fn zero(&mut self, from: usize, to: usize) {
+        let to = to.min(self.bytes);
+        if from < to {
+            let start = self.pointer.as_ptr().wrapping_add(from);
+            // SAFETY: the bytes are inside the block, which belongs to this value alone by the invariant.
+            unsafe { start.write_bytes(0, to - from) };
+        }
+    }
+
+    /// Copies the first `bytes` bytes of another block to this one. Both have at least as many.
+    pub(crate) fn copy_from(&mut self, other: &Self, bytes: usize) {
+        let bytes = bytes.min(self.bytes).min(other.bytes);
+        // SAFETY: both blocks have these bytes by the invariant, and two blocks do not overlap.
+        unsafe { self.pointer.copy_from_nonoverlapping(other.pointer, bytes) };
+    }
+
+    /// Notes in ledgers that the block is never freed.
+    pub(crate) fn note_leaked(&self) {
+        if self.bytes > 0 {
+            self.owner.note_leaked(self.pointer);
+        }
+    }
+
+    /// Leaks the block. Its memory and its owner stay for as long as the process runs.
+    pub(crate) fn leak(self) -> NonNull<u8> {
+        ManuallyDrop::new(self).pointer
+    }
+}
+
+impl Drop for OwnedBlock {
+    #[inline]
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            // SAFETY: by the invariant the owner has allocated it for this request, and it is not used after the drop.
+            unsafe { self.owner.free(self.pointer, self.bytes, self.requested) };
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Creates the program's pool on first use.
+
+use crate::pool::{Pool, PoolBuilder, PoolError, PoolHeap};
+use millpond_os as os;
+use millpond_os::fork;
+use millpond_os::reentrancy::inside;
+use std::sync::OnceLock;
+
+/// If two threads create a pool at once, the later one drops its own. Both variables are set while no fork can begin.
+/// Otherwise the child would wait forever for a thread that was setting them.
+static POOL: OnceLock<Pool> = OnceLock::new();
+static MISREAD: OnceLock<PoolError> = OnceLock::new();
+
+/// Returns the pool, and creates it if necessary. Not called inside a slow path.
+pub(super) fn pool() -> Option<&'static Pool> {
+    if let Some(pool) = POOL.get() {
+        return Some(pool);
+    }
+    let _inside = inside();
+    // A pool reserves as many addresses as it could need. Half of the limit is left to stacks and files.
+    let half = os::address_limit().map(|limit| limit / 2);
+    let half = half.filter(|half| *half < os::machine_memory().1);
+    let builder = Pool::builder().name("program").of_a_program(half);
+    let (made, builder) = make(builder)?;
+    let forks = fork::prevent();
+    let late = POOL.set(made);
+    drop(forks);
+    if late.is_ok() {
+        builder.look_after(POOL.get()?);
+    }
+    drop(late);
+    POOL.get()
+}
+
+/// Returns the pool, if it was created. Takes no lock.
+pub(super) fn made() -> Option<&'static PoolHeap> {
+    POOL.get().map(Pool::heap)
+}
+
+pub(super) fn heap() -> Option<&'static PoolHeap> {
+    pool().map(Pool::heap)
+}
+
+pub(super) fn misread() -> Option<&'static PoolError> {
+    MISREAD.get()
+}
+
+/// Creates a pool with the settings of the environment, or with the defaults if these are invalid. Returns the pool and its
+/// builder.
+fn make(builder: PoolBuilder) -> Option<(Pool, PoolBuilder)> {
+    match builder.clone().host() {
+        Ok(pool) => Some((pool, builder)),
+        Err(error @ (PoolError::Settings(_) | PoolError::Environment(_))) => {
+            let line = format!("millpond: the defaults are used: {error}\n");
+            let forks = fork::prevent();
+            let late = MISREAD.set(error);
+            drop(forks);
+            if late.is_ok() {
+                os::say(&line);
+            }
+            let builder = builder.settings("");
+            builder.clone().host().ok().map(|pool| (pool, builder))
+        }
+        Err(_) => None,
+    }
+}

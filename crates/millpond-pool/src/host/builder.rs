@@ -1,0 +1,222 @@
+//! The settings of a host source, and the errors of creating one.
+
+use super::Host;
+use millpond_engine::display_size;
+pub use millpond_os::{self as os, Errno, Map};
+use thiserror::Error;
+
+/// The page sizes that the system uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HugePages {
+    /// Requests transparent huge pages for all but the first [16 MiB](HostBuilder::SMALL_BYTES) that a source gives at a
+    /// time, if the source's own [pages](HostBuilder::page_bytes) are large enough. Memory that is fully used then needs
+    /// one page fault for 2 MiB instead of 512, and causes fewer TLB misses. A partly used huge page is fully resident.
+    /// Small programs should not pay for this.
+    #[default]
+    Auto,
+    /// Leaves the choice to the system.
+    System,
+    /// Requests transparent huge pages. This is advice: the system may use none, and the source does not check whether it
+    /// did. Ranges are aligned to huge pages.
+    ///
+    /// A [discarded](crate::MemorySource::discard) part of a huge page is no longer resident. The system may reuse its
+    /// memory only when it runs short and splits the page.
+    Transparent,
+    /// Uses explicit huge pages of this many bytes each, from the system's reserved store. The source is then *plain*: the
+    /// system cannot move such pages without unmapping the addresses that they leave.
+    Explicit(u64),
+}
+
+/// The NUMA node of the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Node {
+    /// Uses this node as long as it has memory, and other nodes otherwise.
+    Prefer(u32),
+    /// Uses this node only. When it is full, *touching* fresh memory ends the process, because the system cannot report an
+    /// error for a page fault.
+    Only(u32),
+}
+
+impl Node {
+    pub(super) fn number(self) -> u32 {
+        match self {
+            Self::Prefer(node) | Self::Only(node) => node,
+        }
+    }
+
+    pub(super) fn is_only(self) -> bool {
+        matches!(self, Self::Only(_))
+    }
+}
+
+/// The reason why a host source could not be created.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// The source cannot have this page size.
+    #[error(
+        "a page of {bytes} bytes cannot be: a power of two from the system's {system} to {most} is needed, and with explicit huge pages theirs"
+    )]
+    PageBytes {
+        /// The requested bytes.
+        bytes: u64,
+        /// The bytes of the system's page.
+        system: u64,
+        /// The largest page size.
+        most: u64,
+    },
+    /// The system does not support huge pages of this size.
+    #[error("this system has no huge pages of {}", display_size(*.bytes))]
+    HugePageBytes {
+        /// The requested bytes.
+        bytes: u64,
+    },
+    /// The system's store of huge pages is empty.
+    #[error(
+        "the system keeps no huge pages of {}: have it keep some (sysctl -w vm.nr_hugepages=N, or hugepages=N at boot), or use transparent ones",
+        display_size(*.bytes)
+    )]
+    NoHugePages {
+        /// The bytes of one huge page.
+        bytes: u64,
+    },
+    /// The NUMA node does not exist, or it has no memory that this process may use.
+    #[error("memory cannot come from NUMA node {node}: the nodes of this machine are {online}")]
+    NoNode {
+        /// The requested node.
+        node: u32,
+        /// The online nodes, in the system's notation.
+        online: String,
+    },
+    /// The system refused a call for another reason.
+    #[error("the system's {call} failed with code {code}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// The system's code.
+        code: i32,
+    },
+}
+
+/// Creates a [`Host`] and checks the settings.
+#[derive(Clone, Debug)]
+#[must_use = "a builder makes nothing until told to"]
+pub struct HostBuilder {
+    pub(super) page: u64,
+    pub(super) huge: HugePages,
+    pub(super) node: Option<Node>,
+    pub(super) populate: bool,
+    pub(super) capacity: Option<u64>,
+    pub(super) mappings: Option<u64>,
+    pub(crate) lock: bool,
+}
+
+impl HostBuilder {
+    /// The number of bytes up to which [`HugePages::Auto`] requests no huge pages.
+    pub const SMALL_BYTES: u64 = 16 << 20;
+    /// The largest page size.
+    pub const MOST_PAGE_BYTES: u64 = 1 << 30;
+
+    pub(super) fn new() -> Self {
+        Self {
+            page: 2 << 20,
+            huge: HugePages::Auto,
+            node: None,
+            populate: false,
+            capacity: None,
+            mappings: None,
+            lock: false,
+        }
+    }
+
+    /// Sets the bytes of a page, which is the unit of committing: a power of two from the system's page (usually 4 KiB) to
+    /// 1 GiB. The default is 2 MiB. Smaller pages follow the need more closely, but use more of the system's limit on
+    /// mappings.
+    pub fn page_bytes(mut self, bytes: u64) -> Self {
+        self.page = bytes;
+        self
+    }
+
+    /// Sets the page sizes that the system uses. Explicit huge pages also set [`page_bytes`](Self::page_bytes).
+    pub fn huge_pages(mut self, huge: HugePages) -> Self {
+        self.huge = huge;
+        if let HugePages::Explicit(bytes) = huge {
+            self.page = bytes;
+        }
+        self
+    }
+
+    /// Sets the NUMA node of the memory. By default the system chooses.
+    pub fn node(mut self, node: Node) -> Self {
+        self.node = Some(node);
+        self
+    }
+
+    /// Sets whether pages are backed with physical memory when they are committed, instead of on the first access.
+    pub fn populate(mut self, populate: bool) -> Self {
+        self.populate = populate;
+        self
+    }
+
+    /// Sets the most bytes that the source gives at a time. The default is no limit. Memory is then refused only when the
+    /// system refuses it, which usually does not happen before it is touched.
+    pub fn capacity(mut self, bytes: Option<u64>) -> Self {
+        self.capacity = bytes;
+        self
+    }
+
+    /// Sets the most memory mappings of the whole *process* up to which this source makes more. The default is the system's
+    /// limit (`vm.max_map_count`) minus a 32nd of it.
+    pub fn mappings(mut self, most: u64) -> Self {
+        self.mappings = Some(most);
+        self
+    }
+
+    /// Creates the source.
+    ///
+    /// # Errors
+    /// Returns an error if the page size is invalid, or if the machine does not have such huge pages or such a node.
+    pub fn build(self) -> Result<Host, HostError> {
+        self.check()?;
+        Ok(Host::with(self))
+    }
+
+    pub(crate) fn check(&self) -> Result<(), HostError> {
+        let (system, most) = (os::page_bytes(), Self::MOST_PAGE_BYTES);
+        let bytes = self.page;
+        if !bytes.is_power_of_two() || bytes < system || bytes > most {
+            return Err(HostError::PageBytes { bytes, system, most });
+        }
+        if let HugePages::Explicit(huge) = self.huge {
+            if huge != bytes {
+                return Err(HostError::PageBytes { bytes, system, most });
+            }
+            match os::explicit_huge_pages(huge) {
+                None => return Err(HostError::HugePageBytes { bytes }),
+                Some(0) => return Err(HostError::NoHugePages { bytes }),
+                Some(_) => {}
+            }
+        }
+        if let Some(node) = self.node {
+            probe(node)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks with one page whether the system can provide memory of a node.
+fn probe(node: Node) -> Result<(), HostError> {
+    let failed = |call, error: Errno| HostError::System {
+        call,
+        code: error.raw_os_error(),
+    };
+    let map = Map::new(1, 1).map_err(|error| failed("mmap", error))?;
+    map.bind(map.whole(), node.number(), node.is_only())
+        .map_err(|error| match error {
+            Errno::INVAL => HostError::NoNode {
+                node: node.number(),
+                online: os::online_nodes().unwrap_or_else(|| "not told".to_owned()),
+            },
+            other => failed("mbind", other),
+        })
+}

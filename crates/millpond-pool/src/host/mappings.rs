@@ -1,0 +1,53 @@
+//! The system's limit on memory mappings, kept before the system keeps it.
+
+use millpond_engine::SourceError;
+use millpond_os as os;
+
+/// The number of mappings that may still be made.
+///
+/// Splitting, opening and moving parts creates mappings, and a process may have about 65,000. Beyond that, a library's next
+/// thread gets no stack. Therefore a share is left to the rest of the process, and growth beyond it is refused. The
+/// kernel's own count is read, because only the kernel knows which neighbours it has merged and what other libraries have
+/// mapped. One reading is used for half of the remaining number.
+#[derive(Debug)]
+pub(super) struct Mappings {
+    limit: Option<u64>,
+    /// The number of mappings that may be made before the count is read again.
+    slack: u64,
+}
+
+impl Mappings {
+    /// Limits the mappings of the whole process to `limit`, or to the system's limit minus a 32nd.
+    pub(super) fn new(limit: Option<u64>) -> Self {
+        let limit = limit.or_else(|| os::mappings_limit().map(|most| most - most / 32));
+        Self { limit, slack: 0 }
+    }
+
+    /// Checks that `more` mappings may be made, and counts them.
+    pub(super) fn charge(&mut self, more: u64) -> Result<(), SourceError> {
+        if self.slack < more {
+            // If the system reports no count or no limit, it enforces its limit itself.
+            let (Some(limit), Some(mappings)) = (self.limit, os::mappings()) else {
+                return Ok(());
+            };
+            let room = limit.saturating_sub(mappings);
+            if room < more {
+                return Err(SourceError::Mappings { mappings, limit });
+            }
+            self.slack = (room / 2).max(more);
+        }
+        self.slack -= more;
+        Ok(())
+    }
+
+    /// Counts mappings of a call that must not be refused.
+    pub(super) fn note(&mut self, more: u64) {
+        self.slack = self.slack.saturating_sub(more);
+    }
+
+    /// Returns the error for a call that the system refused because there are too many mappings.
+    pub(super) fn exhausted(&self) -> Option<SourceError> {
+        let (limit, mappings) = (os::mappings_limit()?, os::mappings()?);
+        (mappings + 2 > limit).then_some(SourceError::Mappings { mappings, limit })
+    }
+}

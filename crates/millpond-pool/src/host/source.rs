@@ -1,0 +1,229 @@
+//! The host as a source: the checks, charges, actions and rollbacks of each call.
+
+use super::{Host, HugePages, Reserved, Run, Runs, Seams, Taken};
+use crate::memory::MemorySource;
+use millpond_account::MemoryKind;
+use millpond_engine::{Event, Range, Segment, Source, SourceError};
+pub use millpond_os::{self as os, Errno, Map};
+
+impl Source for Host {
+    fn page_bytes(&self) -> u64 {
+        self.rules.page
+    }
+
+    fn is_paged(&self) -> bool {
+        !matches!(self.rules.huge, HugePages::Explicit(_))
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        self.rules.capacity
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.rules
+            .capacity
+            .map(|capacity| capacity.saturating_sub(self.used))
+    }
+
+    /// Takes a segment of exactly `bytes` bytes. Whole pages of the system are mapped and charged for it.
+    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+        self.give_up_spent();
+        let unit = match self.rules.huge {
+            HugePages::Explicit(huge) => huge,
+            _ => os::page_bytes(),
+        };
+        let charged = bytes.max(1).checked_next_multiple_of(unit);
+        let charged = charged.ok_or(SourceError::AddressSpace { requested: bytes })?;
+        self.charge(charged)?;
+        let map = self.map_segment(charged).inspect_err(|_| self.used -= charged)?;
+        let address = map.address();
+        self.segments.insert(
+            address,
+            Taken {
+                map,
+                bytes,
+                charged,
+                seams: Seams::default(),
+            },
+        );
+        Ok(Segment::new(address, bytes))
+    }
+
+    fn give(&mut self, segment: Segment) {
+        if self.holds_segment(&segment)
+            && let Some(taken) = self.segments.remove(&segment.address())
+        {
+            self.give_up(taken.map, taken.charged);
+        }
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
+        if !self.is_paged() {
+            return Err(SourceError::Unsupported {
+                operation: "reserve addresses",
+            });
+        }
+        self.give_up_spent();
+        self.mappings.charge(1)?;
+        let align = self.align(u64::MAX);
+        let map = Map::new(bytes, align).map_err(|_| {
+            let exhausted = self.mappings.exhausted();
+            exhausted.unwrap_or(SourceError::AddressSpace { requested: bytes })
+        })?;
+        let address = map.address();
+        let reserved = Reserved {
+            map,
+            bytes,
+            runs: Runs::default(),
+            unclosed: Vec::new(),
+            seams: Seams::default(),
+        };
+        self.ranges.insert(address, reserved);
+        Ok(Range::new(address, bytes))
+    }
+
+    fn commit(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        handle_bytes: u64,
+    ) -> Result<(), SourceError> {
+        let not_held = SourceError::NotHeld {
+            operation: "commit",
+            address: range.address().saturating_add(offset),
+            bytes,
+        };
+        let whole = handle_bytes > 0 && handle_bytes.is_multiple_of(self.rules.page);
+        let part = self
+            .part(range, offset, bytes)
+            .filter(|_| whole && bytes.is_multiple_of(handle_bytes));
+        let Some(part) = part else { return Err(not_held) };
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.close_over(range, part);
+        let Some(reserved) = self.ranges.get(&range.address()).filter(|r| r.runs.is_free(part)) else {
+            return Err(not_held);
+        };
+        if !reserved.is_vacant(part) {
+            // The part was given back and is not closed yet, so it may still have its old contents.
+            return Err(self.refused("mmap", bytes, Errno::NOMEM));
+        }
+        self.charge(bytes)?;
+        let opened = self
+            .mappings
+            .charge(2)
+            .and_then(|()| self.open(range.address(), part));
+        opened.inspect_err(|_| self.used -= bytes)?;
+        if let Some(reserved) = self.ranges.get_mut(&range.address()) {
+            reserved.runs.insert(Run {
+                part,
+                handle: handle_bytes,
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns 0 and changes nothing if the part is not committed in whole handles.
+    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
+        let Some(part) = self.part(range, offset, bytes).filter(|part| part.bytes > 0) else {
+            return 0;
+        };
+        let Some(reserved) = self.ranges.get_mut(&range.address()) else {
+            return 0;
+        };
+        let Some(found) = reserved.runs.whole(part) else {
+            return 0;
+        };
+        reserved.runs.remove(&found);
+        self.mappings.note(2);
+        self.used -= reserved.close(part, bytes);
+        found.iter().map(|run| run.handles()).sum()
+    }
+
+    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
+        self.move_runs(from, to, bytes)
+    }
+
+    /// Gives back everything in the range, including pages that are still committed.
+    fn release(&mut self, range: Range) {
+        if self.holds_range(&range)
+            && let Some(reserved) = self.ranges.remove(&range.address())
+        {
+            let committed: u64 = reserved.runs.iter().map(|run| run.part.bytes).sum();
+            let unclosed: u64 = reserved.unclosed.iter().map(|(_, charged)| charged).sum();
+            self.give_up(reserved.map, committed + unclosed);
+        }
+    }
+
+    fn record_event(&mut self, _stream: u32) -> Event {
+        self.next_event += 1;
+        Event(self.next_event)
+    }
+
+    fn is_complete(&self, _event: Event) -> bool {
+        true
+    }
+
+    fn wait_event(&mut self, _stream: u32, _event: Event) {}
+
+    fn synchronize(&mut self) {}
+}
+
+// SAFETY: 1, 2: parts named in `runs` are open, segments are open whole (invariants of `Reserved` and `Taken`),
+// and by the invariant of `Map` nobody else maps anything there; only calls for that very token close or unmap
+// them, and tokens that are not ours are refused by address and size. 3: nothing here reads or writes contents
+// but `move_runs` and `transfer_pages`. 4: what is opened was closed before and closed parts have no memory, so it
+// reads as zero; explicit huge pages are fresh maps. 5: `transfer_pages` moves pages between parts that it found open,
+// which leaves both open and the origin without memory, or copies and clears. 6: `protect` changes the access of a part that
+// is held, and nothing else. 7: maps are made at multiples of the page,
+// or of the system's where a segment is smaller.
+unsafe impl MemorySource for Host {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Host
+    }
+
+    fn fresh_is_zero(&self) -> bool {
+        true
+    }
+
+    fn transfer(&mut self, from: u64, to: u64, bytes: u64) -> bool {
+        self.transfer_pages(from, to, bytes)
+    }
+
+    fn discard(&mut self, address: u64, bytes: u64) -> bool {
+        let Some((held, part)) = self.open_part(address, bytes) else {
+            return false;
+        };
+        let done = self.map_of(held).is_some_and(|map| map.empty(part).is_ok());
+        if done {
+            self.keep_small(held, part);
+        }
+        done
+    }
+
+    fn populate(&self, address: u64, bytes: u64) -> bool {
+        let part = self.open_part(address, bytes);
+        part.is_some_and(|(held, part)| self.map_of(held).is_some_and(|map| map.populate(part).is_ok()))
+    }
+
+    /// Explicit huge pages can only be protected as a whole.
+    fn can_protect(&self) -> bool {
+        !matches!(self.rules.huge, HugePages::Explicit(_))
+    }
+
+    fn protect(&mut self, address: u64, bytes: u64, closed: bool) -> bool {
+        let Some((held, part)) = self.open_part(address, bytes) else {
+            return false;
+        };
+        // A part of a mapping with different access is a mapping of its own for the system, and may split the rest in two.
+        if closed && self.mappings.charge(2).is_err() {
+            return false;
+        }
+        let changed = self
+            .map_of(held)
+            .map(|map| if closed { map.shut(part) } else { map.open(part) });
+        changed.is_some_and(|changed| changed.is_ok())
+    }
+}

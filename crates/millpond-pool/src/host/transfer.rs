@@ -1,0 +1,120 @@
+//! Moves pages from one part of memory in use to another.
+//!
+//! Memory that grows to another place need not be copied: its pages are moved, and the origin is left without pages, which
+//! reads as zero. The system does this for one piece per call. A part consists of several pieces after pages were moved
+//! into some of it. Its seams record that.
+
+use super::{Host, HugePages, Seams};
+use millpond_os::{self as os, Map, Part};
+
+/// The place of an open part.
+#[derive(Clone, Copy)]
+pub enum Held {
+    Range(u64),
+    Segment(u64),
+}
+
+impl Host {
+    /// Implements [`MemorySource::transfer`](millpond_account::MemorySource::transfer).
+    pub(super) fn transfer_pages(&mut self, from: u64, to: u64, bytes: u64) -> bool {
+        // A locked part cannot be moved while it is locked, and explicit huge pages cannot be moved at all.
+        let fixed = self.rules.lock || matches!(self.rules.huge, HugePages::Explicit(_));
+        let whole = [from, to, bytes]
+            .iter()
+            .all(|at| at.is_multiple_of(os::page_bytes()));
+        if fixed || !whole || bytes == 0 || from.abs_diff(to) < bytes {
+            return false;
+        }
+        let (Some((origin, part)), Some((target, place))) =
+            (self.open_part(from, bytes), self.open_part(to, bytes))
+        else {
+            return false;
+        };
+        let Some(pieces) = self.pieces(origin, part) else {
+            return false;
+        };
+        // Each piece is put into the middle of a mapping, which makes two more mappings.
+        if self.mappings.charge(2 * pieces.len() as u64).is_err() {
+            return false;
+        }
+        let (Some(old), Some(new)) = (self.map_of(origin), self.map_of(target)) else {
+            return false;
+        };
+        let at = |piece: Part| piece.offset - part.offset + place.offset;
+        for (done, piece) in pieces.iter().enumerate() {
+            // SAFETY: `open_part` has checked that both parts are open. The owner of the blocks in them calls this with exclusive access
+            // to both, so no other thread accesses their bytes.
+            let moved = unsafe { old.transfer_pages(*piece, new, at(*piece)) };
+            if moved.is_ok() {
+                continue;
+            }
+            if done == 0 {
+                return false;
+            }
+            // Half of it has gone: the rest follows by copying.
+            // SAFETY: as above. A move that failed leaves both parts open.
+            let _ = unsafe { old.copy(*piece, new, at(*piece)) };
+            // SAFETY: as above.
+            let _ = unsafe { old.clear(*piece) };
+        }
+        if let Some(seams) = self.seams_of(target) {
+            for piece in pieces {
+                seams.add(at(piece));
+                seams.add(at(piece) + piece.bytes);
+            }
+        }
+        true
+    }
+
+    /// Returns the open part at an address, if it belongs to this source and is fully open.
+    pub(super) fn open_part(&self, address: u64, bytes: u64) -> Option<(Held, Part)> {
+        let inside = |start: &u64, room: u64| {
+            let offset = address - start;
+            let end = offset.checked_add(bytes)?;
+            (end <= room).then_some(Part { offset, bytes })
+        };
+        if let Some((start, reserved)) = self.ranges.range(..=address).next_back()
+            && let Some(part) = inside(start, reserved.bytes)
+        {
+            return Some((Held::Range(*start), part)).filter(|_| reserved.runs.covers(part));
+        }
+        let (start, taken) = self.segments.range(..=address).next_back()?;
+        let part = inside(start, taken.map.whole().bytes)?;
+        Some((Held::Segment(*start), part))
+    }
+
+    /// Splits an open part into pieces that the system moves in one call each.
+    fn pieces(&self, held: Held, part: Part) -> Option<Vec<Part>> {
+        let mut cuts = match held {
+            Held::Range(start) => {
+                let reserved = self.ranges.get(&start)?;
+                let mut cuts = reserved.runs.joints(part)?;
+                cuts.extend(reserved.seams.inside(part));
+                cuts
+            }
+            Held::Segment(start) => self.segments.get(&start)?.seams.inside(part).collect(),
+        };
+        cuts.extend([part.offset, part.end()]);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let piece = |ends: &[u64]| Part {
+            offset: ends[0],
+            bytes: ends[1] - ends[0],
+        };
+        Some(cuts.windows(2).map(piece).collect())
+    }
+
+    pub(super) fn map_of(&self, held: Held) -> Option<&Map> {
+        match held {
+            Held::Range(start) => self.ranges.get(&start).map(|reserved| &reserved.map),
+            Held::Segment(start) => self.segments.get(&start).map(|taken| &taken.map),
+        }
+    }
+
+    pub(super) fn seams_of(&mut self, held: Held) -> Option<&mut Seams> {
+        match held {
+            Held::Range(start) => self.ranges.get_mut(&start).map(|reserved| &mut reserved.seams),
+            Held::Segment(start) => self.segments.get_mut(&start).map(|taken| &mut taken.seams),
+        }
+    }
+}

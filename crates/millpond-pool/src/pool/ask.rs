@@ -1,0 +1,230 @@
+//! Requests to a pool, and how they are passed to the engine or refused.
+
+use super::core::Core;
+use super::heap::{Heap, lock};
+use millpond_account::budget::Refusal;
+use millpond_account::error::AllocError;
+use millpond_account::post_mortem::{PostMortem, Survey};
+use millpond_engine as engine;
+use millpond_os::metadata::has_reserve;
+use millpond_os::reentrancy::inside;
+use std::cell::Cell;
+use std::time::Instant;
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) requested: usize,
+    pub(crate) align: usize,
+    /// Whether the requested bytes must read as zero.
+    pub(super) zeroed: bool,
+    /// The place in the queue of waiting requests.
+    pub(super) ticket: Option<u64>,
+    /// The deadline until which the request may wait, if it may.
+    pub(super) until: Option<Instant>,
+    /// Whether a tenant's charge already includes the pool's own budget.
+    pub(super) charged: bool,
+}
+
+impl Ask {
+    pub(crate) fn new(requested: usize, align: usize) -> Self {
+        Self {
+            requested,
+            align,
+            zeroed: false,
+            ticket: None,
+            until: None,
+            charged: false,
+        }
+    }
+
+    pub(crate) fn zeroed(self) -> Self {
+        Self { zeroed: true, ..self }
+    }
+}
+
+thread_local! {
+    static ASKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks that this thread calls a pool's source under that pool's lock, until it is dropped.
+struct Asking {
+    before: bool,
+}
+
+impl Asking {
+    fn begin() -> Self {
+        Self {
+            before: ASKING.replace(true),
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        ASKING.set(self.before);
+    }
+}
+
+/// Returns whether a pool's source called this thread's current code, which therefore runs under that pool's lock.
+pub fn by_a_source() -> bool {
+    ASKING.get()
+}
+
+impl Heap {
+    /// Requests memory from the engine for the pool itself.
+    pub(super) fn ask_for<R>(
+        &'static self,
+        bytes: usize,
+        work: impl FnMut(&mut Core) -> Result<R, engine::AllocError>,
+    ) -> Result<R, AllocError> {
+        self.ask(Ask::new(bytes, 1), work)
+    }
+
+    /// Requests memory from the engine. If memory is short, it tries once more after the caches, the shelves and other
+    /// pools of the same budget have given theirs back.
+    pub(super) fn ask<R>(
+        &'static self,
+        ask: Ask,
+        mut work: impl FnMut(&mut Core) -> Result<R, engine::AllocError>,
+    ) -> Result<R, AllocError> {
+        let requested = ask.requested;
+        self.keep_tables(requested)?;
+        if !self.is_behind(ask.ticket) {
+            match self.with_core(requested, &mut work) {
+                Err(error) if error.is_out_of_memory() => {}
+                outcome => return outcome.map_err(|error| self.refuse(requested, error)),
+            }
+            self.drain_caches();
+            self.release_spans();
+            match self.with_core(requested, &mut work) {
+                Err(error) if error.is_out_of_memory() && self.reserved.is_some() => {}
+                outcome => return outcome.map_err(|error| self.refuse(requested, error)),
+            }
+            self.trim_siblings();
+        }
+        let outcome = if self.is_behind(ask.ticket) {
+            Err(self.nothing_left(requested))
+        } else {
+            self.with_core(requested, work)
+        };
+        outcome.map_err(|error| self.refuse(requested, error))
+    }
+
+    fn with_core<R>(
+        &self,
+        requested: usize,
+        work: impl FnOnce(&mut Core) -> Result<R, engine::AllocError>,
+    ) -> Result<R, engine::AllocError> {
+        let outcome = self.with_engine(|core| {
+            let _asking = Asking::begin();
+            work(core)
+        });
+        outcome.unwrap_or(Err(engine::AllocError::TooLarge {
+            requested: requested as u64,
+            limit: 0,
+        }))
+    }
+
+    /// Returns the error for a request that would have to wait for others, and may not.
+    pub(super) fn nothing_left(&self, requested: usize) -> engine::AllocError {
+        let core = lock(&self.core);
+        let stats = core.as_ref().map(|core| core.memory.stats());
+        engine::AllocError::Exhausted {
+            requested: requested as u64,
+            device_free: 0,
+            largest_hole: 0,
+            cached: stats.map_or(0, engine::Stats::cached),
+        }
+    }
+
+    /// Ensures that the tables have room before the pool grows. Memory of caches and shelves makes room for them.
+    fn keep_tables(&self, requested: usize) -> Result<(), AllocError> {
+        if has_reserve() {
+            return Ok(());
+        }
+        self.trim();
+        if has_reserve() {
+            return Ok(());
+        }
+        Err(self.refuse_tables(requested))
+    }
+
+    /// Returns the error that there is no memory for the pool's own tables.
+    pub(super) fn refuse_tables(&self, requested: usize) -> AllocError {
+        self.refuse(requested, self.nothing_left(requested))
+    }
+
+    pub(super) fn refuse_size(&self, requested: usize) -> AllocError {
+        let (requested, limit) = (requested as u64, isize::MAX as u64);
+        self.refuse(
+            requested as usize,
+            engine::AllocError::TooLarge { requested, limit },
+        )
+    }
+
+    /// Counts a refusal, and returns an error that lists the holders of memory.
+    #[cold]
+    fn refuse(&self, requested: usize, why: engine::AllocError) -> AllocError {
+        let refusal = self.count_refusal();
+        if self.is_broken() {
+            return self.broken();
+        }
+        match refusal {
+            Some(refusal) if why.is_out_of_memory() => AllocError::Budget(Box::new(refusal.into_error(None))),
+            _ => AllocError::of(why, || self.post_mortem(requested)),
+        }
+    }
+
+    /// Writes a snapshot of a final refusal if this is enabled, and returns the error. Called under no lock.
+    #[cold]
+    pub(super) fn refused_finally(&self, requested: usize, error: AllocError) -> AllocError {
+        #[cfg(feature = "record")]
+        {
+            // The source of another pool makes the request under the lock of that pool, which reports its own refusal.
+            if by_a_source() {
+                return error;
+            }
+            let label = || self.watchers().pool().clone();
+            millpond_record::refused_finally(label, requested as u64, 0, error)
+        }
+        #[cfg(not(feature = "record"))]
+        {
+            let _ = requested;
+            error
+        }
+    }
+
+    pub(super) fn count_refusal(&self) -> Option<Refusal> {
+        let mut core = lock(&self.core);
+        let core = core.as_mut()?;
+        core.refusals += 1;
+        core.memory.source_mut().take_refusal()
+    }
+
+    /// Returns the holders of memory for a refused request. Runs under the pool's lock and allocates nothing.
+    pub(crate) fn post_mortem(&self, requested: usize) -> PostMortem {
+        let _inside = inside();
+        let mut survey = Survey::new(requested as u64);
+        survey.limit(self.limit.bytes(), self.limit.remaining());
+        self.survey(&mut survey);
+        survey.finish()
+    }
+
+    pub(crate) fn survey(&self, survey: &mut Survey) {
+        // If a source makes the request, this may be the pool of that source. In that case it is left out.
+        let mut core = if by_a_source() {
+            self.core.try_lock()
+        } else {
+            Some(lock(&self.core))
+        };
+        if let Some(core) = core.as_mut().and_then(|core| core.as_mut()) {
+            self.change(core, |core| core.survey(survey));
+        }
+        drop(core);
+        match self.ledger() {
+            Some(ledger) => ledger.survey(survey),
+            None => survey.no_account(),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Charges of blocks to budgets, and waiting for memory.
+
+use super::ask::Ask;
+use super::detour::Detour;
+use super::heap::{Heap, Taken, lock};
+use millpond_account::budget::{Budget, Charge};
+use millpond_account::error::AllocError;
+use millpond_os::reentrancy::inside;
+use std::time::{Duration, Instant};
+
+/// Returns the deadline after a time from now. A deadline that the clock cannot represent never ends the wait.
+fn deadline(wait: Duration) -> Instant {
+    const AGES: Duration = Duration::from_secs(1 << 30);
+    Instant::now() + wait.min(AGES)
+}
+
+impl Heap {
+    /// Allocates a block that is charged to a budget besides the pool's own or below it, and waits for memory up to the
+    /// timeout. `charged` tells whether the pool's own budget is already charged.
+    pub(crate) fn allocate_for(
+        &'static self,
+        (budget, charged): (Option<&Budget>, bool),
+        wait: Option<Duration>,
+        (requested, align, zeroed): (usize, usize, bool),
+    ) -> Result<Taken, AllocError> {
+        self.allocate_at_expense((budget, charged), wait, (requested, align, zeroed))
+            .map_err(|error| self.refused_finally(requested, error))
+    }
+
+    fn allocate_at_expense(
+        &'static self,
+        (budget, charged): (Option<&Budget>, bool),
+        wait: Option<Duration>,
+        (requested, align, zeroed): (usize, usize, bool),
+    ) -> Result<Taken, AllocError> {
+        let _inside = inside();
+        let align = align.max(self.align);
+        let ask = Ask {
+            zeroed,
+            until: wait.map(deadline),
+            charged: charged || budget.is_some_and(|budget| self.is_covered_by(budget)),
+            ..Ask::new(requested, align)
+        };
+        let charge = budget.map(|budget| self.charge(budget, ask)).transpose()?;
+        let taken = match ask.until {
+            Some(until) => self.allocate_until(ask, until),
+            None => self.allocate_or_wait(ask),
+        }?;
+        if let Some(charge) = charge {
+            self.charge_to(taken.address, charge);
+        }
+        Ok(taken)
+    }
+
+    /// Allocates a block. If there is no memory now, it waits until the deadline.
+    fn allocate_until(&'static self, ask: Ask, until: Instant) -> Result<Taken, AllocError> {
+        match self.allocate_or_wait(ask) {
+            Err(error) if error.is_out_of_memory() && Instant::now() < until => {}
+            outcome => return outcome,
+        }
+        let place = self.join_line();
+        let ask = Ask {
+            ticket: Some(place.ticket),
+            ..ask
+        };
+        loop {
+            let changes = place.changes();
+            match self.allocate_or_wait(ask) {
+                Err(error) if error.is_out_of_memory() => {
+                    // This pool is not notified when other pools give memory back to a budget, so it polls.
+                    let soon = Instant::now()
+                        + Duration::from_millis(if self.reserved.is_some() { 2 } else { 1000 });
+                    if !place.wait(changes, until.min(soon)) && Instant::now() >= until {
+                        return Err(error);
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Charges a budget of allocated bytes.
+    pub(super) fn charge(&self, budget: &Budget, ask: Ask) -> Result<Charge, AllocError> {
+        let bytes = Taken::of(0, ask.requested, ask.align).bytes as u64;
+        let charged = match ask.until {
+            Some(until) => budget.charge_timeout(bytes, until.saturating_duration_since(Instant::now())),
+            None => budget.charge(bytes),
+        };
+        charged.map_err(|error| {
+            self.count_refusal();
+            AllocError::Budget(Box::new(error))
+        })
+    }
+
+    /// Returns whether a charge to a budget also charges the pool's own budget.
+    pub(crate) fn is_covered_by(&self, budget: &Budget) -> bool {
+        self.budget.as_ref().is_some_and(|own| budget.reaches(own))
+    }
+
+    /// Records the charge of a block until the block is freed.
+    pub(crate) fn charge_to(&self, address: usize, charge: Charge) {
+        let _inside = inside();
+        let before = lock(&self.charges).insert(address, charge);
+        drop(before);
+    }
+
+    /// Enables charges of blocks to tenants.
+    pub(crate) fn have_tenants(&self) {
+        let _inside = inside();
+        self.set_detour(Detour::Charged, true);
+    }
+
+    /// Refunds a block's bytes to the pool's own budget.
+    pub(super) fn refund(&self, taken: Taken) {
+        if let Some(budget) = &self.budget {
+            drop(budget.restore(taken.bytes as u64));
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The state under a pool's lock: the engine, and the blocks that it gave to the threads.
+
+use super::account::Tally;
+use super::classes::PAGE;
+use super::gate::Gate;
+use super::shelf::span_bytes;
+use crate::MemorySource;
+use millpond_account::post_mortem::Survey;
+use millpond_engine::{AllocError, Block, Engine, PieceState, Request, Source, Stream};
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+
+/// An engine over memory.
+pub type Memory = Engine<Gate>;
+
+/// The state under a pool's lock.
+pub(crate) struct Core {
+    pub(crate) memory: Memory,
+    /// Blocks above [`SMALL`](super::classes::SMALL) that are live or cached, by address.
+    large: HashMap<usize, Block>,
+    /// Spans that small blocks are cut from, by address, with their class.
+    spans: BTreeMap<usize, (Block, usize)>,
+    /// Counters of operations that no thread's cache counts.
+    pub(crate) tally: Tally,
+    pub(crate) refusals: u64,
+}
+
+impl Core {
+    pub(crate) fn new(memory: Memory) -> Self {
+        Self {
+            memory,
+            large: HashMap::new(),
+            spans: BTreeMap::new(),
+            tally: Tally::default(),
+            refusals: 0,
+        }
+    }
+
+    fn request(&mut self, bytes: usize, align: usize) -> Result<(Block, bool), AllocError> {
+        let hits = self.memory.stats().hits;
+        let request = Request {
+            bytes: bytes as u64,
+            align: align as u64,
+            ..Request::new(0, Stream::DEFAULT)
+        };
+        let mut block = self.memory.allocate(request)?;
+        if !block.address().is_multiple_of(PAGE as u64) {
+            // Blocks of whole pages from aligned addresses stay aligned, but a policy may place blocks elsewhere.
+            self.memory.free(block, &[]);
+            block = self.memory.allocate(Request {
+                align: align.max(PAGE) as u64,
+                ..request
+            })?;
+        }
+        Ok((block, self.memory.stats().hits == hits))
+    }
+
+    /// Allocates a block above [`SMALL`](super::classes::SMALL) of whole pages. Returns its address, and whether the source was
+    /// called for it.
+    /// Calls `written` with the start and the end of each part that may not be zero.
+    pub(crate) fn allocate(
+        &mut self,
+        bytes: usize,
+        align: usize,
+        mut written: impl FnMut(usize, usize),
+    ) -> Result<(usize, bool), AllocError> {
+        let (address, missed) = self.place(bytes, align)?;
+        let gate = self.memory.source_mut();
+        gate.hand_out(address as u64, bytes as u64, |start, end| {
+            written(start as usize, end as usize);
+        });
+        Ok((address, missed))
+    }
+
+    fn place(&mut self, bytes: usize, align: usize) -> Result<(usize, bool), AllocError> {
+        let most = self.memory.source().page_bytes() as usize;
+        if align <= most {
+            // Requests of whole pages usually begin at a page boundary even if no alignment is requested. This saves room
+            // for padding.
+            let (block, missed) = self.request(bytes, if align <= PAGE { 1 } else { align })?;
+            let address = block.address() as usize;
+            self.large.insert(address, block);
+            return Ok((address, missed));
+        }
+        // The alignment is larger than the source's, so the block is somewhere in a larger one.
+        let wider = bytes.checked_add(align).ok_or(AllocError::TooLarge {
+            requested: bytes as u64,
+            limit: isize::MAX as u64,
+        })?;
+        let (block, missed) = self.request(wider, most)?;
+        let address = (block.address() as usize).next_multiple_of(align);
+        self.large.insert(address, block);
+        Ok((address, missed))
+    }
+
+    /// Frees a block above [`SMALL`](super::classes::SMALL).
+    pub(crate) fn free(&mut self, address: usize) {
+        if let Some(block) = self.large.remove(&address) {
+            self.memory.free(block, &[]);
+        }
+    }
+
+    /// Adds a span for a class. Returns its address, its bytes, and whether the source was called for it.
+    pub(crate) fn add_span(&mut self, class: usize) -> Result<(usize, usize, bool), AllocError> {
+        let bytes = span_bytes(class);
+        let (block, missed) = self.request(bytes, 1)?;
+        let address = block.address() as usize;
+        let gate = self.memory.source_mut();
+        gate.hand_out(block.address(), bytes as u64, |_, _| {});
+        self.spans.insert(address, (block, class));
+        Ok((address, bytes, missed))
+    }
+
+    /// Calls `each` with the address and the bytes of each block above [`SMALL`](super::classes::SMALL) that is live or cached.
+    pub(crate) fn each_large(&self, mut each: impl FnMut(usize, u64)) {
+        for (address, block) in &self.large {
+            each(*address, block.requested());
+        }
+    }
+
+    /// Adds the held and the free memory to a survey.
+    pub(crate) fn survey(&self, survey: &mut Survey) {
+        let stats = self.memory.stats();
+        let free = self.memory.source().free_bytes().unwrap_or(u64::MAX);
+        survey.space(free, self.memory.largest_hole(), stats.cached());
+        self.memory.policy().layout(&mut |piece| survey.piece(piece));
+    }
+
+    /// Returns the spans of a class, in order.
+    pub(crate) fn spans_of(&self, class: usize) -> Vec<(usize, usize)> {
+        let of_class = self.spans.iter().filter(|(_, (_, c))| *c == class);
+        of_class
+            .map(|(start, (block, _))| (*start, block.requested() as usize))
+            .collect()
+    }
+
+    /// Returns the memory of free parts that share a page of the source with live blocks to the system. Returns the bytes.
+    pub(crate) fn forget_free(&mut self) -> u64 {
+        let mut free = Vec::new();
+        self.memory.policy().layout(&mut |piece| {
+            if piece.state == PieceState::Free {
+                free.push((piece.address as usize, (piece.address + piece.bytes) as usize));
+            }
+        });
+        free.into_iter()
+            .map(|(start, end)| self.forget(start, end, true))
+            .sum()
+    }
+
+    /// Returns the memory of the whole pages between two addresses to the system. They are free on a shelf, or in the
+    /// engine if `in_engine` is true. Returns the bytes.
+    pub(crate) fn forget(&mut self, start: usize, end: usize, in_engine: bool) -> u64 {
+        let first = start.next_multiple_of(PAGE);
+        let bytes = (end & !(PAGE - 1)).saturating_sub(first);
+        self.memory
+            .source_mut()
+            .forget(first as u64, bytes as u64, in_engine)
+    }
+
+    /// Backs whole pages with physical memory.
+    pub(crate) fn populate(&self, address: usize, bytes: usize) -> bool {
+        self.memory.source().populate(address as u64, bytes as u64)
+    }
+
+    /// Backs all unused memory of the pool with physical memory.
+    pub(crate) fn populate_free(&mut self) {
+        let source = self.memory.source();
+        self.memory.policy().layout(&mut |piece| {
+            let first = piece.address.next_multiple_of(PAGE as u64);
+            let end = (piece.address + piece.bytes) & !(PAGE as u64 - 1);
+            if piece.state == PieceState::Free && first < end {
+                source.populate(first, end - first);
+            }
+        });
+    }
+
+    pub(crate) fn free_span(&mut self, address: usize) {
+        if let Some((block, _)) = self.spans.remove(&address) {
+            self.memory.free(block, &[]);
+        }
+    }
+}

@@ -1,0 +1,577 @@
+//! The shared part of a pool: the list of caches, the shelves of small blocks, and the engine.
+
+use super::account::{Tally, Totals};
+use super::ask::Ask;
+use super::cache::{Cache, Done, Free, Stacks};
+use super::claim::{self, Despite};
+use super::classes::{CLASSES, KEPT, LEAST, PAGE, SMALL, class_and_bytes, class_bytes, class_of};
+use super::core::{Core, Memory};
+use super::detour::{AtRest, Detour, Line};
+use super::fork;
+use super::guard::{self, Guard};
+use super::lifetime::Lifetime;
+use super::local;
+use super::shelf::Shelf;
+use super::still::StillLedger;
+use super::watch::Flow;
+use millpond_account::budget::{Budget, Charge};
+use millpond_account::error::AllocError;
+use millpond_account::event::PoolLabel;
+use millpond_account::ledger::{Filter, Ledger};
+use millpond_account::memory::MemoryKind;
+use millpond_account::watchers::Watchers;
+use millpond_engine::{Limit, RetainConf};
+use millpond_os::ranked::{Locked, Order, Rank, Ranked, SHELVES};
+use millpond_os::reentrancy::inside;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// An allocated block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    pub(crate) address: usize,
+    pub(crate) bytes: usize,
+}
+
+const _: () = assert!(CLASSES <= SHELVES);
+
+/// The caches of all threads, and the counters of threads that ended.
+#[derive(Default)]
+pub(super) struct Roll {
+    pub(super) caches: Vec<Arc<Cache>>,
+    pub(super) ended: Tally,
+}
+
+impl Roll {
+    pub(super) fn tallies(&self) -> impl Iterator<Item = &Tally> {
+        self.caches.iter().map(|c| &c.tally).chain([&self.ended])
+    }
+}
+
+/// The shared part of a pool. It is never freed: blocks may outlive every handle of the pool, and are freed through it. Its
+/// large parts are freed when the pool has ended, which means that no handle and no block is left.
+pub struct Heap {
+    number: u64,
+    pub(super) lifetime: Lifetime,
+    /// Whether at most one thread has ever had a cache.
+    alone: AtomicBool,
+    pub(super) totals: Totals,
+    pub(super) shelves: [Ranked<Shelf>; CLASSES],
+    pub(super) core: Ranked<Option<Core>>,
+    pub(super) roll: Ranked<Roll>,
+    /// The reasons why calls leave the fast path. Changed under the lock of `roll`.
+    pub(super) detours: AtomicU32,
+    pub(super) line: Line,
+    /// The observers, the number of their last change, and the source traffic that was not reported yet.
+    pub(super) watchers: Ranked<Arc<Watchers>>,
+    pub(super) watch_changes: AtomicU64,
+    pub(super) flow: Arc<Flow>,
+    /// The ledgers of live blocks that may still be in use, and the ledger of manually allocated blocks.
+    pub(super) ledgers: Ranked<Vec<Arc<Ledger>>>,
+    pub(super) hands: OnceLock<Arc<Ledger>>,
+    /// Tells which blocks may be in a sampled ledger. Belongs to another pool once this one has ended.
+    pub(super) filter: OnceLock<&'static Filter>,
+    /// The budget that each block is charged to, and the budget of reserved bytes.
+    pub(super) budget: Option<Budget>,
+    pub(super) reserved: Option<Budget>,
+    /// The charges of tenants' blocks, by address.
+    pub(super) charges: Ranked<HashMap<usize, Charge>>,
+    pub(super) limit: Limit,
+    pub(super) name: String,
+    pub(super) kind: MemoryKind,
+    /// The name of the policy that places blocks.
+    pub(super) policy: &'static str,
+    /// How much free memory is kept, and for how long.
+    pub(super) retain: Ranked<RetainConf>,
+    /// The alignment of every address.
+    pub(super) align: usize,
+    /// The process that reports live blocks when it ends, if any.
+    pub(super) reports_in: AtomicU32,
+    /// The state of guarded blocks, if the pool guards blocks. Does not change during the pool's life.
+    pub(super) guard: Option<Guard>,
+    /// Allocations, frees and misses that are no longer reported.
+    pub(super) forgotten: Ranked<[u64; 3]>,
+}
+
+/// The parts of a new pool.
+pub(crate) struct Parts {
+    pub(crate) name: String,
+    pub(crate) kind: MemoryKind,
+    pub(crate) memory: Memory,
+    /// The limit that the memory's source enforces.
+    pub(crate) limit: Limit,
+    pub(crate) budget: Option<Budget>,
+    pub(crate) reserved: Option<Budget>,
+    pub(crate) retain: RetainConf,
+    pub(crate) align: usize,
+    pub(crate) guard: Option<Guard>,
+    /// The traffic between the pool and its source.
+    pub(crate) flow: Arc<Flow>,
+}
+
+/// A stopped pool: its locks are held, and no thread is inside its cache. Dropping this lets the pool continue.
+pub struct Rest {
+    heap: &'static Heap,
+    // The fields are in the order in which they are dropped.
+    accounts: Vec<StillLedger>,
+    line: AtRest,
+    ledgers: Locked<'static, Vec<Arc<Ledger>>>,
+    _watchers: Locked<'static, Arc<Watchers>>,
+    _retain: Locked<'static, RetainConf>,
+    _charges: Locked<'static, HashMap<usize, Charge>>,
+    _forgotten: Locked<'static, [u64; 3]>,
+    _core: Locked<'static, Option<Core>>,
+    _guard: Option<guard::Rest>,
+    _shelves: Vec<Locked<'static, Shelf>>,
+    roll: Locked<'static, Roll>,
+}
+
+impl Rest {
+    /// Also takes the locks of the pool's ledgers. Call this after the other locks of all pools are taken.
+    pub(super) fn take_accounts(&mut self) {
+        let heap = self.heap;
+        let ledgers = self.ledgers.iter();
+        let ledgers = ledgers
+            .chain(heap.hands.get())
+            .chain(heap.guard.as_ref().map(Guard::scribe));
+        self.accounts = ledgers.map(StillLedger::of).collect();
+    }
+
+    /// Forgets the other threads in the child of a fork, where they do not exist: no thread waits any more, and no thread is at
+    /// work in a cache. A cache whose owner [may be inside](claim::Claim::wait) stays out of reach. This allocates and frees
+    /// nothing.
+    pub(super) fn forget_others(&mut self) {
+        let caches = self.roll.caches.iter();
+        caches.for_each(|cache| cache.claim.forget_owner());
+        self.line.forget();
+        self.heap.turn_detour(&self.roll, Detour::Awaited, false);
+    }
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        if !self.heap.is_shut() {
+            self.roll.caches.iter().for_each(|cache| cache.claim.give_up());
+        }
+    }
+}
+
+/// Takes a lock. No panic of this crate can leave its data inconsistent.
+pub(super) fn lock<T>(mutex: &Ranked<T>) -> Locked<'_, T> {
+    mutex.lock()
+}
+
+/// Returns the class of a small block for a request, and the bytes of its blocks.
+#[inline]
+pub(super) fn small(bytes: usize, align: usize) -> Option<(usize, usize)> {
+    if bytes > SMALL || align > LEAST {
+        return small_aligned(bytes, align);
+    }
+    Some(class_and_bytes(bytes.max(1)))
+}
+
+#[cold]
+fn small_aligned(bytes: usize, align: usize) -> Option<(usize, usize)> {
+    if bytes > SMALL || align > PAGE {
+        return None;
+    }
+    let first = class_of(bytes.max(align));
+    let class = (first..CLASSES).find(|class| class_bytes(*class).is_multiple_of(align))?;
+    Some((class, class_bytes(class)))
+}
+
+/// Returns the bytes of a larger block for a request, or `None` if the size is too large.
+#[inline]
+pub(super) fn large(bytes: usize) -> Option<usize> {
+    bytes.max(SMALL + 1).checked_next_multiple_of(PAGE)
+}
+
+impl Taken {
+    /// Returns the block that a request of this shape was given at this address. Its size follows from the request alone.
+    #[inline]
+    pub(crate) fn of(address: usize, bytes: usize, align: usize) -> Self {
+        let bytes = match small(bytes, align) {
+            Some((_, bytes)) => bytes,
+            None => large(bytes).unwrap_or(bytes),
+        };
+        Self { address, bytes }
+    }
+}
+
+/// Returns a number that no other pool of this process ever has.
+pub fn next_number() -> u64 {
+    static NUMBERS: AtomicU64 = AtomicU64::new(1);
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Heap {
+    /// Creates a pool from the parts that `parts` returns for its number and its lock order.
+    pub(crate) fn new<E>(parts: impl FnOnce(u64, Order) -> Result<Parts, E>) -> Result<&'static Self, E> {
+        let _inside = inside();
+        let number = next_number();
+        let order = Order::new();
+        let parts = parts(number, order)?;
+        let policy = parts.memory.policy().name();
+        let label = PoolLabel::new(number, &parts.name, parts.kind, 0).under(policy);
+        let heap: &'static Self = Box::leak(Box::new(Self {
+            number,
+            lifetime: Lifetime::new(),
+            alone: AtomicBool::new(true),
+            totals: Totals::default(),
+            shelves: std::array::from_fn(|class| order.nth(Rank::Shelf, class, Shelf::default())),
+            policy,
+            core: order.lock(Rank::Core, Some(Core::new(parts.memory))),
+            roll: order.lock(Rank::Roll, Roll::default()),
+            detours: AtomicU32::new(
+                Detour::Charged.if_so(parts.budget.is_some()) | Detour::Guarded.if_so(parts.guard.is_some()),
+            ),
+            line: Line::new(order),
+            watchers: order.lock(Rank::Watchers, Arc::new(Watchers::new(label))),
+            watch_changes: AtomicU64::new(0),
+            flow: parts.flow,
+            ledgers: order.lock(Rank::Ledgers, Vec::new()),
+            hands: OnceLock::new(),
+            filter: OnceLock::new(),
+            budget: parts.budget,
+            reserved: parts.reserved,
+            charges: order.lock(Rank::Charges, HashMap::new()),
+            limit: parts.limit,
+            name: parts.name,
+            kind: parts.kind,
+            retain: order.lock(Rank::Retain, parts.retain),
+            align: parts.align,
+            reports_in: AtomicU32::new(0),
+            guard: parts.guard,
+            forgotten: order.lock(Rank::Forgotten, [0; 3]),
+        }));
+        fork::register(heap);
+        #[cfg(feature = "record")]
+        millpond_record::attach(&heap);
+        #[cfg(feature = "monitor")]
+        millpond_monitor::start_from_environment();
+        Ok(heap)
+    }
+
+    /// Stops the pool, except for its [ledgers](Rest::take_accounts).
+    pub(crate) fn rest(&'static self) -> Rest {
+        let roll = lock(&self.roll);
+        for cache in &roll.caches {
+            cache.claim.want();
+        }
+        claim::barrier();
+        for cache in &roll.caches {
+            // No other thread touches a cache whose owner may be inside, not even in a child of this process.
+            let _ = cache.claim.wait();
+        }
+        let shelves = self.shelves.iter().map(lock).collect();
+        let guard = self.guard.as_ref().map(Guard::rest);
+        let core = lock(&self.core);
+        let watchers = lock(&self.watchers);
+        Rest {
+            heap: self,
+            _shelves: shelves,
+            _core: core,
+            _watchers: watchers,
+            _retain: lock(&self.retain),
+            _charges: lock(&self.charges),
+            _forgotten: lock(&self.forgotten),
+            ledgers: lock(&self.ledgers),
+            line: self.line.rest(),
+            accounts: Vec::new(),
+            _guard: guard,
+            roll,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn budget(&self) -> Option<&Budget> {
+        self.budget.as_ref()
+    }
+
+    pub(crate) fn kind(&self) -> MemoryKind {
+        self.kind
+    }
+
+    #[inline]
+    pub(crate) fn align(&self) -> usize {
+        self.align
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.lifetime.is_closed()
+    }
+
+    /// Makes a cache for a thread that has none yet. Returns `None` once the pool is closed or broken.
+    pub(crate) fn admit(&self) -> Option<Arc<Cache>> {
+        let mut roll = lock(&self.roll);
+        if self.is_shut() {
+            return None;
+        }
+        let cache = Arc::new(Cache::new());
+        self.send(&cache.claim);
+        let alone = roll.caches.is_empty();
+        if !alone && self.alone.swap(false, Ordering::Relaxed) {
+            // From now on the first thread reports changes of its counters, but not its peaks.
+            self.claim(&roll, |cache, _| cache.tally.tell(&self.totals, false));
+        }
+        cache.tally.tell(&self.totals, alone);
+        roll.caches.push(Arc::clone(&cache));
+        Some(cache)
+    }
+
+    /// Takes back the cached blocks and the counters of a thread that ends.
+    pub(crate) fn retire(&self, cache: &Arc<Cache>) {
+        let _minds = self.mind_panics();
+        // While this lock is held, nobody else claims the cache, unless the pool is closed. A closed pool has drained the
+        // cache.
+        let mut roll = lock(&self.roll);
+        let Some(place) = roll.caches.iter().position(|other| Arc::ptr_eq(other, cache)) else {
+            // The pool has ended, and has already taken this thread's counters.
+            return;
+        };
+        cache.with(|stacks| self.take_all(stacks));
+        cache.tally.tell(&self.totals, false);
+        roll.caches.remove(place);
+        roll.ended.absorb(&cache.tally);
+        drop(roll);
+        if self.is_closed() {
+            // This may have been the last cache whose owner could still be inside.
+            self.end_if_empty();
+        }
+    }
+
+    pub(super) fn take_all(&self, stacks: &mut Stacks) {
+        stacks.drain(
+            |class, blocks| lock(&self.shelves[class]).put(blocks),
+            |blocks| self.free_large(blocks),
+        );
+    }
+
+    /// Runs `work` on every cache while its owner is outside. Skips caches whose owners [may be
+    /// inside](claim::Claim::wait).
+    pub(super) fn claim(&self, roll: &Roll, work: impl FnMut(&Cache, &mut Stacks)) {
+        self.claim_these(&roll.caches.iter().collect::<Vec<_>>(), work);
+    }
+
+    /// Runs `work` on some of the caches like `claim`. The caller holds the list's lock.
+    pub(super) fn claim_these(&self, caches: &[&Arc<Cache>], mut work: impl FnMut(&Cache, &mut Stacks)) {
+        if caches.is_empty() {
+            return;
+        }
+        for cache in caches {
+            cache.claim.want();
+        }
+        claim::barrier();
+        for cache in caches {
+            if self.is_shut() {
+                cache.keep_wanted(|stacks| work(cache, stacks));
+            } else {
+                cache.with_wanted(|stacks| work(cache, stacks));
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn alone(&self) -> bool {
+        self.alone.load(Ordering::Relaxed)
+    }
+
+    /// Allocates a block.
+    #[inline]
+    pub(crate) fn allocate(&'static self, bytes: usize, align: usize) -> Result<Taken, AllocError> {
+        match self.allocate_kept(bytes, align) {
+            Some(taken) => Ok(taken),
+            None => self.allocate_slowly(Ask::new(bytes, align)),
+        }
+    }
+
+    /// Allocates a block of this thread's cache, if it has one and the only other work is to report it to observers.
+    #[inline]
+    pub(super) fn allocate_kept(&'static self, requested: usize, align: usize) -> Option<Taken> {
+        match self.allocate_hot(requested, align) {
+            Some(taken) => Some(taken),
+            None => {
+                let taken = self.allocate_watched(requested, align, false);
+                (taken.address != 0).then_some(taken)
+            }
+        }
+    }
+
+    /// Allocates a block of this thread's cache, if it has one and there is no other work.
+    #[inline]
+    pub(crate) fn allocate_hot(&'static self, requested: usize, align: usize) -> Option<Taken> {
+        if align > LEAST {
+            return None;
+        }
+        let taken = if requested <= SMALL {
+            self.pop_small(requested)
+        } else if requested <= KEPT {
+            self.pop_large(requested)
+        } else {
+            return None;
+        };
+        (taken.address != 0).then_some(taken)
+    }
+
+    /// Returns a small block, or one at address 0 if there is none. This function and the similar ones are not inlined, so
+    /// that callers in every crate use the same few instructions. They return two words, which fit in registers.
+    #[inline(never)]
+    fn pop_small(&'static self, requested: usize) -> Taken {
+        self.pop_small_despite::<false>(requested)
+    }
+
+    /// Returns a small block, also if the caller reports it to observers afterwards. `WATCHED` is a constant, so that the
+    /// fast path stays one piece of code.
+    #[inline(always)]
+    pub(super) fn pop_small_despite<const WATCHED: bool>(&'static self, requested: usize) -> Taken {
+        let despite = Despite::told(WATCHED);
+        let (class, bytes) = class_and_bytes(requested.max(1));
+        let nothing = Taken { address: 0, bytes };
+        local::with_last(self, nothing, |cache| {
+            match cache.pop(class, requested, bytes, despite) {
+                None => nothing,
+                Some(Done {
+                    what: address,
+                    tell: false,
+                }) => Taken { address, bytes },
+                Some(Done {
+                    what: address,
+                    tell: true,
+                }) => self.telling(cache, Taken { address, bytes }),
+            }
+        })
+    }
+
+    #[inline(never)]
+    fn pop_large(&'static self, requested: usize) -> Taken {
+        self.pop_large_despite::<false>(requested)
+    }
+
+    #[inline(always)]
+    pub(super) fn pop_large_despite<const WATCHED: bool>(&'static self, requested: usize) -> Taken {
+        let despite = Despite::told(WATCHED);
+        let bytes = requested.next_multiple_of(PAGE);
+        let nothing = Taken { address: 0, bytes };
+        local::with_last(self, nothing, |cache| {
+            let Some(Done {
+                what: Free { address, .. },
+                tell,
+            }) = cache.pop_large(bytes, requested, despite)
+            else {
+                return nothing;
+            };
+            let taken = Taken { address, bytes };
+            if tell { self.telling(cache, taken) } else { taken }
+        })
+    }
+
+    /// Frees a block. `requested` is the size of the request.
+    #[inline]
+    pub(crate) fn free(&'static self, taken: Taken, requested: usize) {
+        if !self.free_hot(taken, requested) {
+            self.free_slowly(taken, requested, 0);
+        }
+    }
+
+    /// Frees a block of a caller that passes the size and the alignment, which may be wrong.
+    #[inline]
+    pub(crate) fn free_as(&'static self, address: usize, requested: usize, align: usize) {
+        if align > LEAST || requested > SMALL || !self.push_small(address, requested.max(1), requested) {
+            self.free_as_slowly(address, requested, align);
+        }
+    }
+
+    #[inline(never)]
+    fn free_as_slowly(&'static self, address: usize, requested: usize, align: usize) {
+        let taken = Taken::of(address, requested, align);
+        if !self.free_hot(taken, requested) {
+            self.free_slowly(taken, requested, align);
+        }
+    }
+
+    /// Puts a block into this thread's cache, if there is room and no other work.
+    #[inline]
+    pub(crate) fn free_hot(&'static self, taken: Taken, requested: usize) -> bool {
+        let Taken { address, bytes } = taken;
+        if bytes <= SMALL {
+            self.push_small(address, bytes, requested)
+        } else {
+            self.push_large(address, bytes, requested)
+        }
+    }
+
+    /// Puts a small block of the class of `bytes` into the cache.
+    #[inline(never)]
+    fn push_small(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
+        self.push_small_despite::<false>(address, bytes, requested)
+    }
+
+    #[inline(always)]
+    pub(super) fn push_small_despite<const WATCHED: bool>(
+        &'static self,
+        address: usize,
+        bytes: usize,
+        requested: usize,
+    ) -> bool {
+        let despite = Despite::told(WATCHED);
+        let (class, bytes) = class_and_bytes(bytes);
+        local::with_last(self, false, |cache| {
+            match cache.push(class, address, requested, bytes, despite, || {
+                self.is_unsampled(address)
+            }) {
+                None => false,
+                Some(Done { tell: false, .. }) => true,
+                Some(Done { tell: true, .. }) => self.telling(cache, true),
+            }
+        })
+    }
+
+    #[inline(never)]
+    fn push_large(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
+        self.push_large_despite::<false>(address, bytes, requested)
+    }
+
+    #[inline(always)]
+    pub(super) fn push_large_despite<const WATCHED: bool>(
+        &'static self,
+        address: usize,
+        bytes: usize,
+        requested: usize,
+    ) -> bool {
+        let despite = Despite::told(WATCHED);
+        if bytes > KEPT {
+            return false;
+        }
+        local::with_last(self, false, |cache| {
+            let block = Free { address, bytes };
+            match cache.push_large(block, requested, despite, || self.is_unsampled(address)) {
+                None => false,
+                Some(Done { tell: false, .. }) => true,
+                Some(Done { tell: true, .. }) => self.telling(cache, true),
+            }
+        })
+    }
+
+    /// Returns whether a block is certainly not in the ledger, if the ledger is sampled.
+    #[inline(always)]
+    pub(super) fn is_unsampled(&self, address: usize) -> bool {
+        self.filter.get().is_some_and(|filter| !filter.may_hold(address))
+    }
+
+    /// Reports the counters and returns `answer`. The fast path ends with this call, so it saves no registers across it.
+    #[cold]
+    #[inline(never)]
+    fn telling<R>(&self, cache: &Cache, answer: R) -> R {
+        self.tell(cache);
+        answer
+    }
+
+    pub(super) fn tell(&self, cache: &Cache) {
+        cache.tally.tell(&self.totals, self.alone());
+    }
+}

@@ -1,0 +1,110 @@
+//! A host pool for recordings, the monitor and the profiler.
+
+use super::fork;
+use super::heap::{Heap, lock};
+use millpond_account::budget::Budget;
+use millpond_account::event::PoolLabel;
+use millpond_account::ledger::{Ledger, Tracking};
+use millpond_account::registry::{self, Kind, LivePool, Look};
+use millpond_account::stats::PoolStats;
+use millpond_account::watchers::Watchers;
+use millpond_engine::PieceState;
+use millpond_os::device::Device;
+use millpond_os::reentrancy::inside;
+use std::sync::Arc;
+
+/// Adds the host's pools to the list of live pools.
+pub(super) fn provide() {
+    registry::provide(Kind::Host, || {
+        let _inside = inside();
+        let live = |heap| -> Box<dyn LivePool> { Box::new(heap) };
+        fork::all().into_iter().map(live).collect()
+    });
+}
+
+impl LivePool for &'static Heap {
+    fn label(&self) -> PoolLabel {
+        lock(&self.watchers).pool().clone()
+    }
+
+    fn device(&self) -> Device {
+        Device::Host
+    }
+
+    fn stats(&self) -> PoolStats {
+        Heap::stats(self)
+    }
+
+    fn look(&self) -> Option<Look> {
+        Some(Look {
+            stats: Heap::stats(self),
+            stalls: self.stalls(),
+            policy: self.policy(),
+        })
+    }
+
+    fn limit(&self) -> Option<u64> {
+        Heap::limit(self)
+    }
+
+    fn budgets(&self) -> Vec<Budget> {
+        Heap::budgets(self).cloned().collect()
+    }
+
+    fn is_closed(&self) -> bool {
+        Heap::is_closed(self)
+    }
+
+    fn watchers(&self) -> Arc<Watchers> {
+        Heap::watchers(self)
+    }
+
+    fn account(&self) -> Option<Arc<Ledger>> {
+        self.ledger()
+    }
+
+    fn change_watchers(&self, change: &dyn Fn(&Watchers) -> Watchers) {
+        Heap::change_watchers(self, |watchers| (change(watchers), ()));
+    }
+
+    /// Creates the account anew only if the one of the last time is still in use.
+    fn passing_account(&self) -> Arc<Ledger> {
+        let spare = {
+            let _inside = inside();
+            let ledgers = lock(&self.ledgers);
+            let spare = |ledger: &&Arc<Ledger>| ledger.is_passing() && Arc::strong_count(ledger) == 1;
+            ledgers.iter().find(spare).map(Arc::clone)
+        };
+        if let Some(spare) = spare {
+            spare.renew();
+            return spare;
+        }
+        let made = Heap::account(self, Ledger::builder(Tracking::All).times(true).stacks(true));
+        made.set_passing(true);
+        made
+    }
+
+    /// Lists the ranges in the order of the policy, under the pool's lock.
+    fn each_range(&self, each: &mut dyn FnMut(u64, u64)) {
+        let _inside = inside();
+        self.with_engine(|core| {
+            core.memory.policy().layout(&mut |piece| {
+                if piece.state != PieceState::Unmapped {
+                    each(piece.address, piece.bytes);
+                }
+            });
+        });
+    }
+
+    /// Lists the blocks that are not cut from spans, under the pool's lock. Blocks of such sizes that caches keep are returned first. The
+    /// places of guarded blocks are not known.
+    fn each_placed(&self, each: &mut dyn FnMut(u64, u64, u32)) -> bool {
+        if self.guard.is_some() {
+            return false;
+        }
+        let _inside = inside();
+        self.drain_caches();
+        self.with_engine(|core| core.each_large(|address, bytes| each(address as u64, bytes, 0)));
+        true
+    }
+}

@@ -1,0 +1,113 @@
+//! Detects that the system has little memory left, so that a pool gives memory back.
+
+use super::heap::{Heap, lock};
+use millpond_os::pressure::{LimitKind, Pressure, Readings, Share, Thresholds};
+use millpond_os::reentrancy::inside;
+use std::time::{Duration, Instant};
+
+/// The pressure threshold of a pool. The background thread keeps it. It does not refer to a pool.
+#[derive(Clone, Debug)]
+pub struct Lookout {
+    /// The share of a limit from which on memory is given back, or `None` if the pool does not check.
+    at: Option<Share>,
+    readings: Readings,
+    /// The time of the next check.
+    rests_until: Option<Instant>,
+}
+
+/// The time without checks after a pool has given memory back. A program that needs the memory takes it again at once, with
+/// a page fault for each page. The pause limits this to some percent of the program's time.
+pub(super) const REST: Duration = Duration::from_secs(5);
+
+/// The minimum of idle bytes for a check, because a check costs about half a millisecond.
+pub(super) const WORTH: u64 = 2 << 20;
+
+impl Lookout {
+    pub fn new(at: Option<Share>, readings: Readings) -> Self {
+        Self {
+            at,
+            readings,
+            rests_until: None,
+        }
+    }
+
+    pub(super) fn set(&mut self, at: Option<Share>) {
+        self.at = at;
+        self.rests_until = None;
+    }
+
+    pub(super) fn looks(&self) -> bool {
+        self.at.is_some()
+    }
+
+    /// Returns whether there is no state to keep while the check is off.
+    pub(super) fn is_plain(&self) -> bool {
+        self.at.is_none() && self.readings.is_system()
+    }
+
+    /// Returns whether a check is due.
+    pub(super) fn is_awake(&self, now: Instant) -> bool {
+        self.looks() && self.rests_until.is_none_or(|until| until <= now)
+    }
+
+    pub(super) fn rest(&mut self, now: Instant) {
+        self.rests_until = Some(now + REST);
+    }
+
+    /// Returns whether the use of a device's memory is above the threshold.
+    pub fn is_passed(&self, used: u64, total: u64) -> bool {
+        self.at.is_some_and(|at| Share::of(used, total) >= at)
+    }
+
+    /// Returns whether memory should be given back, according to a new reading. `last` is the reading for another pool.
+    pub(super) fn is_scarce(&self, last: &mut Option<Pressure>) -> bool {
+        let Some(at) = self.at else { return false };
+        let read = || self.readings.of_process(&Thresholds::default());
+        if self.readings.is_system() {
+            scarce(last.get_or_insert_with(read), at)
+        } else {
+            scarce(&read(), at)
+        }
+    }
+}
+
+/// Returns whether the use of a limit is above the threshold, for limits that giving memory back helps against. A pool
+/// keeps its addresses.
+fn scarce(pressure: &Pressure, at: Share) -> bool {
+    let helps = |kind: LimitKind| kind.is_enforced() && kind != LimitKind::AddressSpace;
+    let mut limits = pressure.limits().iter();
+    limits.any(|limit| helps(limit.kind) && limit.used_share() >= at)
+}
+
+impl Heap {
+    /// Returns the bytes from the source that no caller has. This is a sum of counters and stops no thread.
+    pub(super) fn idle_bytes(&self) -> u64 {
+        let _inside = inside();
+        let (_, allocated) = self.live();
+        let core = lock(&self.core);
+        let reserved = core
+            .as_ref()
+            .map_or(0, |core| core.memory.stats().reserved.current);
+        reserved.saturating_sub(allocated)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rests_after_it_has_given() {
+        let start = Instant::now();
+        let mut lookout = Lookout::new(Some(Share::percent(80)), Readings::system());
+        assert!(lookout.is_awake(start));
+        lookout.rest(start);
+        assert!(!lookout.is_awake(start + REST / 2));
+        assert!(lookout.is_awake(start + REST));
+        lookout.rest(start);
+        lookout.set(Some(Share::percent(90)));
+        assert!(lookout.is_awake(start), "what is set anew is looked for at once");
+        lookout.set(None);
+        assert!(!lookout.is_awake(start + REST) && lookout.is_plain());
+    }
+}

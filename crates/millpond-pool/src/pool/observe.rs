@@ -1,0 +1,178 @@
+//! Observation of a pool's blocks: events for subscribers, and the ledger of live blocks.
+
+use super::Pool;
+use super::fork;
+use super::guard::Guard;
+use super::heap::{Heap, lock};
+use millpond_account::ledger::{Leak, LeakReport, Ledger, LedgerBuilder};
+use millpond_account::watchers::{Context, Subscriber, SubscriptionId};
+use millpond_os::reentrancy::inside;
+use std::mem;
+use std::sync::Arc;
+
+impl Heap {
+    /// Tracks live blocks from now on, or stops tracking.
+    pub(crate) fn track(&self, ledger: Option<LedgerBuilder>) {
+        let ledger = ledger.map(|builder| self.account(builder));
+        self.change_watchers(|watchers| (watchers.with_ledger(ledger), ()));
+    }
+
+    /// Creates a ledger that a fork stops.
+    pub(super) fn account(&self, builder: LedgerBuilder) -> Arc<Ledger> {
+        let filter = builder.samples().then(|| fork::filter_of(self));
+        let ledger = Arc::new(builder.build_with(filter));
+        // The pool may be the program's own. Its allocations for the list would be reported, and would need the list, under
+        // the list's lock.
+        let _inside = inside();
+        let mut ledgers = lock(&self.ledgers);
+        let (kept, gone): (Vec<_>, Vec<_>) = mem::take(&mut *ledgers)
+            .into_iter()
+            .partition(|ledger| ledger.is_passing() || Arc::strong_count(ledger) > 1);
+        *ledgers = kept;
+        ledgers.push(Arc::clone(&ledger));
+        drop(ledgers);
+        // Dropped outside of the lock.
+        drop(gone);
+        ledger
+    }
+
+    /// Forgets the ledgers of a pool that has ended. Their other owners keep them.
+    pub(super) fn forget_accounts(&self) {
+        self.change_watchers(|watchers| (watchers.with_ledger(None), ()));
+        let gone = mem::take(&mut *lock(&self.ledgers));
+        // Dropped outside of the lock.
+        drop(gone);
+        let others = self.hands.get().into_iter();
+        others
+            .chain(self.guard.as_ref().map(Guard::scribe))
+            .for_each(|ledger| ledger.give_back());
+    }
+}
+
+/// Observers. They cost nothing while there are none. While there are some, every call leaves the fast path.
+impl Pool {
+    /// Reports every allocation, free, refill, trim and refusal to a subscriber, on the thread where it happens and outside
+    /// of every lock. A subscriber may use the pool itself. Events that it causes are not reported.
+    ///
+    /// ```
+    /// use millpond::{Event, EventKind, Pool};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    ///
+    /// let pool = Pool::host()?;
+    /// let bytes = Arc::new(AtomicUsize::new(0));
+    /// let seen = Arc::clone(&bytes);
+    /// let id = pool.subscribe(move |event: &Event<'_>| {
+    ///     if event.kind == EventKind::Allocated && event.tag.name() == "weights" {
+    ///         seen.fetch_add(event.requested, Ordering::Relaxed);
+    ///     }
+    /// });
+    /// let _scope = millpond::tag("weights");
+    /// let weights = pool.alloc_zeroed::<f32>(1000)?;
+    /// assert_eq!(bytes.load(Ordering::Relaxed), 4000);
+    /// pool.unsubscribe(id);
+    /// # drop(weights);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn subscribe(&self, subscriber: impl Subscriber + 'static) -> SubscriptionId {
+        self.heap()
+            .change_watchers(|watchers| watchers.with_subscriber(Arc::new(subscriber)))
+    }
+
+    /// Adds a subscriber with a number that several pools share. It replaces a subscriber with the same number.
+    pub(crate) fn subscribe_as(&self, id: SubscriptionId, subscriber: &Arc<dyn Subscriber>) {
+        self.heap()
+            .change_watchers(|watchers| (watchers.with_subscriber_as(id, Arc::clone(subscriber)), ()));
+    }
+
+    /// Removes a subscriber. Events that begin after this call are not reported to it. Threads that are calling it finish
+    /// their calls. It is dropped when the last of them has seen the change.
+    pub fn unsubscribe(&self, id: SubscriptionId) {
+        self.heap().change_watchers(|watchers| (watchers.without(id), ()));
+    }
+
+    /// Attaches a value to each event, on any thread, so that subscribers can relate the event to it.
+    pub fn set_context(&self, context: Option<Context>) {
+        self.heap()
+            .change_watchers(|watchers| (watchers.with_context(context), ()));
+    }
+
+    /// Tracks live blocks from now on, or stops tracking: who allocated which block, when and where. In debug builds
+    /// tracking is on from the start, unless the pool's settings say otherwise.
+    pub fn track(&self, account: Option<LedgerBuilder>) {
+        self.heap().track(account);
+    }
+
+    /// Returns the ledger of live blocks, if the pool tracks them: leaks, the largest blocks, and bytes by tag.
+    ///
+    /// ```
+    /// use millpond::{Ledger, Pool, Tag, Tracking};
+    ///
+    /// let pool = Pool::host()?;
+    /// pool.track(Some(Ledger::builder(Tracking::All)));
+    /// let _scope = millpond::tag("weights");
+    /// let weights = pool.alloc_zeroed::<f32>(1000)?;
+    /// let small = pool.alloc_zeroed::<u8>(100)?;
+    ///
+    /// let account = pool.ledger().expect("one was asked for");
+    /// assert_eq!(account.largest(1)[0].requested, 4000);
+    /// assert_eq!(account.larger_than(1000).len(), 1);
+    /// assert_eq!((account.by_tag()[0].tag, account.blocks()), (Tag::new("weights"), 2));
+    /// # drop((weights, small));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn ledger(&self) -> Option<Arc<Ledger>> {
+        self.heap().ledger()
+    }
+
+    /// Returns the largest live blocks with their allocation sites, largest first, at most `n`. Returns `None` if the pool
+    /// does not [track](Self::ledger) blocks, to distinguish this from an empty list. If the ledger is sampled, only its
+    /// blocks are returned.
+    ///
+    /// ```
+    /// use millpond::{Ledger, Pool, Tracking};
+    ///
+    /// let pool = Pool::host()?;
+    /// pool.track(Some(Ledger::builder(Tracking::All)));
+    /// let held = [pool.alloc_zeroed::<f32>(1000)?, pool.alloc_zeroed::<f32>(50)?];
+    /// let largest = pool.largest(1).expect("an account was asked for");
+    /// assert_eq!((largest.len(), largest[0].requested), (1, 4000));
+    /// assert_eq!(largest[0].address, held[0].as_ptr() as usize);
+    ///
+    /// pool.track(None);
+    /// assert!(pool.largest(1).is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn largest(&self, n: usize) -> Option<Vec<Leak>> {
+        self.ledger().map(|ledger| ledger.largest(n))
+    }
+
+    /// Returns the live blocks of more than this number of bytes, largest first, or `None` like [`largest`](Self::largest).
+    /// Use [`parse_size`](millpond_engine::parse_size) to parse a size that a person has written.
+    ///
+    /// ```
+    /// use millpond::engine::parse_size;
+    /// use millpond::{Pool, Tracking};
+    ///
+    /// let pool = Pool::builder().track(Some(Tracking::All)).host()?;
+    /// let held = [pool.alloc_zeroed::<u8>(2 << 20)?, pool.alloc_zeroed::<u8>(100)?];
+    /// let large = pool.larger_than(parse_size("1MB")?).expect("an account was asked for");
+    /// assert_eq!((large.len(), large[0].requested), (1, 2 << 20));
+    /// # drop(held);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn larger_than(&self, bytes: u64) -> Option<Vec<Leak>> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.ledger().map(|ledger| ledger.larger_than(bytes))
+    }
+
+    /// Returns a readable report of the live blocks by tag and allocation site, largest first, or `None` if the pool does
+    /// not track blocks.
+    #[must_use]
+    pub fn leak_report(&self) -> Option<LeakReport> {
+        self.ledger().map(|ledger| ledger.leak_report())
+    }
+}

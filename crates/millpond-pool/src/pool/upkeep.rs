@@ -1,0 +1,314 @@
+//! Gives memory back: trimming, compaction, and the end of a pool.
+
+use super::ask::by_a_source;
+use super::builder::limit_of;
+use super::cache::Cache;
+use super::claim;
+use super::conf::{Change, PoolConf};
+use super::core::Core;
+use super::detour::Detour;
+use super::figures::live;
+use super::fork;
+use super::guard::Guard;
+use super::heap::{Heap, lock};
+use super::keeper;
+use millpond_account::watchers::Watchers;
+use millpond_engine::{Compaction, ConfError, Mark, RetainConf};
+use millpond_os::reentrancy::inside;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Heap {
+    /// Takes back the cached blocks of all threads. Returns their bytes.
+    pub(super) fn drain_caches(&self) -> usize {
+        let _minds = self.mind_panics();
+        self.end_quarantine();
+        let roll = lock(&self.roll);
+        let mut bytes = 0;
+        self.claim(&roll, |_, stacks| {
+            bytes += stacks.bytes();
+            self.take_all(stacks);
+        });
+        bytes
+    }
+
+    /// Returns every span without a live block to the engine.
+    pub(super) fn release_spans(&self) {
+        for (class, shelf) in self.shelves.iter().enumerate() {
+            let mut shelf = lock(shelf);
+            self.with_engine(|core| {
+                let spans = core.spans_of(class);
+                for span in shelf.take_whole_spans(class, &spans) {
+                    core.free_span(span);
+                }
+            });
+        }
+    }
+
+    /// Returns all memory that no block uses to the source.
+    pub(crate) fn trim(&self) {
+        let _inside = inside();
+        self.drain_caches();
+        self.release_spans();
+        self.with_engine(|core| core.memory.release_cached());
+        self.forget_rest();
+    }
+
+    /// Returns the pages between live blocks to the system, which cannot be given back whole. Returns the bytes.
+    fn forget_rest(&self) -> u64 {
+        let mut bytes = 0;
+        for (class, shelf) in self.shelves.iter().enumerate() {
+            let mut shelf = lock(shelf);
+            self.with_engine(|core| {
+                shelf.free_parts(class, |start, end| bytes += core.forget(start, end, false));
+            });
+        }
+        bytes + self.with_engine(Core::forget_free).unwrap_or(0)
+    }
+
+    /// Trims the pool, and returns the engine's report.
+    pub(crate) fn compact(&self) -> Compaction {
+        let _inside = inside();
+        self.drain_caches();
+        self.release_spans();
+        let compaction = self.with_engine(|core| core.memory.compact());
+        self.forget_rest();
+        compaction.unwrap_or_default()
+    }
+
+    /// Makes other pools that are charged to the same budgets give back unused memory.
+    pub(super) fn trim_siblings(&self) {
+        let Some(reserved) = &self.reserved else { return };
+        if by_a_source() {
+            // The caller is the source of a pool that uses this one. That pool may be among the others, and gives back what
+            // it can itself.
+            return;
+        }
+        for other in fork::all() {
+            let shared = other
+                .reserved
+                .as_ref()
+                .is_some_and(|theirs| theirs.shares_with(reserved));
+            if !std::ptr::eq(other, self) && shared {
+                other.trim();
+            }
+        }
+    }
+
+    /// Makes every pool that is charged to a budget of reserved bytes, or to one that shares an ancestor with it, give back
+    /// unused memory.
+    pub fn trim_all_of(budget: &millpond_account::budget::Budget) {
+        for pool in fork::all() {
+            let shared = pool.reserved.as_ref();
+            if shared.is_some_and(|theirs| theirs.shares_with(budget)) {
+                pool.trim();
+            }
+        }
+    }
+
+    /// Advances time by one tick: memory that has been idle for a while is given back.
+    pub(crate) fn pass_time(&'static self) {
+        let _inside = inside();
+        let _minds = self.mind_panics();
+        /// The number of ticks after which the cached blocks of an idle thread are taken back.
+        const IDLE: u64 = 8;
+        {
+            let roll = lock(&self.roll);
+            let idle = |cache: &&Arc<Cache>| cache.idle_for() == IDLE;
+            let idle: Vec<&Arc<Cache>> = roll.caches.iter().filter(idle).collect();
+            self.claim_these(&idle, |_, stacks| self.take_all(stacks));
+            let eases = |cache: &&Arc<Cache>| cache.eases(IDLE);
+            let grown: Vec<&Arc<Cache>> = roll.caches.iter().filter(eases).collect();
+            self.claim_these(&grown, |cache, stacks| {
+                let more = stacks.ease(|class, blocks| lock(&self.shelves[class]).put(blocks));
+                cache.grown.store(more, Ordering::Relaxed);
+            });
+        }
+        for (class, shelf) in self.shelves.iter().enumerate() {
+            let mut shelf = lock(shelf);
+            if shelf.became_idle() {
+                self.with_engine(|core| {
+                    let spans = core.spans_of(class);
+                    for span in shelf.take_whole_spans(class, &spans) {
+                        core.free_span(span);
+                    }
+                });
+            }
+        }
+        self.with_engine(|core| core.memory.mark(Mark::Ticks(1)));
+    }
+
+    /// Finishes pending work: completed events, blocks in other threads' caches, and decayed memory.
+    pub(crate) fn collect_garbage(&'static self) {
+        let _inside = inside();
+        self.drain_caches();
+        self.release_spans();
+        self.with_engine(|core| {
+            core.memory.collect();
+            core.memory.mark(Mark::Ticks(1));
+        });
+    }
+
+    /// Returns all memory that no block uses, and resets the counts and peaks.
+    pub(crate) fn clear(&self) {
+        let _inside = inside();
+        self.trim();
+        *lock(&self.forgotten) = self.counts();
+        if let Some(core) = lock(&self.core).as_mut() {
+            core.refusals = 0;
+        }
+        self.reset_peaks();
+    }
+
+    /// Sets whether every block is cleared before it is allocated.
+    pub(crate) fn clear_on_reuse(&self, on: bool) {
+        let _inside = inside();
+        self.set_detour(Detour::Cleared, on);
+    }
+
+    /// Changes settings of the live pool.
+    pub(crate) fn configure(&'static self, text: &str) -> Result<(), ConfError> {
+        let _inside = inside();
+        let now = lock(&self.retain).clone();
+        let Change { conf, retain } = Change::parse(text, self.policy, &now)?;
+        if conf.limit.is_some() || conf.memory_fraction.is_some() {
+            let capacity = self.with_engine(|core| core.memory.source().whole()).flatten();
+            let before = PoolConf {
+                limit: Some(Some(self.limit.bytes())),
+                ..PoolConf::default()
+            };
+            let limit = match conf.limit {
+                // A fraction alone replaces any previous limit.
+                None => limit_of(&conf, capacity)?,
+                Some(_) => limit_of(&before.overridden(conf.clone()), capacity)?,
+            };
+            self.set_limit(limit);
+        }
+        if let Some(retain) = retain {
+            self.set_retain(retain);
+        }
+        if let Some(on) = conf.zero_on_reuse {
+            self.clear_on_reuse(on);
+        }
+        keeper::change(self, conf.trim_every, conf.trim_at_pressure);
+        Ok(())
+    }
+
+    /// Checks whether all settings of a text can be changed now.
+    pub fn check_change(&self, text: &str) -> Result<(), ConfError> {
+        let _inside = inside();
+        let now = lock(&self.retain).clone();
+        Change::parse(text, self.policy, &now).map(|_| ())
+    }
+
+    /// Changes how much free memory is kept, and for how long.
+    pub(crate) fn set_retain(&self, retain: RetainConf) {
+        let _inside = inside();
+        self.with_engine(|core| core.memory.set_retain(&retain));
+        *lock(&self.retain) = retain;
+    }
+
+    /// Changes the most bytes that may be reserved, and gives back unused memory above it. Used memory is given back when
+    /// it is freed.
+    pub(crate) fn set_limit(&self, bytes: u64) {
+        let _inside = inside();
+        self.limit.set(bytes);
+        // After this, calls that began under the old limit have finished.
+        drop(lock(&self.core));
+        if self.limit.used() > bytes {
+            self.trim();
+            self.mind_limit();
+        }
+        // Waiting requests may have room now.
+        if self.detours(Detour::Awaited) {
+            self.tell_line();
+        }
+    }
+
+    /// Makes frees return memory to the source while more is reserved than allowed, and only then.
+    fn mind_limit(&self) {
+        loop {
+            let over = self.limit.used() > self.limit.bytes();
+            self.set_detour(Detour::Over, over);
+            // The limit may have changed between the two steps.
+            if over == (self.limit.used() > self.limit.bytes()) {
+                break;
+            }
+        }
+    }
+
+    /// Gives memory back to the source while more is reserved than allowed.
+    pub(super) fn shrink(&self) {
+        self.release_spans();
+        self.with_engine(|core| core.memory.release_cached());
+        if self.limit.used() <= self.limit.bytes() {
+            self.mind_limit();
+        }
+    }
+
+    /// Closes the pool after its last handle was dropped. Memory is given back now, or with the last block.
+    pub(crate) fn close(&self) {
+        if self.close_inside() {
+            // Observers get no more events. Their data is dropped here, where no lock is held.
+            self.change_watchers(|watchers| (Watchers::new(watchers.pool().clone()), ()));
+        }
+    }
+
+    fn close_inside(&self) -> bool {
+        let _inside = inside();
+        {
+            let roll = lock(&self.roll);
+            self.lifetime.close();
+            // The caches stay claimed forever: from now on every thread frees past its cache.
+            for cache in &roll.caches {
+                cache.claim.want();
+            }
+            claim::barrier();
+            for cache in &roll.caches {
+                cache.keep_wanted(|stacks| self.take_all(stacks));
+            }
+        }
+        self.end_if_empty()
+    }
+
+    /// Ends a closed pool if no block of it is in use or being allocated. Returns whether the pool has ended.
+    pub(super) fn end_if_empty(&self) -> bool {
+        let gone = {
+            // This takes all locks under which a block can be taken: see `Lifetime`. Every address is forgotten before the
+            // memory is returned.
+            let mut roll = lock(&self.roll);
+            // An owner that may still be inside its cache may not have counted all its work.
+            if !roll.caches.iter().all(|cache| cache.claim.wait()) {
+                return false;
+            }
+            let shelves = self.shelves.each_ref().map(lock);
+            let book = self.guard.as_ref().map(Guard::book);
+            let mut core = lock(&self.core);
+            if core.is_none() {
+                // Another thread has already ended the pool.
+                return true;
+            }
+            // The memory of a broken pool stays for as long as the process runs, because it is no longer known which of it is
+            // free.
+            if self.is_broken() || !self.lifetime.is_idle() || live(&roll, core.as_ref()) != (0, 0) {
+                return false;
+            }
+            let shelves = shelves.map(|mut shelf| mem::take(&mut *shelf));
+            let book = book.map(|mut book| mem::take(&mut *book));
+            let core = core.take();
+            let caches = mem::take(&mut roll.caches);
+            // The counters of the caches and of frees past the caches are kept.
+            let tallies = caches.iter().map(|cache| &cache.tally);
+            for tally in tallies.chain(core.as_ref().map(|core| &core.tally)) {
+                roll.ended.absorb(tally);
+            }
+            (core, caches, shelves, book)
+        };
+        // Dropped outside of the locks.
+        drop(gone);
+        fork::forget(self);
+        self.forget_accounts();
+        true
+    }
+}

@@ -1,0 +1,459 @@
+//! Recordings: files to which all events of every pool are written while the program runs.
+//!
+//! ```text
+//!   scribe    the writing thread, which puts the events of all threads into one order
+//!   file      creates the files: replaces older recordings and empty files, and no other files
+//!   snapshot  one moment in its own file: on request, and when memory has run out
+//!   book      serial numbers, frees with the facts of their allocations, definitions, keyframes
+//! ```
+//!
+//! The format is that of [`millpond_trace::recording`]. A file also contains exact sums from the pools' own accounts, so a lost
+//! event costs detail but does not change the totals. While there is no recording, pools pay only the load that shows whether they
+//! have observers.
+//!
+//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Other programs use millpond: the
+//! names that only millpond's own crates need change without notice.
+
+#![cfg(target_os = "linux")]
+#![forbid(unsafe_code)]
+
+mod book;
+mod file;
+mod modules;
+mod scribe;
+mod setting;
+mod snapshot;
+
+pub use scribe::RecordReport;
+pub use setting::RecordSettingError;
+pub use snapshot::refused_finally;
+pub use snapshot::{SnapshotReport, Snapshots, snapshot, snapshot_on_oom};
+
+use book::Book;
+use millpond_account::event::PoolLabel;
+use millpond_account::registry::{LivePool, live_pools};
+pub use millpond_account::session::RecordStacks;
+use millpond_account::session::Sink;
+use millpond_account::session::{self, RING_BYTES, Session};
+use millpond_account::watchers::Watchers;
+use millpond_os as os;
+use millpond_os::fork::{Participant, Resting};
+use millpond_os::ranked::{Locked, Rank, Ranked};
+use millpond_os::reentrancy::quiet;
+use millpond_os::time::Time;
+use millpond_trace::recording::{RecordingError, Writer};
+use scribe::{Counted, Scribe};
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The error of a recording that could not begin or continue.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// The process already has a recording.
+    #[error("this process is recorded already, to {path}: stop that recording first")]
+    Recording {
+        /// The path of that recording.
+        path: PathBuf,
+    },
+    /// The file could not be created.
+    #[error("{path} cannot be written: {source}")]
+    File {
+        /// The path.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The file could not be written further. The part that was written before can be read.
+    #[error(transparent)]
+    Write(#[from] RecordingError),
+    /// The thread that writes the file could not be started.
+    #[error("no thread could be made to write the recording: {0}")]
+    Thread(std::io::Error),
+    /// The memory for writing the file could not be allocated.
+    #[error("there is no memory left to write {path} in")]
+    NoMemory {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The writing thread panicked.
+    #[error("the thread that writes the recording has panicked; the file can be read up to there")]
+    Panicked,
+}
+
+/// The settings of a recording.
+#[derive(Clone, Debug)]
+pub struct RecorderBuilder {
+    ring_bytes: usize,
+    stacks: RecordStacks,
+    sums_every: Option<Duration>,
+    facts: Vec<(String, String)>,
+}
+
+impl RecorderBuilder {
+    /// Sets the size of a thread's buffer for events that are not written yet. The default is 4 MiB, of which a thread
+    /// allocates only what it needs. A larger buffer loses fewer events of a burst on a busy machine.
+    #[must_use]
+    pub fn ring_bytes(mut self, bytes: usize) -> Self {
+        self.ring_bytes = bytes;
+        self
+    }
+
+    /// Sets which allocations are recorded with their stacks. The default is none.
+    #[must_use]
+    pub fn stacks(mut self, stacks: RecordStacks) -> Self {
+        self.stacks = stacks;
+        self
+    }
+
+    /// Sets the interval at which the sums of pools, devices and the process are recorded. The default is a tenth of a
+    /// second. The sums can also be disabled.
+    #[must_use]
+    pub fn sums_every(mut self, every: Option<Duration>) -> Self {
+        self.sums_every = every.map(|every| every.max(Duration::from_millis(1)));
+        self
+    }
+
+    /// Adds a fact about the run to the file, such as its `rank` or its `commit`.
+    #[must_use]
+    pub fn fact(mut self, name: &str, value: &str) -> Self {
+        self.facts.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts recording all pools of this process, including those that are made later. `%p` in the path stands for the
+    /// process id.
+    ///
+    /// # Errors
+    /// Returns an error if the process already has a recording, or if the file or the thread cannot be created.
+    pub fn start(self, path: impl AsRef<Path>) -> Result<Recorder, RecordError> {
+        let _quiet = quiet();
+        let path = with_process(path.as_ref());
+        let mut current = current();
+        if let Some(running) = current
+            .running
+            .as_ref()
+            .filter(|running| running.process == process::id())
+        {
+            return Err(RecordError::Recording {
+                path: running.path.clone(),
+            });
+        }
+        let session = self.begin(&path)?;
+        current.running = Some(session);
+        RECORDS.store(true, Ordering::Release);
+        drop(current);
+        snapshot::recording_begins();
+        attach_all();
+        watch_exit();
+        Ok(Recorder(()))
+    }
+
+    fn begin(self, path: &Path) -> Result<Running, RecordError> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let file_error = |source| RecordError::File {
+            path: path.to_owned(),
+            source,
+        };
+        let file = file::create(path).map_err(file_error)?;
+        let mut facts = facts();
+        facts.extend(self.facts);
+        let file = Counted {
+            inner: BufWriter::new(file),
+            bytes: 0,
+        };
+        let mut writer = Writer::new(file, &facts)?;
+        // If the process is killed after this point, the file can still be opened.
+        writer.flush()?;
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let session = Arc::new(Session::new(number, self.ring_bytes, self.stacks));
+        let book = Book::new(writer, Time::now().nanos());
+        let scribe = Scribe::new(Arc::clone(&session), book, self.sums_every);
+        let thread = std::thread::Builder::new()
+            .name("millpond-record".to_owned())
+            .spawn(|| scribe.run())
+            .map_err(RecordError::Thread)?;
+        session.set_scribe(thread.thread().clone());
+        Ok(Running {
+            session,
+            thread,
+            path: path.to_owned(),
+            process: process::id(),
+        })
+    }
+}
+
+/// A running recording. It ends when it is stopped or dropped.
+///
+/// ```
+/// use millpond::{Pool, Recorder};
+///
+/// let path = std::env::temp_dir().join("millpond-doc-%p.mpr");
+/// let recorder = Recorder::start(&path)?;
+/// let pool = Pool::host()?;
+/// {
+///     let _scope = millpond::tag("weights");
+///     let _weights = pool.alloc_zeroed::<f32>(1 << 20)?;
+///     recorder.mark("loaded");
+/// }
+/// let report = recorder.stop()?;
+/// assert!(report.events >= 3 && report.lost == 0);
+/// # std::fs::remove_file(path.to_str().unwrap().replace("%p", &std::process::id().to_string()))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A program that uses the library with this feature is also recorded if the environment variable `MILLPOND_RECORD` is
+/// set: `MILLPOND_RECORD=run.mpr`, or with settings after the path, `run.%p.mpr,stacks=512K,sums=100ms,ring=4M`.
+#[derive(Debug)]
+#[must_use = "the recording ends when this is dropped"]
+pub struct Recorder(());
+
+impl Recorder {
+    /// Starts recording all pools of this process, without stacks. See [`RecorderBuilder::start`].
+    ///
+    /// # Errors
+    /// Returns an error if the process already has a recording, or if the file or the thread cannot be created.
+    pub fn start(path: impl AsRef<Path>) -> Result<Self, RecordError> {
+        Self::builder().start(path)
+    }
+
+    /// Returns a builder with the default settings.
+    #[must_use]
+    pub fn builder() -> RecorderBuilder {
+        RecorderBuilder {
+            ring_bytes: RING_BYTES,
+            stacks: RecordStacks::Never,
+            sums_every: Some(Duration::from_millis(100)),
+            facts: Vec::new(),
+        }
+    }
+
+    /// Marks this moment in the recording with a text.
+    pub fn mark(&self, text: &str) {
+        mark(text);
+    }
+
+    /// Stops the recording. Returns its report when the file is complete.
+    ///
+    /// # Errors
+    /// Returns an error if the file could not be written.
+    pub fn stop(self) -> Result<RecordReport, RecordError> {
+        std::mem::forget(self);
+        stop()
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if let Err(error) = stop() {
+            os::say(&format!("millpond: {error}\n"));
+        }
+    }
+}
+
+/// Marks this moment in the recording of this process, if there is one.
+pub fn mark(text: &str) {
+    if let Some(session) = session() {
+        session.mark(text);
+    }
+}
+
+/// Marks the beginning of a step of a repeating program, such as training. Recordings are compared step by step and
+/// searched for growth from step to step.
+pub fn step(number: u64) {
+    if let Some(session) = session() {
+        session.step(number);
+    }
+}
+
+/// The parts of a running recording.
+struct Running {
+    session: Arc<Session>,
+    thread: JoinHandle<Result<RecordReport, RecordError>>,
+    path: PathBuf,
+    /// The process that is recorded. A child of a fork is not, because the writing thread belongs to its parent.
+    process: u32,
+}
+
+/// The recordings of this process.
+struct Recordings {
+    running: Option<Running>,
+    /// Sessions that are about to end. Pools may still send events to them.
+    ending: Vec<Arc<Session>>,
+}
+
+static CURRENT: Ranked<Recordings> = Ranked::new(
+    Rank::Recording,
+    Recordings {
+        running: None,
+        ending: Vec::new(),
+    },
+);
+/// True if there is a recording. It is read without a lock.
+static RECORDS: AtomicBool = AtomicBool::new(false);
+
+static FORKS: Participant = Participant::new(Rank::Recording, || Box::new(NoRecording(CURRENT.lock())));
+
+fn current() -> Locked<'static, Recordings> {
+    FORKS.register();
+    CURRENT.lock()
+}
+
+/// While this is held, around a fork, no recording begins or ends.
+struct NoRecording(Locked<'static, Recordings>);
+
+impl Resting for NoRecording {
+    /// Ends all recordings in the child of a fork, where no thread writes them. No part of a recording is dropped,
+    /// because threads that exist only in the parent may have been changing it or may have held its locks. These locks
+    /// are not used any more.
+    fn forget_others(&mut self) {
+        RECORDS.store(false, Ordering::Release);
+        if let Some(running) = self.0.running.take() {
+            running.session.deactivate();
+            // The thread of the recording does not exist here, and a new thread may get its id. Dropping the handle could
+            // detach that new thread.
+            std::mem::forget(running);
+        }
+        for session in self.0.ending.drain(..) {
+            session.deactivate();
+            std::mem::forget(session);
+        }
+        session::forget_way();
+    }
+}
+
+fn session() -> Option<Arc<Session>> {
+    if !RECORDS.load(Ordering::Acquire) {
+        return None;
+    }
+    let _quiet = quiet();
+    let current = current();
+    current
+        .running
+        .as_ref()
+        .map(|running| Arc::clone(&running.session))
+}
+
+/// Adds a new pool to the recording, if there is one. Starts the recording that the environment requests, if that has
+/// not happened yet. The caller holds no lock of a pool.
+pub fn attach(pool: &dyn LivePool) {
+    snapshot::look_at_environment();
+    setting::begin_by_environment();
+    if let Some(session) = session() {
+        pool.change_watchers(&|watchers| watchers.with_sink(Some(session.sink(watchers.pool()))));
+    }
+}
+
+/// Does the same for a device's pool.
+pub fn sink_for(pool: &PoolLabel) -> Option<Sink> {
+    snapshot::look_at_environment();
+    setting::begin_by_environment();
+    session().map(|session| session.sink(pool))
+}
+
+fn attach_all() {
+    let Some(session) = session() else { return };
+    change_all(|watchers| {
+        let known = watchers.sink().is_some_and(|sink| sink.is_of(&session));
+        if known {
+            watchers.clone()
+        } else {
+            watchers.with_sink(Some(session.sink(watchers.pool())))
+        }
+    });
+}
+
+fn change_all(change: impl Fn(&Watchers) -> Watchers) {
+    for pool in live_pools() {
+        pool.change_watchers(&change);
+    }
+}
+
+fn stop() -> Result<RecordReport, RecordError> {
+    let _quiet = quiet();
+    let running = {
+        let mut current = current();
+        RECORDS.store(false, Ordering::Release);
+        let running = current.running.take();
+        let running = running.filter(|running| running.process == process::id());
+        current
+            .ending
+            .extend(running.as_ref().map(|running| Arc::clone(&running.session)));
+        running
+    };
+    let Some(running) = running else {
+        return Ok(RecordReport::default());
+    };
+    change_all(|watchers| match watchers.sink() {
+        Some(sink) if sink.is_of(&running.session) => watchers.with_sink(None),
+        _ => watchers.clone(),
+    });
+    running.session.stop();
+    let report = running.thread.join().unwrap_or(Err(RecordError::Panicked));
+    current()
+        .ending
+        .retain(|ending| !Arc::ptr_eq(ending, &running.session));
+    report
+}
+
+/// Registers an exit handler that completes the recording.
+fn watch_exit() {
+    extern "C" fn close() {
+        let closed = std::panic::catch_unwind(|| {
+            if RECORDS.load(Ordering::Acquire)
+                && let Err(error) = stop()
+            {
+                os::say(&format!("millpond: {error}\n"));
+            }
+        });
+        // The payload of a panic may panic when it is dropped.
+        std::mem::forget(closed);
+    }
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    if !REGISTERED.swap(true, Ordering::Relaxed) {
+        // If the handler cannot be registered, the end of the file is missing, as after a kill.
+        os::at_exit(close);
+    }
+}
+
+/// Returns the path of this process's recording, if there is one. Does not block.
+fn recorded_to() -> Option<PathBuf> {
+    let current = CURRENT.try_lock()?;
+    let running = current.running.as_ref()?;
+    (running.process == process::id()).then(|| running.path.clone())
+}
+
+fn with_process(path: &Path) -> PathBuf {
+    match path.to_str() {
+        Some(text) => text.replace("%p", &process::id().to_string()).into(),
+        None => path.to_owned(),
+    }
+}
+
+/// Returns the known facts about this run.
+fn facts() -> Vec<(String, String)> {
+    let mut facts = vec![("pid".to_owned(), process::id().to_string())];
+    let mut add =
+        |name: &str, value: Option<String>| facts.extend(value.map(|value| (name.to_owned(), value)));
+    let program = std::env::current_exe().ok();
+    let name = program.as_ref().and_then(|path| path.file_name());
+    add("program", name.map(|name| name.to_string_lossy().into_owned()));
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    add(
+        "host",
+        read("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()),
+    );
+    let start = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+    add(
+        "start",
+        start.map(|start| format!("{}.{:09}", start.as_secs(), start.subsec_nanos())),
+    );
+    let rank = ["RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"];
+    add("rank", rank.into_iter().find_map(|name| std::env::var(name).ok()));
+    facts
+}

@@ -1,0 +1,106 @@
+//! The environment variable that starts a recording.
+
+use super::{RecordStacks, Recorder, RecorderBuilder};
+use millpond_os as os;
+use millpond_os::reentrancy::quiet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const VARIABLE: &str = "MILLPOND_RECORD";
+
+/// An invalid setting.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "MILLPOND_RECORD: {part:?} is no setting; give a path and after it, if you like, stacks=512K (or all, or none), sums=100ms (or none), ring=4M, as in run.%p.mpr,stacks=512K"
+)]
+pub struct RecordSettingError {
+    /// The invalid part.
+    pub part: String,
+}
+
+/// Starts the recording that the environment requests, at most once in a process.
+pub(super) fn begin_by_environment() {
+    static LOOKED: AtomicBool = AtomicBool::new(false);
+    if LOOKED.load(Ordering::Relaxed) || LOOKED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let _quiet = quiet();
+    let Some(value) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) else {
+        return;
+    };
+    let value = value.to_string_lossy();
+    let begun = match parse(&value) {
+        Ok((path, builder)) => builder.start(path).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    match begun {
+        // The recording runs until the process ends.
+        Ok(recorder) => std::mem::forget(recorder),
+        Err(error) => os::say(&format!("millpond: nothing is recorded: {error}\n")),
+    }
+}
+
+/// Parses a path and the settings of the recording.
+fn parse(value: &str) -> Result<(&str, RecorderBuilder), RecordSettingError> {
+    let mut parts = value.split(',');
+    let path = parts.next().unwrap_or_default();
+    let mut builder = Recorder::builder();
+    for part in parts {
+        let wrong = || RecordSettingError {
+            part: part.chars().take(40).collect(),
+        };
+        let (name, value) = part.split_once('=').ok_or_else(wrong)?;
+        builder = match (name, value) {
+            ("stacks", "all") => builder.stacks(RecordStacks::Always),
+            ("stacks", "none") => builder.stacks(RecordStacks::Never),
+            ("stacks", every) => builder.stacks(RecordStacks::Bytes(bytes(every).ok_or_else(wrong)?)),
+            ("sums", "none") => builder.sums_every(None),
+            ("sums", every) => {
+                let every = every.strip_suffix("ms").and_then(|number| number.parse().ok());
+                builder.sums_every(Some(Duration::from_millis(every.ok_or_else(wrong)?)))
+            }
+            ("ring", room) => {
+                let room = bytes(room).and_then(|bytes| usize::try_from(bytes).ok());
+                builder.ring_bytes(room.ok_or_else(wrong)?)
+            }
+            _ => return Err(wrong()),
+        };
+    }
+    if path.is_empty() {
+        return Err(RecordSettingError {
+            part: value.chars().take(40).collect(),
+        });
+    }
+    Ok((path, builder))
+}
+
+/// Parses a number of bytes, such as `512K`.
+fn bytes(text: &str) -> Option<u64> {
+    millpond_engine::parse_size(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read() {
+        let (path, builder) = parse("run.%p.mpr,stacks=512K,sums=20ms,ring=1M").expect("settings");
+        assert_eq!(path, "run.%p.mpr");
+        assert_eq!(builder.stacks, RecordStacks::Bytes(512 << 10));
+        assert_eq!(builder.sums_every, Some(Duration::from_millis(20)));
+        assert_eq!(builder.ring_bytes, 1 << 20);
+        for (setting, wrong) in [
+            ("", ""),
+            ("a,b", "b"),
+            ("a,stacks=", "stacks="),
+            ("a,stacks=1X", "stacks=1X"),
+            ("a,sums=3", "sums=3"),
+            (",stacks=all", ",stacks=all"),
+        ] {
+            let error = parse(setting).expect_err("no setting");
+            assert_eq!(error.part, wrong, "{setting}");
+            assert!(error.to_string().contains("stacks=512K"));
+        }
+    }
+}

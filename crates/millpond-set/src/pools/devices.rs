@@ -1,0 +1,145 @@
+//! The pools of device memory in a set.
+
+use super::Pools;
+use super::member::Member;
+use millpond_cuda::{CudaDevice, DevicePool, DevicePoolBuilder, DevicePoolError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One pool for each device, created when it is first requested.
+#[derive(Debug, Default)]
+pub(super) struct Devices {
+    made: Mutex<Vec<DevicePool>>,
+}
+
+impl Devices {
+    fn made(&self) -> MutexGuard<'_, Vec<DevicePool>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the existing pools. Returns none in the child of a fork, where they cannot be used, and where the list may be locked
+    /// by a thread that does not exist.
+    pub(super) fn pools(&self) -> Vec<DevicePool> {
+        if !millpond_cuda::is_in_use() {
+            return Vec::new();
+        }
+        self.made().clone()
+    }
+}
+
+impl Pools {
+    /// Returns the pool of a CUDA device's memory, and creates it by its [template](super::PoolsBuilder::cuda_template) if
+    /// necessary.
+    ///
+    /// Operations on the set also apply to this pool: statistics, trims, settings, and observers.
+    ///
+    /// ```
+    /// use millpond::cuda::{CudaStream, DevicePoolError};
+    /// use millpond::{Device, Pools};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let set = Pools::new();
+    /// let pool = match set.cuda(0) {
+    ///     Err(DevicePoolError::Cuda(error)) => {
+    ///         println!("{error}");
+    ///         return Ok(());
+    ///     }
+    ///     pool => pool?,
+    /// };
+    /// let held = pool.alloc::<f32>(1000, &CudaStream::new(pool.device())?)?;
+    /// assert_eq!(set.stats().on(Device::Cuda(0)).requested.current, 4000);
+    /// # drop(held);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if there is no such device, or if its pool cannot be created by the template.
+    pub fn cuda(&self, number: u32) -> Result<DevicePool, DevicePoolError> {
+        let device = CudaDevice::get(number)?;
+        let pool = {
+            let mut made = self.set.devices.made();
+            if let Some(pool) = made.iter().find(|pool| pool.device().number() == number) {
+                return Ok(pool.clone());
+            }
+            let pool = self.set.make_cuda(&device)?;
+            made.push(pool.clone());
+            made.sort_by_key(|pool| pool.device().number());
+            pool
+        };
+        // This is called without a lock, because observers of the pool may use the set.
+        self.set.tell_cuda(&pool)?;
+        Ok(pool)
+    }
+
+    /// Inserts a pool for its device, and returns the pool that it replaces. The inserted pool does not receive settings or
+    /// observers that the set was given before.
+    pub fn insert_cuda(&self, pool: DevicePool) -> Option<DevicePool> {
+        let mut made = self.set.devices.made();
+        let number = pool.device().number();
+        let before = made.iter().position(|other| other.device().number() == number);
+        let before = before.map(|at| made.remove(at));
+        made.push(pool);
+        made.sort_by_key(|pool| pool.device().number());
+        before
+    }
+
+    /// Removes a device's pool from the set. The next request creates another one.
+    pub fn remove_cuda(&self, number: u32) -> Option<DevicePool> {
+        if !millpond_cuda::is_in_use() {
+            return None;
+        }
+        let mut made = self.set.devices.made();
+        let at = made.iter().position(|pool| pool.device().number() == number)?;
+        Some(made.remove(at))
+    }
+}
+
+/// Creates the pool of a device.
+pub(super) fn make(
+    template: Option<&DevicePoolBuilder>,
+    name: Option<&str>,
+    device: &CudaDevice,
+) -> Result<DevicePool, DevicePoolError> {
+    let mut builder = template.cloned().unwrap_or_default();
+    if !builder.has_name() {
+        let place = format!("cuda:{}", device.number());
+        builder = builder.name(match name {
+            Some(name) => format!("{name} {place}"),
+            None => place,
+        });
+    }
+    builder.build(device)
+}
+
+pub(super) fn member(pool: DevicePool) -> Box<dyn Member> {
+    Box::new(pool)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millpond_os::end_of_child;
+    use std::sync::Barrier;
+    use std::thread;
+
+    #[test]
+    fn a_child_does_not_wait_for_the_list_of_device_pools() {
+        let set = Pools::new();
+        let (locked, forked) = (Barrier::new(2), Barrier::new(2));
+        let end = thread::scope(|scope| {
+            scope.spawn(|| {
+                let _made = set.set.devices.made();
+                locked.wait();
+                forked.wait();
+            });
+            locked.wait();
+            let end = end_of_child(|| {
+                set.trim();
+                set.remove_cuda(0).is_none()
+            });
+            forked.wait();
+            end
+        });
+        assert_eq!(end, 0);
+    }
+}

@@ -1,0 +1,91 @@
+//! Frees memory of a set when the system runs low.
+
+use super::Pools;
+use super::set::Set;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use millpond_os::device::Device;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use millpond_os::pressure::DeviceChange;
+use millpond_os::pressure::{Change, Level, Subscription, Turn, Watch, WatchBuilder, WatchCall, WatchError};
+use std::sync::{Arc, Weak};
+
+fn relieve(set: &Weak<Set>, change: &Change<'_>) {
+    let Some(set) = set.upgrade() else { return };
+    let pools = Pools { set };
+    match change.to {
+        Level::Critical => drop(pools.compact()),
+        Level::High => pools.trim(),
+        Level::Low | Level::Medium => {}
+    }
+}
+
+/// Does the same for one device's pool.
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+fn relieve_device(set: &Weak<Set>, change: &DeviceChange<'_>) {
+    let Some(set) = set.upgrade() else { return };
+    let mut pools = set.devices.pools();
+    pools.retain(|pool| Device::Cuda(pool.device().number()) == change.device.device);
+    for pool in pools {
+        match change.to {
+            Level::Critical => drop(pool.compact()),
+            Level::High => pool.trim(),
+            Level::Low | Level::Medium => {}
+        }
+    }
+}
+
+impl Pools {
+    /// Watches memory on a separate thread until the result is dropped. When memory becomes scarce, the pools free unused memory
+    /// ([`trim`](Self::trim) at [`Level::High`], [`compact`](Self::compact) at [`Level::Critical`]), and then the callbacks of the
+    /// builder are called. All calls are made without a lock, and only when the level changes. For memory that stays scarce there
+    /// is also [`trim_at_pressure`](millpond_pool::PoolBuilder::trim_at_pressure).
+    ///
+    /// When a device's memory reaches a level, the set's pool of that device does the same, and waits for the device.
+    ///
+    /// The watch does not keep the set alive.
+    ///
+    /// ```
+    /// use millpond::{Watch, pools};
+    ///
+    /// let told = Watch::builder().tell(|change| eprintln!("memory is {:?}", change.to));
+    /// let _watch = pools().watch_pressure(told)?;
+    /// # Ok::<(), millpond::pressure::WatchError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the system cannot create a pipe or a thread.
+    pub fn watch_pressure(&self, watch: WatchBuilder) -> Result<Watch, WatchError> {
+        let set = Arc::downgrade(&self.set);
+        #[cfg(all(feature = "cuda", target_os = "linux"))]
+        let watch = {
+            let set = Weak::clone(&set);
+            watch.trim_device(move |change| relieve_device(&set, change))
+        };
+        watch.trim(move |change| relieve(&set, change)).start()
+    }
+
+    /// Does the same with an existing watch, until the result is dropped.
+    ///
+    /// ```
+    /// use millpond::{Pools, Watch};
+    ///
+    /// let watch = Watch::builder().start()?;
+    /// let set = Pools::new();
+    /// let _heeds = set.heed(&watch);
+    /// # Ok::<(), millpond::pressure::WatchError>(())
+    /// ```
+    pub fn heed(&self, watch: &Watch) -> Subscription {
+        let set = Arc::downgrade(&self.set);
+        #[cfg(all(feature = "cuda", target_os = "linux"))]
+        let of_devices = {
+            let set = Weak::clone(&set);
+            WatchCall::Device(Arc::new(move |change| relieve_device(&set, change)))
+        };
+        let calls = vec![
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            of_devices,
+            WatchCall::Process(Arc::new(move |change| relieve(&set, change))),
+        ];
+        watch.subscribe(Turn::Trim, calls)
+    }
+}

@@ -1,0 +1,64 @@
+//! Conversion of elements to another type.
+
+use super::arithmetic::wide_of;
+use super::operand::DeviceOutput;
+use super::storage::Side;
+use super::{DeviceTensor, DeviceTensorMut};
+use crate::copy::SharedOrCopied;
+use crate::elementwise::output;
+use crate::error::TensorError;
+use millpond_pool::dtype::DType;
+
+fn castable(dtype: DType) -> Result<(), TensorError> {
+    if dtype == DType::Bool {
+        return Ok(());
+    }
+    wide_of("cast", dtype).map(|_| ())
+}
+
+fn cast(from: Side<'_>, mut out: DeviceTensorMut<'_>) -> Result<(), TensorError> {
+    output("cast_into", &out, out.dtype(), from.shape())?;
+    if from.dtype() == out.dtype() {
+        return out.target().copy(from);
+    }
+    castable(from.dtype())?;
+    castable(out.dtype())?;
+    out.target().cast(from)
+}
+
+macro_rules! into {
+    () => {
+        /// Converts the elements to the type of an output and writes them there, on its stream. Allocates nothing.
+        ///
+        /// # Errors
+        /// Returns an error if the types cannot be converted, or if the output has another shape or cannot be written,
+        /// and errors of the driver.
+        pub fn cast_into(&self, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
+            cast(self.side(), out.output()?)
+        }
+    };
+}
+
+impl DeviceTensor {
+    /// Converts the elements to another type, rounded or truncated as on the host. Returns this tensor if the elements already
+    /// have the type, otherwise a new tensor with this tensor's pool and stream.
+    ///
+    /// # Errors
+    /// Returns an error if the types cannot be converted or if memory cannot be allocated, and errors of the driver.
+    pub fn cast(&self, dtype: DType) -> Result<SharedOrCopied<Self>, TensorError> {
+        if dtype == self.dtype() {
+            return Ok(SharedOrCopied::Shared(self.clone()));
+        }
+        castable(self.dtype())?;
+        castable(dtype)?;
+        let mut out = Self::unwritten(self.queue(), self.shape(), dtype)?;
+        cast(self.side(), out.view_mut()?)?;
+        Ok(SharedOrCopied::Copied(out))
+    }
+
+    into!();
+}
+
+impl DeviceTensorMut<'_> {
+    into!();
+}

@@ -1,0 +1,170 @@
+//! Copies from and to the host and on the device. Tensors are shared instead where possible.
+
+use super::operand::DeviceOperand;
+use super::{DeviceTensor, DeviceTensorMut};
+use crate::Tensor;
+use crate::copy::{Destination, SharedOrCopied};
+use crate::error::TensorError;
+use crate::operand::bytes_of;
+use crate::scalar::Scalar;
+use millpond_cuda::CudaQueue;
+use millpond_os::device::Device;
+use millpond_pool::dtype::Element;
+
+/// Copies a tensor to a device. The host waits until the copy is complete.
+impl Destination<Tensor> for &CudaQueue {
+    type Tensor = DeviceTensor;
+
+    fn bring(self, tensor: &Tensor) -> Result<SharedOrCopied<DeviceTensor>, TensorError> {
+        let whole = tensor.to_contiguous()?;
+        let bytes = whole.view()?.flat_bytes();
+        let copy = DeviceTensor::uploaded(self, tensor.shape(), tensor.dtype(), bytes)?;
+        Ok(SharedOrCopied::Copied(copy))
+    }
+}
+
+/// Copies a tensor to the host, and waits until the copy is complete.
+impl Destination<DeviceTensor> for Device {
+    type Tensor = Tensor;
+
+    fn bring(self, tensor: &DeviceTensor) -> Result<SharedOrCopied<Tensor>, TensorError> {
+        let mut copy = Tensor::zeros_on(self, tensor.shape(), tensor.dtype())?;
+        let whole = tensor.to_contiguous()?;
+        whole.side().read(copy.view_mut()?.as_mut_bytes()?)?;
+        Ok(SharedOrCopied::Copied(copy))
+    }
+}
+
+/// Moves a tensor to another pool or stream: it is shared on the same device, and copied through the host to another
+/// device.
+impl Destination<DeviceTensor> for &CudaQueue {
+    type Tensor = DeviceTensor;
+
+    fn bring(self, tensor: &DeviceTensor) -> Result<SharedOrCopied<DeviceTensor>, TensorError> {
+        if tensor.queue().device().number() == self.device().number() {
+            return Ok(SharedOrCopied::Shared(tensor.clone()));
+        }
+        let host = tensor.to(Device::Host)?;
+        host.to(self)
+    }
+}
+
+impl DeviceTensor {
+    /// Returns the tensor at a destination: a [`Tensor`] for [`Device::Host`]; for a [`CudaQueue`] this tensor, with its own pool
+    /// and stream, if it is on that device, otherwise a copy.
+    ///
+    /// # Errors
+    /// Returns an error if memory for a copy cannot be allocated, and errors of the driver.
+    pub fn to<D: Destination<Self>>(&self, destination: D) -> Result<SharedOrCopied<D::Tensor>, TensorError> {
+        destination.bring(self)
+    }
+
+    /// Copies the elements, in order, to the host, and waits for the stream.
+    ///
+    /// # Errors
+    /// Returns an error if they have another type, and errors of the driver.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
+        crate::expect(T::DTYPE, self.dtype())?;
+        let whole = self.to_contiguous()?;
+        let mut elements = vec![T::zeroed(); self.len()];
+        whole.side().read(bytemuck::cast_slice_mut(&mut elements))?;
+        Ok(elements)
+    }
+
+    /// Copies the elements to a new tensor of the same pool and stream.
+    ///
+    /// # Errors
+    /// Returns an error if memory cannot be allocated, and errors of the driver.
+    pub fn deep_copy(&self) -> Result<Self, TensorError> {
+        let mut copy = Self::unwritten(self.queue(), self.shape(), self.dtype())?;
+        copy.view_mut()?.target().copy(self.side())?;
+        Ok(copy)
+    }
+
+    /// Returns a tensor with contiguous elements: this tensor if they already are, otherwise a copy.
+    ///
+    /// # Errors
+    /// Returns an error if memory for a copy cannot be allocated, and errors of the driver.
+    pub fn to_contiguous(&self) -> Result<SharedOrCopied<Self>, TensorError> {
+        if self.is_contiguous() {
+            return Ok(SharedOrCopied::Shared(self.clone()));
+        }
+        self.deep_copy().map(SharedOrCopied::Copied)
+    }
+
+    /// Returns the same elements in another shape: as a view if that is possible, otherwise as a copy.
+    ///
+    /// # Errors
+    /// Returns an error if the shape has another number of elements, if memory for a copy cannot be allocated, and errors of the
+    /// driver.
+    pub fn reshaped(&self, shape: impl AsRef<[usize]>) -> Result<SharedOrCopied<Self>, TensorError> {
+        let shape = shape.as_ref();
+        match self.reshape(shape) {
+            Ok(view) => Ok(SharedOrCopied::Shared(view)),
+            Err(TensorError::NotAView { .. }) => {
+                let copy = self.deep_copy()?.reshape(shape)?;
+                Ok(SharedOrCopied::Copied(copy))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Overwrites the elements with a number or with the elements of another tensor on the device, broadcast to this shape.
+    ///
+    /// # Errors
+    /// Returns an error if types differ, if the other shape cannot be broadcast, or if this tensor cannot be
+    /// [written](Self::view_mut), and errors of the driver.
+    pub fn copy_from<'b>(&mut self, source: impl Into<DeviceOperand<'b>>) -> Result<(), TensorError> {
+        self.view_mut()?.copy_from(source)
+    }
+
+    /// Overwrites the elements with a number or a truth value.
+    ///
+    /// # Errors
+    /// Returns an error if the elements' type cannot represent it, or if the tensor cannot be [written](Self::view_mut), and errors
+    /// of the driver.
+    pub fn fill(&mut self, value: impl Into<Scalar>) -> Result<(), TensorError> {
+        self.view_mut()?.fill(value)
+    }
+}
+
+impl DeviceTensorMut<'_> {
+    /// Copies the elements, in order, to the host, and waits for the stream.
+    ///
+    /// # Errors
+    /// Returns an error if they have another type, or if memory to reorder them cannot be allocated, and errors of the driver.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
+        let side = self.side();
+        if !side.layout().is_contiguous() {
+            let mut copy = DeviceTensor::unwritten(side.queue(), self.shape(), self.dtype())?;
+            copy.view_mut()?.target().copy(side)?;
+            return copy.to_vec();
+        }
+        crate::expect(T::DTYPE, self.dtype())?;
+        let mut elements = vec![T::zeroed(); self.len()];
+        side.read(bytemuck::cast_slice_mut(&mut elements))?;
+        Ok(elements)
+    }
+
+    /// Overwrites the elements with a number or with the elements of another tensor on the device, broadcast to this shape.
+    ///
+    /// # Errors
+    /// Returns an error if types differ, or if the other shape cannot be broadcast, and errors of the driver.
+    pub fn copy_from<'b>(&mut self, source: impl Into<DeviceOperand<'b>>) -> Result<(), TensorError> {
+        let source = source.into();
+        source.expect("copy_from", self.dtype(), self.shape())?;
+        match source.repeated("copy_from", self.dtype(), self.shape())? {
+            Ok(side) => self.target().copy(side),
+            Err(element) => self.target().fill(&element),
+        }
+    }
+
+    /// Overwrites the elements with a number or a truth value.
+    ///
+    /// # Errors
+    /// Returns an error if the elements' type cannot represent it, and errors of the driver.
+    pub fn fill(&mut self, value: impl Into<Scalar>) -> Result<(), TensorError> {
+        let element = bytes_of(value.into(), self.dtype())?;
+        self.target().fill(&element)
+    }
+}

@@ -1,0 +1,368 @@
+//! Kernel launches: the arguments for views, and the order among the streams of the operands.
+
+use super::storage::Side;
+use super::{DeviceTensor, DeviceTensorMut};
+use crate::error::TensorError;
+use crate::layout::{Layout, MAX_RANK};
+use crate::walk::Walk;
+pub use millpond_cuda::kernels::{self, Entry, Wide};
+pub use millpond_cuda::launch::{Arguments, Launch, Shape, THREADS, sealed};
+use millpond_cuda::{CudaQueue, CudaStream, Gemm, KernelArg, KernelArgMut, PARTS, products};
+use millpond_pool::dtype::DType;
+
+/// `Walk` of `walk.cuh`: the number of elements and dimensions, sizes, and strides of three views.
+pub(super) type WalkArgument = [u64; 2 + 4 * MAX_RANK];
+
+/// Returns up to three views of one shape as a kernel argument.
+pub(super) fn walk<const N: usize>(views: [&Layout; N]) -> WalkArgument {
+    let mut argument = [0; 2 + 4 * MAX_RANK];
+    // Without elements there is one dimension of size 0.
+    argument[1] = 1;
+    let Some(dims) = Walk::in_any_order(views).dims() else {
+        return argument;
+    };
+    argument[0] = 1;
+    for (at, (size, strides)) in dims.enumerate() {
+        argument[0] *= size as u64;
+        argument[1] = at as u64 + 1;
+        argument[2 + at] = size as u64;
+        for (view, stride) in strides.into_iter().enumerate() {
+            argument[2 + (view + 1) * MAX_RANK + at] = stride as u64;
+        }
+    }
+    argument
+}
+
+/// A launch: the kernel, the number of blocks, and the arguments.
+pub(super) struct Task<'a> {
+    pub(super) entry: Entry,
+    pub(super) shape: Shape,
+    pub(super) arguments: Arguments,
+    /// The views that it reads and writes. Their layouts and addresses are in the arguments.
+    pub(super) sides: &'a [Side<'a>],
+}
+
+impl Task<'_> {
+    /// Launches the kernel in order with all other uses of its operands.
+    pub(super) fn run(self, stream: &CudaStream) -> Result<(), TensorError> {
+        let others = others(stream, self.sides);
+        // SAFETY: the caller has exclusive access to the written memory (a borrowed view to write, or a tensor that
+        // nobody has seen), and the read memory is borrowed. Both lie in live storages (invariant of a side) whose
+        // streams are these. The arguments are the kernel's, as the functions of this file put them together.
+        let run = unsafe { kernels::run(self.entry, (stream, &others), self.shape, self.arguments) };
+        Ok(run?)
+    }
+}
+
+/// Returns the streams of the operands, except the one on which the work is queued.
+fn others<'a>(stream: &CudaStream, sides: &[Side<'a>]) -> Vec<&'a CudaStream> {
+    let mut others: Vec<&CudaStream> = Vec::new();
+    for side in sides {
+        if side.stream() != stream && !others.contains(&side.stream()) {
+            others.push(side.stream());
+        }
+    }
+    others
+}
+
+/// The destination of an operation. Invariant: access to its elements is exclusive, and each has a place of its own.
+pub(super) struct Target<'a>(Side<'a>);
+
+impl<'a> DeviceTensorMut<'a> {
+    pub(super) fn target(&mut self) -> Target<'_> {
+        Target(self.side())
+    }
+}
+
+impl Target<'_> {
+    fn layout(&self) -> &Layout {
+        self.0.layout()
+    }
+
+    pub(super) fn side(&self) -> Side<'_> {
+        self.0
+    }
+
+    /// Lets cuBLAS write the products of the left and right side here, in order with all other uses of them. Returns
+    /// true if cuBLAS does so.
+    pub(super) fn by_cublas(
+        &self,
+        left: Side<'_>,
+        right: Side<'_>,
+        calls: impl FnOnce() -> Option<Vec<Gemm>>,
+    ) -> bool {
+        let queue = self.0.queue();
+        let others = others(queue.stream(), &[left, right]);
+        // SAFETY: as for a task: access to the written memory is exclusive, the read memory is borrowed, and both lie
+        // in live storages of these streams. The calls are of their matrices, as `blas` puts them together.
+        unsafe { products::by_cublas((queue, &others), self.0.dtype(), calls) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.layout().len() == 0
+    }
+
+    /// Copies elements of the same type and shape.
+    pub(super) fn copy(self, from: Side<'_>) -> Result<(), TensorError> {
+        debug_assert_eq!(self.0.dtype(), from.dtype());
+        self.copy_or_fill(Some(from), &[0; 16])
+    }
+
+    /// Writes the bytes of one element to every place.
+    pub(super) fn fill(self, element: &[u8; 16]) -> Result<(), TensorError> {
+        self.copy_or_fill(None, element)
+    }
+
+    fn copy_or_fill(self, from: Option<Side<'_>>, element: &[u8; 16]) -> Result<(), TensorError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let size = self.0.dtype().size();
+        let mut arguments = Arguments::default();
+        arguments.push(walk([
+            self.layout(),
+            from.as_ref().map_or(self.layout(), Side::layout),
+        ]));
+        arguments.push(self.0.address());
+        arguments.push(from.map_or(0, |from| from.address()));
+        arguments.push_bytes(&element[..size]);
+        Task {
+            entry: Entry::Copy(size),
+            shape: Shape::each(self.layout().len()),
+            arguments,
+            sides: &[self.0, from.unwrap_or(self.0)],
+        }
+        .run(self.0.stream())
+    }
+
+    /// Computes `self = left op right`, all of one type and shape. The right side is a tensor or a single element.
+    pub(super) fn binary(
+        self,
+        operation: u32,
+        left: Option<Side<'_>>,
+        right: Result<Side<'_>, [u8; 16]>,
+        factor: &[u8; 16],
+    ) -> Result<(), TensorError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        // Without a left side the operation is in place.
+        let left = left.unwrap_or(self.0);
+        let dtype = self.0.dtype();
+        let (right, value) = match right {
+            Ok(right) => (Some(right), [0; 16]),
+            Err(value) => (None, value),
+        };
+        let mut arguments = Arguments::default();
+        let third = right.as_ref().unwrap_or(&left);
+        arguments.push(walk([self.layout(), left.layout(), third.layout()]));
+        arguments.push(self.0.address());
+        arguments.push(left.address());
+        arguments.push(right.map_or(0, |right| right.address()));
+        arguments.push_bytes(&value[..dtype.size()]);
+        arguments.push_bytes(&factor[..dtype.size()]);
+        arguments.push(operation);
+        Task {
+            entry: Entry::Binary(dtype),
+            shape: Shape::each(self.layout().len()),
+            arguments,
+            sides: &[self.0, left, *third],
+        }
+        .run(self.0.stream())
+    }
+
+    /// Converts elements of the same shape from another type.
+    pub(super) fn cast(self, from: Side<'_>) -> Result<(), TensorError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let mut arguments = Arguments::default();
+        arguments.push(walk([self.layout(), from.layout()]));
+        arguments.push(self.0.address());
+        arguments.push(from.address());
+        arguments.push(self.0.dtype() as u32);
+        arguments.push(from.dtype() as u32);
+        Task {
+            entry: Entry::Cast,
+            shape: Shape::each(self.layout().len()),
+            arguments,
+            sides: &[self.0, from],
+        }
+        .run(self.0.stream())
+    }
+
+    /// Writes the sum of all elements to the only element.
+    pub(super) fn sum(self, wide: Wide, what: Summand<'_>) -> Result<(), TensorError> {
+        let to = (self.0.address(), self.0.dtype());
+        let sides = [self.0, what.left, what.right.unwrap_or(what.left)];
+        total(self.0.queue(), wide, &what, to, &sides)
+    }
+
+    /// Writes the sums along a dimension of the operand. `gone` is the operand's layout without the dimension, `many`
+    /// its size and `apart` its stride.
+    pub(super) fn sum_dim(
+        self,
+        wide: Wide,
+        of: Side<'_>,
+        (gone, many, apart): (&Layout, usize, usize),
+    ) -> Result<(), TensorError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let mut arguments = Arguments::default();
+        arguments.push(walk([self.layout(), gone]));
+        arguments.push(self.0.address());
+        arguments.push(of.address());
+        arguments.push(self.0.dtype() as u32);
+        arguments.push(of.dtype() as u32);
+        arguments.push(many as u64);
+        arguments.push(apart as u64);
+        Task {
+            entry: Entry::SumDim(wide),
+            shape: Shape::each(self.layout().len()),
+            arguments,
+            sides: &[self.0, of],
+        }
+        .run(self.0.stream())
+    }
+}
+
+/// The terms of a sum.
+#[derive(Clone, Copy)]
+pub(super) struct Summand<'a> {
+    left: Side<'a>,
+    right: Option<Side<'a>>,
+    what: u32,
+}
+
+/// The minimum number of elements that a block sums.
+const SHARE: usize = 4096;
+
+impl<'a> Summand<'a> {
+    /// Sums the elements.
+    pub(super) fn elements(of: Side<'a>) -> Self {
+        Self {
+            left: of,
+            right: None,
+            what: 0,
+        }
+    }
+
+    /// Sums the products of elements of one type and shape.
+    pub(super) fn products(left: Side<'a>, right: Side<'a>) -> Self {
+        Self {
+            left,
+            right: Some(right),
+            what: 1,
+        }
+    }
+
+    /// Counts the integers that are 0.
+    pub(super) fn zeros(of: Side<'a>) -> Self {
+        Self {
+            left: of,
+            right: None,
+            what: 2,
+        }
+    }
+
+    /// Returns the sum as 8 bytes of the wide type. Waits for the stream.
+    pub(super) fn read(self, wide: Wide) -> Result<[u8; 8], TensorError> {
+        let queue = self.left.queue();
+        let sides = [self.left, self.right.unwrap_or(self.left)];
+        let mut bytes = [0; 8];
+        let sums = queue.sums();
+        let to = sums.address() + (PARTS * size_of::<u64>()) as u64;
+        launch_total(queue, wide, &self, (to, wide.dtype()), &sides, sums.address())?;
+        // SAFETY: the address is that of the last of the queue's own sums, which are on this stream and locked.
+        unsafe { kernels::read(queue.stream(), to, &mut bytes) }?;
+        Ok(bytes)
+    }
+}
+
+/// Computes a sum on a queue's stream.
+fn total(
+    queue: &CudaQueue,
+    wide: Wide,
+    what: &Summand<'_>,
+    to: (u64, DType),
+    sides: &[Side<'_>],
+) -> Result<(), TensorError> {
+    let sums = queue.sums();
+    launch_total(queue, wide, what, to, sides, sums.address())
+}
+
+/// Computes a sum with the queue's locked partial sums. The number of elements alone determines their number, and so
+/// the order of additions.
+fn launch_total(
+    queue: &CudaQueue,
+    wide: Wide,
+    what: &Summand<'_>,
+    to: (u64, DType),
+    sides: &[Side<'_>],
+    sums: u64,
+) -> Result<(), TensorError> {
+    let len = what.left.layout().len();
+    let parts = len.div_ceil(SHARE).clamp(1, PARTS);
+    let share = len.div_ceil(parts);
+    let part = if parts == 1 { to } else { (sums, wide.dtype()) };
+    let right = what.right.as_ref().unwrap_or(&what.left);
+    let views = walk([what.left.layout(), what.left.layout(), right.layout()]);
+    let of = (what.left.address(), right.address(), what.left.dtype(), what.what);
+    sum_parts(queue, wide, (views, share, parts), part, of, sides)?;
+    if parts > 1 {
+        let views = walk([&Layout::vector(parts); 3]);
+        let of = (sums, sums, wide.dtype(), 0);
+        sum_parts(queue, wide, (views, parts, 1), to, of, &[])?;
+    }
+    Ok(())
+}
+
+/// Writes one sum for each part of `share` elements to consecutive elements from an address.
+fn sum_parts(
+    queue: &CudaQueue,
+    wide: Wide,
+    (views, share, parts): (WalkArgument, usize, usize),
+    (to, to_type): (u64, DType),
+    (left, right, dtype, what): (u64, u64, DType, u32),
+    sides: &[Side<'_>],
+) -> Result<(), TensorError> {
+    let mut arguments = Arguments::default();
+    arguments.push(views);
+    arguments.push(to);
+    arguments.push(left);
+    arguments.push(right);
+    arguments.push(to_type as u32);
+    arguments.push(dtype as u32);
+    arguments.push(what);
+    arguments.push(share.max(1) as u64);
+    Task {
+        entry: Entry::Sum(wide),
+        shape: Shape {
+            grid: [parts as u32, 1, 1],
+            block: [THREADS, 1, 1],
+            shared: 0,
+        },
+        arguments,
+        sides,
+    }
+    .run(queue.stream())
+}
+
+/// A program's own kernels receive the address of the first element, and must know the strides.
+impl<'a> KernelArg<'a> for &'a DeviceTensor {}
+
+impl<'a> sealed::Arg<'a> for &'a DeviceTensor {
+    fn put(self, launch: &mut Launch<'a>) {
+        launch.memory(self.address(), self.stream());
+    }
+}
+
+impl<'a> KernelArgMut<'a> for DeviceTensorMut<'a> {}
+
+impl<'a> sealed::ArgMut<'a> for DeviceTensorMut<'a> {
+    fn put(self, launch: &mut Launch<'a>) {
+        let side = Side::of(self.place, self.layout);
+        launch.memory(side.address(), side.stream());
+    }
+}

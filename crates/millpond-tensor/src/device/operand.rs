@@ -1,0 +1,129 @@
+//! Operands (tensors and numbers) and outputs of operations on a device.
+
+use super::storage::Side;
+use super::{DeviceTensor, DeviceTensorMut};
+use crate::elementwise::Written;
+use crate::error::TensorError;
+use crate::operand::bytes_of;
+use crate::scalar::Scalar;
+use millpond_pool::dtype::DType;
+
+/// One operand of an operation on a device: a tensor, a view, or a number. Functions accept both `&tensor` and `0.5`.
+#[derive(Debug)]
+pub struct DeviceOperand<'a>(Kind<'a>);
+
+#[derive(Debug)]
+enum Kind<'a> {
+    Tensor(&'a DeviceTensor),
+    View(&'a DeviceTensorMut<'a>),
+    Scalar(Scalar),
+}
+
+impl<'a> From<&'a DeviceTensor> for DeviceOperand<'a> {
+    fn from(tensor: &'a DeviceTensor) -> Self {
+        Self(Kind::Tensor(tensor))
+    }
+}
+
+impl<'a> From<&'a DeviceTensorMut<'a>> for DeviceOperand<'a> {
+    fn from(view: &'a DeviceTensorMut<'a>) -> Self {
+        Self(Kind::View(view))
+    }
+}
+
+macro_rules! numbers {
+    ($($type:ty)*) => {
+        $(
+            impl From<$type> for DeviceOperand<'_> {
+                fn from(number: $type) -> Self {
+                    Self(Kind::Scalar(number.into()))
+                }
+            }
+        )*
+    };
+}
+
+numbers! { f64 f32 i8 i16 i32 i64 u8 u16 u32 u64 [f32; 2] [f64; 2] bool Scalar }
+
+#[cfg(feature = "half")]
+numbers! { half::f16 half::bf16 }
+
+impl<'a> DeviceOperand<'a> {
+    /// Returns the tensor's view, or the number as an error.
+    pub(super) fn side(&self) -> Result<Side<'a>, Scalar> {
+        match self.0 {
+            Kind::Tensor(tensor) => Ok(tensor.side()),
+            Kind::View(view) => Ok(view.side()),
+            Kind::Scalar(scalar) => Err(scalar),
+        }
+    }
+
+    /// Returns the sizes of its dimensions. A number has none.
+    pub(super) fn shape(&self) -> &[usize] {
+        match &self.0 {
+            Kind::Tensor(tensor) => tensor.shape(),
+            Kind::View(view) => view.shape(),
+            Kind::Scalar(_) => &[],
+        }
+    }
+
+    /// Refuses tensors of another type than the first operand's, and numbers that the type cannot represent.
+    pub(super) fn expect(
+        &self,
+        operation: &'static str,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<(), TensorError> {
+        match self.side() {
+            Ok(side) if side.dtype() == dtype => Ok(()),
+            Ok(side) => Err(TensorError::DTypes {
+                operation,
+                left: dtype,
+                right: side.dtype(),
+                shapes: [shape.into(), side.shape().into()],
+            }),
+            Err(value) if value.fits(dtype) => Ok(()),
+            Err(value) => Err(TensorError::Scalar { value, dtype }),
+        }
+    }
+
+    /// Returns a view broadcast to the shape, or the bytes of the number. The type must have been checked.
+    pub(super) fn repeated(
+        &self,
+        operation: &'static str,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<Result<Side<'a>, [u8; 16]>, TensorError> {
+        match self.side() {
+            Ok(side) => Ok(Ok(side.with(side.layout().repeat_to(operation, shape)?))),
+            Err(value) => Ok(Err(bytes_of(value, dtype)?)),
+        }
+    }
+}
+
+/// An output of an operation: a tensor without other views, or a borrowed view.
+pub trait DeviceOutput {
+    /// Returns a view to write.
+    ///
+    /// # Errors
+    /// Returns an error if other tensors share the storage, or if elements of this one share memory.
+    fn output(&mut self) -> Result<DeviceTensorMut<'_>, TensorError>;
+}
+
+impl DeviceOutput for DeviceTensor {
+    fn output(&mut self) -> Result<DeviceTensorMut<'_>, TensorError> {
+        self.view_mut()
+    }
+}
+
+impl DeviceOutput for DeviceTensorMut<'_> {
+    fn output(&mut self) -> Result<DeviceTensorMut<'_>, TensorError> {
+        Ok(self.reborrow())
+    }
+}
+
+impl Written for DeviceTensorMut<'_> {
+    fn facts(&self) -> (DType, &[usize]) {
+        (self.dtype(), self.shape())
+    }
+}

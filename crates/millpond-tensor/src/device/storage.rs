@@ -1,0 +1,177 @@
+//! Memory on a device for the elements of tensors, and the copies between it and the host.
+
+use crate::error::TensorError;
+use crate::layout::Layout;
+use millpond_account::error::AllocError;
+use millpond_cuda::{CudaQueue, CudaStream, DeviceBuffer, DevicePool, kernels};
+use millpond_os::device::Device;
+use millpond_pool::dtype::DType;
+use std::fmt;
+
+/// Memory for elements. Work on it is queued on its queue's stream, or ordered with that stream.
+pub(super) struct DeviceStorage {
+    /// The length is a multiple of the element size. The buffer's stream is the queue's.
+    bytes: DeviceBuffer<u8>,
+    dtype: DType,
+    queue: CudaQueue,
+}
+
+impl DeviceStorage {
+    /// Allocates memory for a number of elements. The contents are unspecified.
+    pub(super) fn new(queue: &CudaQueue, dtype: DType, elements: usize) -> Result<Self, TensorError> {
+        let bytes = elements.checked_mul(dtype.size());
+        let bytes = bytes.ok_or(AllocError::UNCOUNTABLE)?;
+        Ok(Self {
+            bytes: queue.pool().alloc(bytes, queue.stream())?,
+            dtype,
+            queue: queue.clone(),
+        })
+    }
+
+    /// Fills the memory with zeros.
+    pub(super) fn fill_zero(&mut self) -> Result<(), TensorError> {
+        Ok(self.bytes.fill_zero()?)
+    }
+
+    /// Copies all elements from the host, and waits until the copy is complete.
+    pub(super) fn write(&mut self, elements: &[u8]) -> Result<(), TensorError> {
+        Ok(self.bytes.copy_from_host(elements)?)
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub(super) fn queue(&self) -> &CudaQueue {
+        &self.queue
+    }
+
+    pub(super) fn device(&self) -> Device {
+        self.bytes.device()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.bytes()
+    }
+
+    pub(super) fn pool(&self) -> Option<&DevicePool> {
+        self.bytes.pool()
+    }
+
+    /// Returns the place of its elements.
+    pub(super) fn place(&self) -> Place<'_> {
+        Place {
+            address: self.bytes.address(),
+            elements: self.bytes.len() / self.dtype.size(),
+            dtype: self.dtype,
+            queue: &self.queue,
+        }
+    }
+}
+
+/// The place of elements, whoever owns them. Work on them is queued on the queue's stream, or ordered with that stream.
+///
+/// Invariant: they are there, and may be used in the order of that stream, for `'a`.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// 0 if there are no elements.
+    address: u64,
+    elements: usize,
+    dtype: DType,
+    queue: &'a CudaQueue,
+}
+
+impl<'a> Place<'a> {
+    /// # Safety
+    /// The invariant holds.
+    pub(super) unsafe fn new(address: u64, elements: usize, dtype: DType, queue: &'a CudaQueue) -> Self {
+        Self {
+            address,
+            elements,
+            dtype,
+            queue,
+        }
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub(super) fn queue(&self) -> &'a CudaQueue {
+        self.queue
+    }
+
+    fn device(&self) -> Device {
+        Device::Cuda(self.queue.device().number())
+    }
+}
+
+/// A borrowed view for reading. Invariant: its elements lie in the place.
+#[derive(Clone, Copy)]
+pub(super) struct Side<'a> {
+    place: Place<'a>,
+    layout: Layout,
+}
+
+impl<'a> Side<'a> {
+    pub(super) fn of(place: Place<'a>, layout: Layout) -> Self {
+        debug_assert!(layout.last().is_none_or(|last| last < place.elements));
+        Self { place, layout }
+    }
+
+    /// Returns a view of the same memory in another layout, which must be derived from this one's.
+    pub(super) fn with(&self, layout: Layout) -> Self {
+        Self::of(self.place, layout)
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(super) fn shape(&self) -> &[usize] {
+        self.layout.shape()
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.place.dtype
+    }
+
+    pub(super) fn queue(&self) -> &'a CudaQueue {
+        self.place.queue
+    }
+
+    pub(super) fn stream(&self) -> &'a CudaStream {
+        self.place.queue.stream()
+    }
+
+    /// Returns the address of the first element.
+    pub(super) fn address(&self) -> u64 {
+        match self.place.address {
+            0 => 0,
+            first => first + (self.layout.offset() * self.dtype().size()) as u64,
+        }
+    }
+
+    pub(super) fn debug(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(name)
+            .field("shape", &self.shape())
+            .field("strides", &self.layout.strides())
+            .field("dtype", &self.dtype())
+            .field("device", &self.place.device())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Side<'_> {
+    /// Copies the elements, which must be contiguous, to the host, and waits until the copy is complete.
+    pub(super) fn read(&self, elements: &mut [u8]) -> Result<(), TensorError> {
+        debug_assert!(self.layout.is_contiguous());
+        debug_assert_eq!(elements.len(), self.layout.len() * self.dtype().size());
+        if elements.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the elements lie in the place and are as many. Writers follow the order of the stream, and nobody
+        // writes while this is borrowed.
+        Ok(unsafe { kernels::read(self.stream(), self.address(), elements) }?)
+    }
+}

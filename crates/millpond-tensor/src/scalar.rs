@@ -1,0 +1,184 @@
+//! Single numbers of any element type.
+
+use millpond_pool::dtype::DType;
+use std::fmt;
+
+/// A number: an element that was read, or an operand of an operation.
+///
+/// An operand is converted to the tensor's type. Elements of floating point accept integers and fractions, which are rounded.
+/// Integers accept only numbers that they can represent. Complex elements accept all numbers except truth values, which only
+/// elements of `bool` accept.
+///
+/// ```
+/// use millpond::{DType, Scalar, Tensor};
+///
+/// let mut tensor = Tensor::zeros([3], DType::I8)?;
+/// tensor.fill(7)?;
+/// assert_eq!(tensor.get(&[1])?, Scalar::Int(7));
+/// assert!(tensor.fill(0.5).is_err() && tensor.fill(300).is_err());
+/// # Ok::<(), millpond::TensorError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Scalar {
+    /// A number of floating point.
+    Float(f64),
+    /// A signed integer.
+    Int(i64),
+    /// An unsigned integer.
+    UInt(u64),
+    /// The real and the imaginary part.
+    Complex([f64; 2]),
+    /// A truth value.
+    Bool(bool),
+}
+
+impl Scalar {
+    /// Returns the number in floating point, rounded if necessary, or `None` if it is complex.
+    #[must_use]
+    pub fn to_f64(self) -> Option<f64> {
+        match self {
+            Self::Float(number) => Some(number),
+            Self::Int(number) => Some(number as f64),
+            Self::UInt(number) => Some(number as f64),
+            Self::Bool(is) => Some(f64::from(u8::from(is))),
+            Self::Complex(_) => None,
+        }
+    }
+
+    /// Returns the number as an integer, or `None` if it is not an integer or too large.
+    #[must_use]
+    pub fn to_i64(self) -> Option<i64> {
+        i64::try_from(self.whole()?).ok()
+    }
+
+    /// Returns the number as an unsigned integer, or `None` if it is not an integer, negative or too large.
+    #[must_use]
+    pub fn to_u64(self) -> Option<u64> {
+        u64::try_from(self.whole()?).ok()
+    }
+
+    /// Returns the truth value, or `None` if the number is not one.
+    #[must_use]
+    pub fn to_bool(self) -> Option<bool> {
+        match self {
+            Self::Bool(is) => Some(is),
+            _ => None,
+        }
+    }
+
+    /// Returns the real and the imaginary part.
+    #[must_use]
+    pub fn to_complex(self) -> [f64; 2] {
+        match self {
+            Self::Complex(parts) => parts,
+            // All other numbers are real.
+            real => [real.to_f64().unwrap_or_default(), 0.0],
+        }
+    }
+
+    fn whole(self) -> Option<i128> {
+        match self {
+            Self::Int(number) => Some(number.into()),
+            Self::UInt(number) => Some(number.into()),
+            Self::Bool(is) => Some(is.into()),
+            // Numbers without a fraction that are small enough to be converted exactly.
+            Self::Float(number) if number.trunc() == number && number.abs() < 1e19 * 4.0 => {
+                Some(number as i128)
+            }
+            Self::Float(_) | Self::Complex(_) => None,
+        }
+    }
+
+    /// Returns whether elements of a type can represent it, rounded if they are of floating point.
+    pub(crate) fn fits(self, dtype: DType) -> bool {
+        let within = |bits: u32, signed: bool| {
+            let (least, most) = if signed {
+                (-(1_i128 << (bits - 1)), (1_i128 << (bits - 1)) - 1)
+            } else {
+                (0, (1_i128 << bits) - 1)
+            };
+            self.whole().is_some_and(|whole| (least..=most).contains(&whole))
+        };
+        let truth = matches!(self, Self::Bool(_));
+        match dtype {
+            DType::Bool => truth,
+            _ if truth => false,
+            DType::F64 | DType::F32 | DType::F16 | DType::BF16 => self.to_f64().is_some(),
+            DType::I8 => within(8, true),
+            DType::I16 => within(16, true),
+            DType::I32 => within(32, true),
+            DType::I64 => within(64, true),
+            DType::U8 => within(8, false),
+            DType::U16 => within(16, false),
+            DType::U32 => within(32, false),
+            DType::U64 => within(64, false),
+            DType::Complex64 | DType::Complex128 => true,
+        }
+    }
+}
+
+macro_rules! scalars {
+    ($($type:ty => $variant:ident,)*) => {
+        $(
+            impl From<$type> for Scalar {
+                fn from(number: $type) -> Self {
+                    Self::$variant(number.into())
+                }
+            }
+        )*
+    };
+}
+
+scalars! {
+    f64 => Float,
+    f32 => Float,
+    i8 => Int,
+    i16 => Int,
+    i32 => Int,
+    i64 => Int,
+    u8 => UInt,
+    u16 => UInt,
+    u32 => UInt,
+    u64 => UInt,
+    [f64; 2] => Complex,
+    bool => Bool,
+}
+
+#[cfg(feature = "half")]
+scalars! {
+    half::f16 => Float,
+    half::bf16 => Float,
+}
+
+impl From<[f32; 2]> for Scalar {
+    fn from(parts: [f32; 2]) -> Self {
+        Self::Complex(parts.map(f64::from))
+    }
+}
+
+#[cfg(feature = "num-complex")]
+impl From<num_complex::Complex<f32>> for Scalar {
+    fn from(number: num_complex::Complex<f32>) -> Self {
+        [number.re, number.im].into()
+    }
+}
+
+#[cfg(feature = "num-complex")]
+impl From<num_complex::Complex<f64>> for Scalar {
+    fn from(number: num_complex::Complex<f64>) -> Self {
+        Self::Complex([number.re, number.im])
+    }
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Float(number) => number.fmt(f),
+            Self::Int(number) => number.fmt(f),
+            Self::UInt(number) => number.fmt(f),
+            Self::Bool(is) => is.fmt(f),
+            Self::Complex([real, imaginary]) => write!(f, "{real}{imaginary:+}i"),
+        }
+    }
+}
