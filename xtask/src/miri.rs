@@ -6,14 +6,23 @@ use crate::shell::{step, step_with, works};
 /// that are exchanged with other libraries. Tests with the system's memory (`mmap`, `mremap`, `mlock`) or with forks are left
 /// out, because Miri does not support them. It does not support `membarrier` either, so full fences replace it. Safe modules
 /// are left out too, because some would take an hour.
-const TESTS: &str =
-    "pool::on_heap os::map::tests::bytes block:: buffer:: storage:: tensor:: rental:: unpooled:: workspace::";
+const TESTS: &[(&str, &str)] = &[
+    ("millpond-os", "map::tests::bytes"),
+    (
+        "millpond-pool",
+        "pool::on_heap block:: buffer:: storage:: rental:: unpooled::",
+    ),
+    ("millpond-tensor", "tests:: dlpack:: workspace::"),
+];
 /// Tests of memory that several threads or other libraries own. One run tests one order of the threads and one choice of the values
 /// that each thread reads, so these tests run under [`SEEDS`]. Tests of one thread would take twenty times as long and find no more.
-const OWNERS: &str = "block:: tensor::dlpack:: buffer::tests::whoever tensor::tests::of_many";
+const OWNERS: &[(&str, &str)] = &[
+    ("millpond-pool", "block:: buffer::tests::whoever"),
+    ("millpond-tensor", "dlpack:: tests::of_many"),
+];
 const SEEDS: &str = "-Zmiri-many-seeds=0..20";
 /// Safe code in which only Miri finds wrong memory orderings, because real processors reorder less than they are allowed to.
-const ORDERS: &str = "session::ring";
+const ORDERS: &[(&str, &str)] = &[("millpond-account", "session::ring")];
 
 pub(crate) fn run() -> Result<(), String> {
     if !works("cargo", &["+nightly", "--version"]) {
@@ -30,16 +39,14 @@ pub(crate) fn run() -> Result<(), String> {
     // never freed, so Miri would report it as a leak. The sources of these tests check that all memory is returned.
     let flags = "-Zmiri-permissive-provenance -Zmiri-ignore-leaks";
     let seeds = format!("{flags} {SEEDS}");
-    for (features, names, flags) in [
-        ("dlpack", TESTS, flags),
-        ("dlpack", OWNERS, seeds.as_str()),
-        ("record", ORDERS, flags),
-    ] {
-        // A separate folder, because different flags rebuild everything.
-        let tests = "+nightly miri test -p millpond --lib --target-dir target/miri --features";
-        let tests = tests.split(' ').chain([features, "--"]);
-        let tests: Vec<&str> = tests.chain(names.split_whitespace()).collect();
-        step_with("cargo", &tests, &[("MIRIFLAGS", flags)])?;
+    for (crates, flags) in [(TESTS, flags), (OWNERS, seeds.as_str()), (ORDERS, flags)] {
+        for (package, names) in crates {
+            // A separate folder, because different flags rebuild everything.
+            let tests = "+nightly miri test --lib --all-features --target-dir target/miri -p";
+            let tests = tests.split(' ').chain([*package, "--"]);
+            let tests: Vec<&str> = tests.chain(names.split_whitespace()).collect();
+            step_with("cargo", &tests, &[("MIRIFLAGS", flags)])?;
+        }
     }
     Ok(())
 }

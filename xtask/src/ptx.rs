@@ -41,7 +41,7 @@ struct Module {
 /// The kernels of tensors, the kernels that benches measure, and the kernels of the probes of a card.
 const MODULES: &[Module] = &[
     Module {
-        folder: "crates/millpond/src/gpu/kernels",
+        folder: "crates/millpond-cuda/src/kernels",
         name: "tensor",
     },
     Module {

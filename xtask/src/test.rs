@@ -32,7 +32,7 @@ pub(crate) fn run() -> Result<(), String> {
         step_with("cargo", &[&["test"], *set].concat(), &found)?;
     }
     // A separate folder, because different flags rebuild everything.
-    let models = "test -p millpond --release --lib models --target-dir target/loom";
+    let models = "test -p millpond-account -p millpond-pool --release --lib models --target-dir target/loom";
     let models: Vec<_> = models.split(' ').collect();
     step_with("cargo", &models, &[("RUSTFLAGS", "--cfg loom")])?;
     let strict = [("RUSTDOCFLAGS", "-D warnings")];

@@ -77,6 +77,7 @@ pub struct OutOfMemory {
 }
 
 impl AllocError {
+    /// The error of a request whose size is no number.
     pub const UNCOUNTABLE: Self = Self::TooLarge {
         requested: u64::MAX,
         limit: isize::MAX as u64,
@@ -104,6 +105,7 @@ impl AllocError {
     }
 
     /// Converts an error of the engine. Adds a post-mortem if the cause is a lack of memory.
+    #[doc(hidden)]
     pub fn of(why: engine::AllocError, post_mortem: impl FnOnce() -> PostMortem) -> Self {
         match why {
             engine::AllocError::TooLarge { requested, limit } => Self::TooLarge { requested, limit },
@@ -130,6 +132,7 @@ impl AllocError {
     /// Adds the file that was written for the error. If the error has no place for it, the path is reported on standard
     /// error.
     #[cfg(target_os = "linux")]
+    #[doc(hidden)]
     pub fn with_snapshot(mut self, path: PathBuf) -> Self {
         let place = match &mut self {
             Self::OutOfMemory(error) => Some(&mut error.snapshot),

@@ -114,6 +114,7 @@ impl LedgerBuilder {
     }
 
     /// Returns true if only some blocks are recorded.
+    #[doc(hidden)]
     pub fn samples(&self) -> bool {
         self.tracking != Tracking::All
     }
@@ -125,6 +126,7 @@ impl LedgerBuilder {
     }
 
     /// Builds the ledger with a filter that other ledgers may share.
+    #[doc(hidden)]
     pub fn build_with(self, filter: Option<Filter>) -> Ledger {
         let _inside = thread::enter(COUNTING);
         let all = self.tracking == Tracking::All;
@@ -135,7 +137,13 @@ impl LedgerBuilder {
                 .map(|_| Line::new(Rank::Shard, Shard::new(freed)))
                 .collect(),
             stacks: Stacks::new(),
-            filter: filter.unwrap_or_else(|| if all { Filter::everything() } else { Filter::new() }),
+            filter: filter.unwrap_or_else(|| {
+                if all {
+                    Filter::everything()
+                } else {
+                    Filter::empty()
+                }
+            }),
             serial: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             complete: AtomicBool::new(self.complete && all),
@@ -248,12 +256,14 @@ impl Ledger {
     }
 
     /// Returns how many allocations this thread skips before the next one is recorded.
+    #[doc(hidden)]
     pub fn gap(&self) -> u32 {
         sampling::gap(self.settings.tracking)
     }
 
     /// Decides at random whether one allocation is recorded.
     #[inline]
+    #[doc(hidden)]
     pub fn picks(&self) -> bool {
         match self.settings.tracking {
             Tracking::All => true,
@@ -280,15 +290,18 @@ impl Ledger {
     }
 
     /// Sets whether the ledger is temporary. A user that relies on it clears the flag.
+    #[doc(hidden)]
     pub fn set_passing(&self, passing: bool) {
         self.passing.store(passing, Ordering::Relaxed);
     }
 
+    #[doc(hidden)]
     pub fn is_passing(&self) -> bool {
         self.passing.load(Ordering::Relaxed)
     }
 
     /// Removes all blocks. The caller is the only user.
+    #[doc(hidden)]
     pub fn renew(&self) {
         for shard in &self.shards {
             lock(&shard.0).clear();
@@ -300,6 +313,7 @@ impl Ledger {
     /// Frees the tables with their contents. No stack of the old tables is requested afterwards, and the ledger may be
     /// used again.
     #[cfg(target_os = "linux")]
+    #[doc(hidden)]
     pub fn give_back(&self) {
         for shard in &self.shards {
             let gone = mem::replace(&mut *lock(&shard.0), Shard::new(0));
@@ -383,6 +397,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the block differs from what the caller says. Nothing has changed then.
+    #[doc(hidden)]
     pub fn resize(
         &self,
         address: usize,
@@ -404,6 +419,7 @@ impl Ledger {
     }
 
     /// Returns the data of a free by this thread now.
+    #[doc(hidden)]
     pub fn freed_here(&self, time: Option<Time>) -> FreedBlock {
         FreedBlock {
             tag: Tag::current(),
@@ -415,6 +431,7 @@ impl Ledger {
 
     /// Returns the stack of a free, if stacks are stored.
     #[cfg(target_os = "linux")]
+    #[doc(hidden)]
     pub fn freed_at(&self, freed: &FreedBlock) -> Option<Stack> {
         self.stacks.get(freed.stack?)
     }
@@ -444,6 +461,7 @@ impl Ledger {
     /// Visits all blocks in the account with their addresses and entries. This runs under the ledger's locks, so the
     /// callback must not allocate, free or lock.
     #[cfg(target_os = "linux")]
+    #[doc(hidden)]
     pub fn each(&self, mut each: impl FnMut(usize, &Record)) {
         for shard in &self.shards {
             for (address, record) in lock(&shard.0).live() {
@@ -454,6 +472,7 @@ impl Ledger {
 
     /// Returns the addresses of a stack with the given [number](Record::stack_number).
     #[cfg(target_os = "linux")]
+    #[doc(hidden)]
     pub fn stack_of_number(&self, number: u32) -> Option<Stack> {
         self.stacks.get(StackId::of_number(number)?)
     }
@@ -474,6 +493,7 @@ impl Ledger {
 
     /// Takes every lock for a fork, because a child could never release a lock that another thread held. They are taken
     /// after all locks of the pools.
+    #[doc(hidden)]
     pub fn rest(&self) -> Rest<'_> {
         Rest {
             _shards: std::array::from_fn(|at| lock(&self.shards[at].0)),

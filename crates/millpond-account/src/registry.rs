@@ -23,8 +23,10 @@ pub trait LivePool {
     /// Returns the number and the name of the pool, its kind of memory, and its policy.
     fn label(&self) -> PoolLabel;
 
+    /// Returns the device of the memory.
     fn device(&self) -> Device;
 
+    /// Returns the statistics.
     fn stats(&self) -> PoolStats;
 
     /// Returns the current figures, or `None` if the pool is busy and the caller would have to wait.
@@ -62,9 +64,11 @@ pub trait LivePool {
 /// The figures of a pool that the monitor reads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Look {
+    /// The statistics.
     pub stats: PoolStats,
     /// The number of calls in which pages were moved or returned, or a device was waited for.
     pub stalls: u64,
+    /// The name of the placement policy.
     pub policy: &'static str,
 }
 
@@ -74,7 +78,9 @@ pub(crate) type Provider = fn() -> Vec<Box<dyn LivePool>>;
 /// The kinds of pools, in the order in which they are listed.
 #[derive(Clone, Copy)]
 pub enum Kind {
+    /// Pools of host memory.
     Host,
+    /// Pools of device memory.
     Device,
 }
 

@@ -75,7 +75,9 @@ struct Mine {
 /// A pool and the number of a change of its observers. Neither number is ever reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Way {
+    /// The id of the pool.
     pub pool: u64,
+    /// The number of the change of observers that the event belongs to.
     pub change: u64,
 }
 
@@ -149,6 +151,7 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Session {
+    /// Creates a session with rings of `ring_bytes` bytes.
     pub fn new(number: u64, ring_bytes: usize, stacks: RecordStacks) -> Self {
         Self {
             number,
@@ -165,6 +168,7 @@ impl Session {
         }
     }
 
+    /// Sets the thread that is woken when a ring fills.
     pub fn set_scribe(&self, thread: Thread) {
         let _ = self.scribe.set(thread);
     }
@@ -189,6 +193,7 @@ impl Session {
         self.hurry();
     }
 
+    /// Returns true if the session is to end.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -207,10 +212,12 @@ impl Session {
         self.hurried.store(false, Ordering::Release);
     }
 
+    /// Returns the rings that were added since the last call.
     pub fn new_rings(&self) -> Vec<Arc<Ring>> {
         std::mem::take(&mut lock(&self.rings))
     }
 
+    /// Returns the pools that were added since the last call.
     pub fn new_pools(&self) -> Vec<PoolLabel> {
         std::mem::take(&mut lock(&self.pools))
     }
@@ -252,6 +259,7 @@ impl Session {
         self.tell_moment(What::Mark, number);
     }
 
+    /// Records the beginning of a step.
     pub fn step(&self, number: u64) {
         self.tell_moment(What::Step, number);
     }

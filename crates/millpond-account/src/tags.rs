@@ -66,6 +66,7 @@ impl Tag {
 
     /// Returns the tag with a number, which must belong to a tag.
     #[cfg(target_os = "linux")]
+    #[doc(hidden)]
     pub const fn of_number(number: u32) -> Self {
         Self(number)
     }

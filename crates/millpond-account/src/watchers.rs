@@ -112,6 +112,7 @@ struct Troubles {
 
 impl SubscriptionId {
     /// Returns a new unique id.
+    #[doc(hidden)]
     pub fn next() -> Self {
         static IDS: AtomicU64 = AtomicU64::new(1);
         Self(IDS.fetch_add(1, Ordering::Relaxed))
@@ -137,6 +138,7 @@ impl Watchers {
     }
 
     /// Makes a value with the same observers for another pool.
+    #[doc(hidden)]
     pub fn for_pool(&self, pool: PoolLabel) -> Self {
         Self {
             #[cfg(target_os = "linux")]
@@ -147,12 +149,14 @@ impl Watchers {
     }
 
     /// Sets the number of the pool's change that made this value.
+    #[doc(hidden)]
     pub fn of_change(self, change: u64) -> Self {
         Self { change, ..self }
     }
 
     /// Returns true if the value belongs to this pool after the given number of changes.
     #[inline]
+    #[doc(hidden)]
     pub fn is_of(&self, pool: u64, change: u64) -> bool {
         self.pool.id == pool && self.change == change
     }
@@ -165,6 +169,7 @@ impl Watchers {
     }
 
     /// Adds a subscriber under an existing id, replacing the one that has it.
+    #[doc(hidden)]
     pub fn with_subscriber_as(&self, id: SubscriptionId, subscriber: Arc<dyn Subscriber>) -> Self {
         let mut made = self.clone();
         made.subscribers.retain(|other| other.id != id);
@@ -209,12 +214,14 @@ impl Watchers {
 
     /// Sets or removes the recording.
     #[cfg(target_os = "linux")]
+    #[doc(hidden)]
     pub fn with_sink(&self, sink: Option<Sink>) -> Self {
         Self { sink, ..self.clone() }
     }
 
     /// Returns the recording's sink.
     #[cfg(target_os = "linux")]
+    #[doc(hidden)]
     pub fn sink(&self) -> Option<&Sink> {
         self.sink.as_ref()
     }
@@ -229,6 +236,7 @@ impl Watchers {
     }
 
     /// Returns true if a recording is the only observer.
+    #[doc(hidden)]
     pub fn only_record(&self) -> bool {
         self.is_recorded() && self.ledger.is_none() && self.subscribers.is_empty()
     }
@@ -389,6 +397,7 @@ impl Watchers {
 
     /// Reports a wrong free that was found elsewhere. The caller holds no lock.
     #[cfg(target_os = "linux")]
+    #[doc(hidden)]
     pub fn wrong(&self, error: &WrongFree) {
         if !self.subscribers.is_empty() {
             self.each(|subscriber| subscriber.wrong_free(error));

@@ -227,6 +227,7 @@ impl<T: Element> DeviceBuffer<T> {
     pub fn free(self) {}
 
     /// Returns the elements' bytes.
+    #[doc(hidden)]
     pub fn span(&self) -> Span<'_> {
         // SAFETY: the block has these bytes and is ours in the order of this stream until the drop.
         unsafe { Span::new(self.address(), self.bytes(), &self.stream) }
@@ -271,6 +272,7 @@ impl<T: Element> DeviceBuffer<T> {
     }
 
     /// Makes a stream wait, on the device, for all present uses of the elements.
+    #[doc(hidden)]
     pub fn order_before(&self, stream: &CudaStream) -> Result<(), CudaError> {
         let mut users = std::iter::once(&self.stream).chain(&self.uses);
         users.try_for_each(|user| stream.wait_for(user))

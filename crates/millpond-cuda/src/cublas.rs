@@ -83,16 +83,22 @@ impl Cublas {
 /// equal distances. Distances are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gemm {
+    /// Whether each operand is transposed.
     pub transposed: [bool; 2],
     /// The rows and columns of the product, and the number of terms that are added for each element.
     pub rows: i32,
+    /// The columns of the result.
     pub columns: i32,
+    /// The length of the inner dimension.
     pub inner: i32,
     /// For the left factor, the right factor and the product: the address of the first element, the distance of columns, and that of
     /// matrices.
     pub addresses: [u64; 3],
+    /// The leading dimension of each operand and of the result, in elements.
     pub leading: [i32; 3],
+    /// The distance between the matrices of a batch, in elements.
     pub apart: [i64; 3],
+    /// The number of matrices in the batch.
     pub many: i32,
 }
 
@@ -135,7 +141,7 @@ pub(super) struct Workspace {
 
 /// A handle of cuBLAS on a device. Its owner destroys it in the context in which it was made. Invariant: the handle is cuBLAS's, live,
 /// ours.
-pub struct Handle {
+pub(crate) struct Handle {
     of: &'static Cublas,
     raw: Raw,
     version: u32,

@@ -24,12 +24,16 @@ const PTX: &str = include_str!("kernels/tensor.ptx");
 /// The type in which sums are accumulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wide {
+    /// `f64`.
     Float,
+    /// `i64`.
     Int,
+    /// `u64`.
     UInt,
 }
 
 impl Wide {
+    /// Returns the type of elements.
     pub fn dtype(self) -> DType {
         match self {
             Self::Float => DType::F64,

@@ -109,8 +109,11 @@ impl fmt::Debug for CudaKernel {
 /// The blocks, threads and shared memory of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
+    /// The blocks of the grid, by dimension.
     pub grid: [u32; 3],
+    /// The threads of a block, by dimension.
     pub block: [u32; 3],
+    /// The bytes of dynamic shared memory.
     pub shared: u32,
 }
 
@@ -126,6 +129,7 @@ impl Default for Shape {
 
 /// The threads of a block of this crate's kernels, and the maximum number of blocks. Kernels process the remaining elements in a loop.
 pub const THREADS: u32 = 256;
+/// The maximum number of blocks of a launch over elements.
 pub const BLOCKS: usize = 1 << 16;
 
 impl Shape {
@@ -147,10 +151,12 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Adds an argument.
     pub fn push<T: NoUninit>(&mut self, value: T) {
         self.push_bytes(bytemuck::bytes_of(&value));
     }
 
+    /// Adds an argument by its bytes.
     pub fn push_bytes(&mut self, value: &[u8]) {
         self.bytes.extend_from_slice(value);
         self.sizes.push(value.len());
@@ -232,12 +238,17 @@ pub trait KernelArg<'a>: sealed::Arg<'a> {}
 /// A kernel argument that is written: a buffer, or a view of a tensor.
 pub trait KernelArgMut<'a>: sealed::ArgMut<'a> {}
 
+/// Traits that only this crate implements.
 pub mod sealed {
+    /// An argument that a kernel reads.
     pub trait Arg<'a> {
+        /// Adds the argument to a launch.
         fn put(self, launch: &mut super::Launch<'a>);
     }
 
+    /// An argument that a kernel writes.
     pub trait ArgMut<'a> {
+        /// Adds the argument to a launch.
         fn put(self, launch: &mut super::Launch<'a>);
     }
 }
@@ -314,6 +325,7 @@ impl<'a> Launch<'a> {
         self
     }
 
+    #[doc(hidden)]
     pub fn memory(&mut self, address: u64, stream: &'a CudaStream) {
         self.arguments.push(address);
         if stream != self.stream && !self.others.contains(&stream) {

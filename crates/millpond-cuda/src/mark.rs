@@ -20,6 +20,7 @@ pub struct Mark {
 }
 
 impl Mark {
+    #[doc(hidden)]
     pub fn new(device: &CudaDevice) -> Result<Self, CudaError> {
         // In a forked process, the thread that holds the lock may not exist.
         fork::check()?;
@@ -58,6 +59,7 @@ impl Mark {
     ///
     /// # Errors
     /// Returns [`CudaError::Captured`] if the stream is captured, because the mark could not be waited for.
+    #[doc(hidden)]
     pub fn record(&self, stream: &CudaStream) -> Result<(), CudaError> {
         expect_uncaptured(stream)?;
         self.record_captured(stream)
@@ -81,6 +83,7 @@ impl Mark {
     /// # Errors
     /// Returns [`CudaError::Captured`] if the stream is captured. Captured work cannot wait for work outside of the capture, and an attempt
     /// invalidates the capture.
+    #[doc(hidden)]
     pub fn hold(&self, stream: &CudaStream) -> Result<(), CudaError> {
         expect_uncaptured(stream)?;
         self.hold_captured(stream)

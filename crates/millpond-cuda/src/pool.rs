@@ -57,7 +57,7 @@ use std::time::Duration;
 const ALIGN: u64 = 256;
 
 /// A block that a caller holds, and its charges.
-pub struct Held {
+pub(crate) struct Held {
     pub(super) block: Block,
     _charges: Vec<Charge>,
 }

@@ -65,6 +65,7 @@ impl CudaQueue {
         &self.0.products
     }
 
+    #[doc(hidden)]
     pub fn sums(&self) -> MutexGuard<'_, DeviceBuffer<u64>> {
         self.0.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -10,7 +10,7 @@ use std::ptr;
 
 /// The way in which the driver allocates memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     Pinned,
     Managed,
 }

@@ -24,6 +24,7 @@ pub struct DeviceSlice<'a, T: Element> {
 impl<'a, T: Element> DeviceSlice<'a, T> {
     /// # Safety
     /// There must be `len` elements at the address, on the stream's device, which nobody else uses in the order of the stream for `'a`.
+    #[doc(hidden)]
     pub unsafe fn new(address: u64, len: usize, stream: &'a CudaStream) -> Self {
         Self {
             address,

@@ -394,6 +394,7 @@ impl CudaStream {
     }
 
     /// Checks that the stream is a stream of `device` and that work may be put on it.
+    #[doc(hidden)]
     pub fn expect_on(&self, device: &CudaDevice) -> Result<(), CudaError> {
         let (expected, found) = (device.number(), self.device().number());
         if expected == found {

@@ -114,6 +114,7 @@ impl<E> Transfer<E> {
     }
 
     /// Makes a stream wait for the copy, on the device.
+    #[doc(hidden)]
     pub fn hold(&self, stream: &CudaStream) -> Result<(), CudaError> {
         self.mark.as_ref().map_or(Ok(()), |mark| mark.hold(stream))
     }

@@ -39,7 +39,7 @@ pub(super) struct Opened {
 }
 
 #[derive(Debug)]
-pub struct Part {
+pub(crate) struct Part {
     pub(super) file: Opened,
     /// The offset of its rows.
     pub(super) skip: u64,

@@ -16,7 +16,7 @@ const ROWS: usize = 4;
 
 /// The summary of one series over the samples of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub(crate) struct Span {
     pub(super) least: u64,
     pub(super) most: u64,
     pub(super) last: u64,
@@ -77,7 +77,7 @@ impl Point {
 }
 
 #[derive(Debug)]
-pub struct Ring {
+pub(crate) struct Ring {
     /// The rows, the newest first, each with its oldest point first.
     rows: [VecDeque<Point>; ROWS],
     each: usize,

@@ -97,7 +97,7 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    pub fn start(
+    pub(crate) fn start(
         shared: &Arc<Shared>,
         socket: Option<&Place>,
         address: Option<SocketAddr>,

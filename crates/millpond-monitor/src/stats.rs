@@ -4,8 +4,7 @@ use super::json::Json;
 use super::series::{Quantity, Subject};
 use super::snapshot::{BudgetReading, DeviceReading, LimitReading, PoolReading};
 use super::{Shared, State, lock};
-use millpond_account::memory::MemoryKind;
-use millpond_os::pressure::{Level, LimitKind};
+use millpond_os::pressure::Level;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The version of the format. Readers reject other versions. Added fields do not change it.

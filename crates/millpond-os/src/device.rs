@@ -46,8 +46,10 @@ impl fmt::Display for Device {
 /// A device that this process has opened.
 #[cfg(target_os = "linux")]
 pub trait OpenDevice {
+    /// Returns the device.
     fn device(&self) -> Device;
 
+    /// Returns the name that the driver gives the device.
     fn name(&self) -> &str;
 
     /// Returns the bytes that no process uses and all bytes of the device, if the driver answers.

@@ -9,11 +9,14 @@ pub use rustix::io::Errno;
 /// A part of a mapping: the offset from its base and the bytes, both multiples of the system's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
+    /// The distance of the first byte from the start of the mapping.
     pub offset: u64,
+    /// The number of bytes.
     pub bytes: u64,
 }
 
 impl Part {
+    /// Returns the offset of the first byte after the part.
     pub fn end(self) -> u64 {
         self.offset + self.bytes
     }

@@ -58,7 +58,9 @@ pub enum Rank {
     NoMaps,
     /// The engine.
     Core,
+    /// The observers of a pool.
     Watchers,
+    /// The segments that a pool retains.
     Retain,
     /// The charge of each block.
     Charges,
@@ -149,6 +151,7 @@ pub struct Order {
 
 impl Order {
     /// Makes the order for a new pool.
+    #[doc(hidden)]
     pub fn new() -> Self {
         Self {
             #[cfg(debug_assertions)]
@@ -157,11 +160,13 @@ impl Order {
     }
 
     /// Makes the pool's lock of a rank.
+    #[doc(hidden)]
     pub fn lock<T>(self, rank: Rank, value: T) -> Ranked<T> {
         self.nth(rank, 0, value)
     }
 
     /// Makes one of several locks of a rank, which are taken in the order of their places.
+    #[doc(hidden)]
     pub fn nth<T>(self, rank: Rank, place: usize, value: T) -> Ranked<T> {
         #[cfg(not(debug_assertions))]
         let _ = (rank, place);
@@ -375,6 +380,7 @@ impl<T> Ranked<T> {
         }
     }
 
+    /// Locks the value. A panic of an earlier owner is ignored.
     #[inline]
     pub fn lock(&self) -> Locked<'_, T> {
         #[cfg(debug_assertions)]
@@ -487,6 +493,7 @@ pub struct InTurn<G> {
 }
 
 impl<T> Shared<T> {
+    /// Creates a lock with a rank.
     pub const fn new(rank: Rank, value: T) -> Self {
         Self {
             rank,
@@ -494,6 +501,7 @@ impl<T> Shared<T> {
         }
     }
 
+    /// Locks the value for reading.
     pub fn read(&self) -> InTurn<RwLockReadGuard<'_, T>> {
         InTurn {
             _turn: Turn::of(self.rank),
@@ -501,6 +509,7 @@ impl<T> Shared<T> {
         }
     }
 
+    /// Locks the value for writing.
     pub fn write(&self) -> InTurn<RwLockWriteGuard<'_, T>> {
         InTurn {
             _turn: Turn::of(self.rank),

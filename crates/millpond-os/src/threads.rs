@@ -70,6 +70,7 @@ pub fn available() -> usize {
     }
 }
 
+/// Returns 1: the feature `rayon` is off.
 #[cfg(not(feature = "rayon"))]
 pub fn available() -> usize {
     1

@@ -9,7 +9,7 @@ mod heap;
 mod origin;
 mod owner;
 
-pub(crate) use direct::Direct;
+pub use direct::Direct;
 pub use foreign::Foreign;
 pub use foreign::{ForeignMemory, foreign_memory};
 pub use origin::Origin;

@@ -81,6 +81,7 @@ pub struct Buffer<T> {
 
 impl<T: AnyBitPattern> Buffer<T> {
     /// Allocates `len` elements, all zero.
+    #[doc(hidden)]
     pub fn zeroed(owner: Owner, len: usize, align: usize) -> Result<Self, AllocError> {
         let align = align_of_elements::<T>(align)?;
         let block = OwnedBlock::allocate_zeroed(owner, bytes_of::<T>(len)?, align)?;

@@ -139,6 +139,7 @@ impl Pool {
     }
 
     #[inline]
+    #[doc(hidden)]
     pub fn heap(&self) -> &'static Heap {
         self.heap
     }
@@ -332,7 +333,7 @@ pub(crate) use guard::{is_filled_around, refill_around};
 pub use heap::next_number;
 pub use heap::{Heap as PoolHeap, Taken as PoolBlock};
 pub(crate) use keeper::{Alarm, wake_at};
-pub(crate) use terms::Terms;
+pub use terms::Terms;
 pub use watch::Flow;
 pub use {
     exit::tell_leaks,

@@ -42,6 +42,7 @@ pub struct Storage {
 }
 
 impl Storage {
+    #[doc(hidden)]
     pub fn zeroed(owner: Owner, dtype: DType, elements: usize) -> Result<Self, AllocError> {
         let bytes = elements.checked_mul(dtype.size());
         let bytes = bytes.ok_or(AllocError::UNCOUNTABLE)?;
@@ -52,6 +53,7 @@ impl Storage {
     }
 
     /// Creates a storage from bytes that are whole elements of a type.
+    #[doc(hidden)]
     pub fn of(bytes: Buffer<u8>, dtype: DType) -> Self {
         debug_assert!(bytes.len().is_multiple_of(dtype.size()));
         Self { bytes, dtype }
@@ -107,6 +109,7 @@ impl Storage {
     }
 
     /// Returns whether the memory may be written. This does not depend on borrows.
+    #[doc(hidden)]
     pub fn is_writable(&self) -> bool {
         self.bytes.is_writable()
     }
@@ -149,11 +152,13 @@ impl Storage {
     }
 
     /// Returns the owner that allocated the memory and can allocate more, or `None` if the memory is foreign.
+    #[doc(hidden)]
     pub fn home(&self) -> Option<&Owner> {
         Some(self.bytes.owner()).filter(|owner| owner.foreign().is_none())
     }
 
     /// Returns the same owner as [`home`](Self::home), and the elements as mutable bytes.
+    #[doc(hidden)]
     pub fn parts_mut(&mut self) -> (Option<&Owner>, &mut [u8]) {
         let (owner, bytes) = self.bytes.parts_mut();
         (Some(owner).filter(|owner| owner.foreign().is_none()), bytes)

@@ -116,7 +116,7 @@ impl Profiler {
     /// Stops counting. The figures can still be [reported](Self::report). The accounts that were started for the profiler end,
     /// unless somebody else uses them.
     pub fn disable(&self) {
-        let mut ending = Ending::new();
+        let mut ending = Ending::prepare();
         let watching = {
             let _inside = inside();
             let mut state = state();

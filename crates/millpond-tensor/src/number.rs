@@ -7,7 +7,7 @@ use millpond_pool::dtype::Element;
 /// The type in which elements are accumulated: `f64`, `i64`, `u64`, or a pair of `f64`. Sums and products of elements are computed
 /// in it and rounded, or truncated, at the end. A cast also goes through it, which does not change the result, because it can
 /// represent every element of its types.
-pub trait Wide: Number + Default + PartialEq + Into<Scalar> {
+pub(crate) trait Wide: Number + Default + PartialEq + Into<Scalar> {
     /// Converts to an element of another type.
     fn cast<T: Number>(self) -> T;
 }

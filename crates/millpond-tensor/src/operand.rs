@@ -8,7 +8,7 @@ use super::number::{Number, elements, with_number};
 use super::scalar::Scalar;
 use super::view::{TensorMut, TensorRef};
 use millpond_pool::block::Owner;
-pub use millpond_pool::block::{Handle, Origin};
+pub(crate) use millpond_pool::block::{Handle, Origin};
 use millpond_pool::dtype::DType;
 use millpond_pool::pool::Pool;
 use millpond_set::pools::draw;

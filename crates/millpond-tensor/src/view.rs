@@ -96,6 +96,7 @@ impl<'a> TensorRef<'a> {
     }
 
     /// Returns a view of bytes with a shape, row by row. The bytes are whole elements of the type, with its alignment.
+    #[doc(hidden)]
     pub fn from_bytes(bytes: &'a [u8], dtype: DType, shape: &[usize]) -> Result<Self, TensorError> {
         let layout = shaped(bytes.len() / dtype.size(), shape)?;
         // An empty slice may be unaligned, so one that is aligned for all types replaces it.
@@ -109,6 +110,7 @@ impl<'a> TensorRef<'a> {
     }
 
     /// Writes the elements' bytes in order, contiguous or not.
+    #[doc(hidden)]
     pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
         let size = self.dtype.size();
         if self.layout.is_contiguous() {
@@ -336,6 +338,7 @@ impl<'a> TensorMut<'a> {
     }
 
     /// Returns the bytes of the elements as a mutable slice, if they are contiguous in memory.
+    #[doc(hidden)]
     pub fn as_mut_bytes(&mut self) -> Result<&mut [u8], TensorError> {
         contiguous(&self.layout)?;
         let size = self.dtype.size();

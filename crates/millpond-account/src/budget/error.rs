@@ -86,6 +86,7 @@ impl Refusal {
         list(self.budget.node(), survey);
     }
 
+    #[doc(hidden)]
     pub fn into_error(self, waited: Option<Duration>) -> BudgetError {
         let too_large = self.is_too_large();
         let report = Report::of(self);

@@ -59,7 +59,7 @@ enum State {
 }
 
 /// The state of a request in the line.
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// It waits under this ticket.
     Waits(u64),
     /// Room was taken for it in all budgets on its path.

@@ -127,6 +127,7 @@ impl Wait {
     }
 
     /// Leaves the line after the time limit. Returns the charge if it was granted in the meantime.
+    #[doc(hidden)]
     pub fn give_up(&mut self, waited: Duration) -> Result<Charge, BudgetError> {
         let State::Waits(ticket) = self.state else {
             return Err(BudgetError::NoMemory);

@@ -37,6 +37,7 @@ pub struct Record {
 impl Record {
     /// Returns the number of the stack in the account, or 0 without a stack.
     #[cfg(target_os = "linux")]
+    #[doc(hidden)]
     pub fn stack_number(&self) -> u32 {
         self.stack.map_or(0, StackId::number)
     }

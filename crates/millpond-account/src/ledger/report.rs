@@ -71,6 +71,7 @@ impl Ledger {
     }
 
     /// Returns the live blocks that are charged to one of these scopes.
+    #[doc(hidden)]
     pub fn leak_report_of(&self, scopes: &[u32]) -> LeakReport {
         self.report(&self.leaks_of(scopes))
     }
@@ -134,6 +135,7 @@ impl LeakReport {
     }
 
     /// Merges the reports of several pools. Groups with the same tag and place become one.
+    #[doc(hidden)]
     pub fn all(reports: impl IntoIterator<Item = Self>) -> Self {
         let mut groups: Vec<LeakGroup> = Vec::new();
         let mut sums = Self::of([]);
@@ -150,6 +152,7 @@ impl LeakReport {
     }
 
     /// Removes the groups that `leave_out` selects.
+    #[doc(hidden)]
     pub fn without(self, leave_out: impl Fn(&LeakGroup) -> bool) -> Self {
         let kept: Vec<LeakGroup> = self
             .groups

@@ -105,7 +105,8 @@ pub struct Filter(Option<Arc<Counts>>);
 type Counts = [AtomicU8; 1 << 16];
 
 impl Filter {
-    pub fn new() -> Self {
+    /// Creates an empty filter.
+    pub fn empty() -> Self {
         let counts: Arc<[AtomicU8]> = (0..1 << 16).map(|_| AtomicU8::new(0)).collect();
         Self(counts.try_into().ok())
     }
@@ -137,6 +138,7 @@ impl Filter {
         self.0.as_ref()?.get(place as usize)
     }
 
+    /// Returns false if the address was not added.
     #[inline]
     pub fn may_hold(&self, address: usize) -> bool {
         self.count(address)

@@ -70,7 +70,7 @@ struct Shard {
 pub(super) struct Stacks(Box<[Line<Ranked<Shard>>]>);
 
 /// All locks of the table, held.
-pub struct Rest<'a> {
+pub(crate) struct Rest<'a> {
     _shards: [Locked<'a, Shard>; SHARDS],
 }
 

@@ -26,6 +26,7 @@ fn counting() -> Locked<'static, u32> {
 pub struct Watching(());
 
 impl Watching {
+    /// Begins an account in every pool without one, and in every pool that is created later.
     pub fn begin() -> Self {
         // The pools are dropped after the lock is released.
         let pools;

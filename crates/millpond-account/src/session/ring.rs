@@ -396,6 +396,7 @@ impl Words {
 /// The reading end.
 #[derive(Debug)]
 pub struct Taker {
+    /// The ring that is read.
     pub ring: Arc<Ring>,
     segment: Arc<Segment>,
     /// The number of the current segment, if it belongs to the ring.
@@ -409,6 +410,7 @@ pub struct Taker {
 }
 
 impl Taker {
+    /// Creates a reader at the beginning of the ring.
     pub fn new(ring: Arc<Ring>) -> Self {
         Self {
             ring,

@@ -4,10 +4,15 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum What {
+    /// A block was allocated.
     Alloc = 1,
+    /// A block was freed.
     Free,
+    /// Memory was taken from the source.
     Reserve,
+    /// Memory was returned to the source.
     Release,
+    /// A request failed.
     Refused,
     /// A mark. `requested` contains its number.
     Mark,
@@ -33,12 +38,19 @@ impl What {
 /// One event without its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
+    /// The kind of the event.
     pub what: What,
+    /// The time in ticks.
     pub time: u64,
+    /// The address of the block or the memory.
     pub address: u64,
+    /// The requested bytes.
     pub requested: u64,
+    /// The bytes of the block or the memory.
     pub bytes: u64,
+    /// The number of the pool.
     pub pool: u32,
+    /// The number of the stream.
     pub stream: u32,
     /// The tag. It is not used for a free, because the allocation contains it.
     pub tag: u32,
@@ -47,6 +59,7 @@ pub struct Told {
 /// The counts of events that did not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
+    /// The number of lost events.
     pub events: u64,
     /// The requested bytes of the lost allocations.
     pub allocated: u64,

@@ -60,7 +60,9 @@ fn scopes() -> Locked<'static, Scopes> {
 
 /// The result of a scope.
 pub struct Outcome {
+    /// The totals.
     pub figures: Figures,
+    /// The places in the program that allocated, largest first.
     pub sites: Vec<Site>,
     /// The accounts that may contain blocks of it.
     pub accounts: Vec<Arc<Ledger>>,
@@ -190,11 +192,13 @@ pub fn begin(parent: u32, pools: &[u64], sites: usize) -> Option<u32> {
 pub struct ProfileRoom(Box<Tally>);
 
 impl ProfileRoom {
+    /// Allocates room for `sites` places in the program.
     pub fn new(sites: usize) -> Self {
         let _inside = thread::enter(COUNTING);
         Self(Box::new(Tally::new(Box::default(), sites)))
     }
 
+    /// Frees the room of a scope that did not begin.
     pub fn discard(self) {
         discard(self);
     }
@@ -215,7 +219,7 @@ pub fn begin_profile(room: ProfileRoom) -> Option<ProfileRoom> {
 
 /// Ends a scope, if it has not ended. Later allocations in it are charged to the enclosing scopes.
 pub fn end(number: u32) -> Option<Outcome> {
-    let mut ending = Ending::new();
+    let mut ending = Ending::prepare();
     ending.end(number);
     ending.outcome()
 }
@@ -227,7 +231,8 @@ pub struct Ending {
 }
 
 impl Ending {
-    pub fn new() -> Self {
+    /// Allocates the room that the end of a scope needs.
+    pub fn prepare() -> Self {
         let _inside = thread::enter(COUNTING);
         Self {
             tally: None,

@@ -49,11 +49,13 @@ impl Held {
 /// The sums of a scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
+    /// The memory that is still in use.
     pub live: Held,
     /// The live blocks when the most bytes were live.
     pub peak: Held,
     /// All blocks that were ever allocated.
     pub total: Held,
+    /// The number of blocks that were freed within the scope.
     pub temporary: u64,
 }
 
@@ -236,7 +238,7 @@ impl Tally {
     }
 
     /// Adds an allocated block. Does not allocate.
-    pub fn allocated(&mut self, account: &Arc<Ledger>, record: &Record) {
+    pub(crate) fn allocated(&mut self, account: &Arc<Ledger>, record: &Record) {
         let held = Held::of(record, account.weight());
         self.changes += 1;
         let (change, peak_at) = (self.changes, self.peak_at);
@@ -259,7 +261,7 @@ impl Tally {
     }
 
     /// Removes a freed block. Does not allocate.
-    pub fn freed(&mut self, account: &Arc<Ledger>, record: &Record, temporary: bool) {
+    pub(crate) fn freed(&mut self, account: &Arc<Ledger>, record: &Record, temporary: bool) {
         let weight = account.weight();
         let held = Held::of(record, weight);
         let temporary = if temporary { weight } else { 0 };

@@ -11,7 +11,7 @@ const TABLE: &str = "Loading the PTX";
 const MODULES: [(&str, &str); 3] = [
     (
         "tensor",
-        include_str!("../../../millpond/src/gpu/kernels/tensor.ptx"),
+        include_str!("../../../millpond-cuda/src/kernels/tensor.ptx"),
     ),
     (
         "motion",

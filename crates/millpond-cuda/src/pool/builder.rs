@@ -224,6 +224,7 @@ impl DevicePoolBuilder {
         self
     }
 
+    #[doc(hidden)]
     pub fn has_name(&self) -> bool {
         self.name.is_some()
     }

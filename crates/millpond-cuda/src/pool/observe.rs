@@ -15,7 +15,8 @@ impl DevicePool {
     }
 
     /// Adds a subscriber that several pools know by one number. It replaces a subscriber with that number.
-    pub(crate) fn subscribe_as(&self, id: SubscriptionId, subscriber: &Arc<dyn Subscriber>) {
+    #[doc(hidden)]
+    pub fn subscribe_as(&self, id: SubscriptionId, subscriber: &Arc<dyn Subscriber>) {
         self.0
             .change_watchers(|watchers| (watchers.with_subscriber_as(id, Arc::clone(subscriber)), ()));
     }

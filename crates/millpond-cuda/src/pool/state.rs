@@ -13,7 +13,7 @@ use millpond_pool::pool::Charged;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
 
-pub type Memory = Engine<Kept<Charged<CudaSource>>>;
+pub(crate) type Memory = Engine<Kept<Charged<CudaSource>>>;
 
 /// The state under a pool's lock.
 pub(super) struct Core {

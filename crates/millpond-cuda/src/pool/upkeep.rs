@@ -138,6 +138,7 @@ impl DevicePool {
     ///
     /// # Errors
     /// Returns the errors of [`configure`](Self::configure), except for settings of host memory.
+    #[doc(hidden)]
     pub fn configure_with_others(&self, settings: &str) -> Result<(), ConfError> {
         self.apply(self.change(settings)?)
     }
@@ -146,7 +147,8 @@ impl DevicePool {
     ///
     /// # Errors
     /// Returns the errors of [`configure_with_others`](Self::configure_with_others).
-    pub(crate) fn check_change(&self, settings: &str) -> Result<(), ConfError> {
+    #[doc(hidden)]
+    pub fn check_change(&self, settings: &str) -> Result<(), ConfError> {
         self.change(settings).map(|_| ())
     }
 

@@ -8,7 +8,7 @@ use millpond_engine::Range;
 
 /// Mapped physical memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub(crate) struct Part {
     pub(super) handle: MemoryHandle,
     pub bytes: u64,
 }

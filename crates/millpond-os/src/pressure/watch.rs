@@ -222,6 +222,7 @@ impl Watch {
         self.subscribe(turn, vec![Call::Device(Arc::new(call))])
     }
 
+    #[doc(hidden)]
     pub fn subscribe(&self, turn: Turn, calls: Vec<Call>) -> Subscription {
         let add = |call| self.shared.calls.add(turn, call);
         let calls = calls.into_iter().filter(|_| self.shared.is_here());

@@ -57,7 +57,7 @@ struct Walker {
 struct Lost;
 
 /// Visits at most `most` return addresses of the caller. On failure visits none and returns false.
-pub fn walk(most: usize, visit: &mut impl FnMut(usize)) -> bool {
+pub(crate) fn walk(most: usize, visit: &mut impl FnMut(usize)) -> bool {
     let walked = MINE.try_with(|mine| {
         let Ok(mut mine) = mine.try_borrow_mut() else {
             // This is a signal handler that interrupted another walk.

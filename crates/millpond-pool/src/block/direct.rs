@@ -20,7 +20,7 @@ const PAGE: usize = 4 << 10;
 const TRANSFERRED: usize = 256 << 10;
 
 /// The source and its segments.
-pub(crate) struct Direct {
+pub struct Direct {
     kind: MemoryKind,
     is_zero: bool,
     page: usize,

@@ -48,6 +48,7 @@ pub struct Foreign {
 }
 
 impl Foreign {
+    /// Creates the owner of `bytes` bytes that exist while `keeper` does.
     pub fn new(bytes: usize, writable: bool, keeper: Box<dyn Any + Send + Sync>) -> Self {
         let bytes = bytes as u64;
         BLOCKS.fetch_add(1, Ordering::Relaxed);

@@ -14,9 +14,11 @@ use std::sync::Arc;
 /// A pool, a source that is used directly, or foreign memory. It stays for as long as a block of it is held.
 #[derive(Clone)]
 pub enum Owner {
+    /// A pool.
     Pool(&'static PoolHeap),
     /// A pool with a tenant's budget and timeout.
     Tenant(Arc<Terms>),
+    /// A source without a pool.
     Direct(Arc<Direct>),
     /// Foreign memory, which cannot grow.
     Foreign(Arc<Foreign>),

@@ -51,6 +51,7 @@ impl<T: NoUninit> Buffer<T> {
 }
 
 impl<T> Buffer<T> {
+    #[doc(hidden)]
     pub fn pointer(&self) -> NonNull<u8> {
         self.block.pointer()
     }

@@ -16,6 +16,7 @@ impl Buffer<u8> {
     /// The `bytes` bytes at `pointer`, which is a multiple of the power of two `align`, are initialised and may be read
     /// from any thread for as long as `owner` lives. Nobody else writes to them meanwhile. If the owner is writable, they
     /// may also be written, and nobody else accesses them.
+    #[doc(hidden)]
     pub unsafe fn foreign(pointer: NonNull<u8>, bytes: usize, align: usize, owner: Arc<Foreign>) -> Self {
         // SAFETY: the caller guarantees the same conditions.
         let block = unsafe { OwnedBlock::foreign(pointer, bytes, align, owner) };
@@ -46,6 +47,7 @@ impl<T> Drop for OfVec<T> {
 
 impl Buffer<u8> {
     /// Creates a buffer of the bytes of a `Vec`'s elements. The memory is not copied.
+    #[doc(hidden)]
     pub fn of_vec<T: Element>(values: Vec<T>) -> Self {
         let mut values = ManuallyDrop::new(values);
         let bytes = size_of_val(values.as_slice());

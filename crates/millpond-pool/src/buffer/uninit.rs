@@ -37,6 +37,7 @@ pub struct LengthError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
+    #[doc(hidden)]
     pub fn uninit(owner: Owner, len: usize, align: usize) -> Result<Self, AllocError> {
         let align = align_of_elements::<T>(align)?;
         let block = OwnedBlock::allocate(owner, bytes_of::<T>(len)?, align)?;
@@ -116,6 +117,7 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
 
 impl<T: AnyBitPattern> Buffer<T> {
     /// Allocates a buffer of an iterator's elements, at most as many as its length says.
+    #[doc(hidden)]
     pub fn collect(owner: Owner, values: impl ExactSizeIterator<Item = T>) -> Result<Self, AllocError> {
         let mut buffer = Buffer::<MaybeUninit<T>>::uninit(owner, values.len(), ALIGN)?;
         let mut written = 0;

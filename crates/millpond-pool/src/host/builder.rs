@@ -2,7 +2,7 @@
 
 use super::Host;
 use millpond_engine::display_size;
-pub use millpond_os::{self as os, Errno, Map};
+pub(crate) use millpond_os::{self as os, Errno, Map};
 use thiserror::Error;
 
 /// The page sizes that the system uses.

@@ -3,7 +3,7 @@
 use super::transfer::Held;
 use super::{Host, locking};
 use millpond_engine::{Range, SourceError};
-pub use millpond_os::{self as os, Errno, Map, Part};
+pub(crate) use millpond_os::{self as os, Errno, Map, Part};
 
 impl Host {
     /// Opens a closed part of a range and applies the memory settings. The part is closed again if that fails.

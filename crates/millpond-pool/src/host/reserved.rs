@@ -21,7 +21,7 @@ pub(super) struct Reserved {
 
 /// An allocated segment. Invariant: the whole mapping is open.
 #[derive(Debug)]
-pub struct Taken {
+pub(crate) struct Taken {
     pub(super) map: Map,
     /// Bytes of the token.
     pub(super) bytes: u64,
@@ -35,7 +35,7 @@ pub struct Taken {
 pub(super) struct Seams(BTreeSet<u64>);
 
 impl Seams {
-    pub fn add(&mut self, offset: u64) {
+    pub(crate) fn add(&mut self, offset: u64) {
         self.0.insert(offset);
     }
 

@@ -105,7 +105,7 @@ impl Runs {
     }
 
     /// Removes the runs that [`whole`](Self::whole) returned, splitting runs if necessary.
-    pub fn remove(&mut self, found: &[Run]) {
+    pub(crate) fn remove(&mut self, found: &[Run]) {
         for run in found {
             let Some((&offset, &(bytes, handle))) = self.runs.range(..=run.part.offset).next_back() else {
                 continue;

@@ -4,7 +4,7 @@ use super::{Host, HugePages, Reserved, Run, Runs, Seams, Taken};
 use crate::memory::MemorySource;
 use millpond_account::MemoryKind;
 use millpond_engine::{Event, Range, Segment, Source, SourceError};
-pub use millpond_os::{self as os, Errno, Map};
+pub(crate) use millpond_os::{self as os, Errno, Map};
 
 impl Source for Host {
     fn page_bytes(&self) -> u64 {

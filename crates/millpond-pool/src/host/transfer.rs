@@ -9,7 +9,7 @@ use millpond_os::{self as os, Map, Part};
 
 /// The place of an open part.
 #[derive(Clone, Copy)]
-pub enum Held {
+pub(crate) enum Held {
     Range(u64),
     Segment(u64),
 }

@@ -41,6 +41,7 @@ pub fn pinned_bytes() -> u64 {
     parts.values().sum()
 }
 
+/// Adds pinned memory.
 pub fn add(address: u64, bytes: u64) {
     if bytes > 0 {
         // The table's memory does not come from the program's pool, because the pool's source may wait for the table.

@@ -56,7 +56,7 @@ impl Heap {
 
     /// Like [`with_engine`](Self::with_engine), for a caller that holds the lock. All calls to the engine, its policy or its
     /// source must go through this function. Code that only counts or reads figures need not.
-    pub fn change<R>(&self, core: &mut Core, work: impl FnOnce(&mut Core) -> R) -> Option<R> {
+    pub(super) fn change<R>(&self, core: &mut Core, work: impl FnOnce(&mut Core) -> R) -> Option<R> {
         if self.is_broken() {
             return None;
         }

@@ -414,12 +414,14 @@ impl PoolBuilder {
     }
 
     /// Sets blocks that are prepared from the start if no setting says otherwise and the limit is large enough.
+    #[doc(hidden)]
     pub fn carved(mut self, prewarm: Prewarm) -> Self {
         self.carved = Some(prewarm);
         self
     }
 
     /// Returns the name, if one was set.
+    #[doc(hidden)]
     pub fn given_name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -451,6 +453,7 @@ impl PoolBuilder {
     ///
     /// # Errors
     /// Returns an error if a live pool with these settings would return one.
+    #[doc(hidden)]
     pub fn check_change(&self, text: &str) -> Result<(), ConfError> {
         // If the pool's own settings are invalid, creating the pool reports that error.
         let now = self.read().map(|(_, policy)| policy.retain).unwrap_or_default();

@@ -24,6 +24,7 @@ pub struct Charged<S> {
 }
 
 impl<S: Source> Charged<S> {
+    /// Wraps a source. Its memory is charged to `limit` and `budget`, and counted in `flow`.
     pub fn new(source: S, limit: Limit, budget: Option<Budget>, flow: Arc<Flow>) -> Self {
         Self {
             inner: Limited::new(source, limit),

@@ -11,21 +11,31 @@ use std::time::Duration;
 /// The pool's settings in a text, except those of its policy. `None` means that the text does not set the value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PoolConf {
+    /// The limit in bytes.
     pub limit: Option<Option<u64>>,
+    /// The share of the memory that is the limit.
     pub memory_fraction: Option<f64>,
+    /// The bytes that are reserved at the beginning.
     pub capacity: Option<u64>,
+    /// The blocks that are allocated in advance.
     pub prewarm: Option<Prewarm>,
+    /// The time between two trims.
     pub trim_every: Option<Option<Duration>>,
+    /// The share of a limit at which the pool trims itself.
     pub trim_at_pressure: Option<Option<Share>>,
+    /// Whether a block is set to zero before it is reused.
     pub zero_on_reuse: Option<bool>,
     pub(crate) pinned: Option<bool>,
     pub(crate) node: Option<Node>,
     pub(crate) huge_pages: Option<HugePages>,
     pub(crate) align: Option<usize>,
+    /// The account of live blocks.
     pub track: Option<Option<Tracking>>,
+    /// Whether the account has stacks.
     pub stacks: Option<bool>,
     pub(crate) guard: Option<bool>,
     pub(crate) quarantine: Option<u64>,
+    /// Whether leaks are reported at exit.
     pub leak_report: Option<bool>,
 }
 
@@ -269,6 +279,7 @@ impl PoolConf {
 /// A change of a live pool's settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
+    /// The settings.
     pub conf: PoolConf,
     /// The new settings of retained memory, if the text changes them.
     pub retain: Option<RetainConf>,

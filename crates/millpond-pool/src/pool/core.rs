@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::collections::HashMap;
 
 /// An engine over memory.
-pub type Memory = Engine<Gate>;
+pub(crate) type Memory = Engine<Gate>;
 
 /// The state under a pool's lock.
 pub(crate) struct Core {

@@ -26,6 +26,7 @@ impl Heap {
         live(&lock(&self.roll), lock(&self.core).as_ref())
     }
 
+    /// Returns the statistics.
     pub fn stats(&self) -> PoolStats {
         let _inside = inside();
         let roll = lock(&self.roll);

@@ -34,7 +34,7 @@ impl Lists {
             spare.renew();
             return spare;
         }
-        let made: &'static Filter = Box::leak(Box::new(Filter::new()));
+        let made: &'static Filter = Box::leak(Box::new(Filter::empty()));
         self.filters.push(made);
         made
     }
@@ -71,13 +71,13 @@ fn lists() -> Locked<'static, Lists> {
 }
 
 /// Adds a pool to the list.
-pub fn register(heap: &'static Heap) {
+pub(crate) fn register(heap: &'static Heap) {
     super::live::provide();
     lists().heaps.push(heap);
 }
 
 /// Returns every pool that has memory now.
-pub fn all() -> Vec<&'static Heap> {
+pub(crate) fn all() -> Vec<&'static Heap> {
     // The list must not be allocated from the program's pool: nothing may be reported under the list's lock.
     let _inside = inside();
     lists().heaps.clone()

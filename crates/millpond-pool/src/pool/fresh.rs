@@ -11,7 +11,7 @@ pub(crate) struct Fresh {
 
 impl Fresh {
     /// Records that the source has given these bytes or discarded their contents.
-    pub fn add(&mut self, mut start: u64, mut end: u64) {
+    pub(crate) fn add(&mut self, mut start: u64, mut end: u64) {
         if start >= end {
             return;
         }
@@ -29,7 +29,7 @@ impl Fresh {
     }
 
     /// Records that these bytes may no longer be zero.
-    pub fn remove(&mut self, start: u64, end: u64) {
+    pub(crate) fn remove(&mut self, start: u64, end: u64) {
         self.use_up(start, end, |_, _| {});
     }
 

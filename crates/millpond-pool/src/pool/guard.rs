@@ -63,7 +63,7 @@ pub(crate) struct Guard {
 }
 
 /// A guard's locks, which are held during a fork.
-pub struct Rest {
+pub(crate) struct Rest {
     _book: Locked<'static, Book>,
     _found: Locked<'static, Vec<WrongFree>>,
 }

@@ -111,7 +111,7 @@ pub(crate) struct Parts {
 }
 
 /// A stopped pool: its locks are held, and no thread is inside its cache. Dropping this lets the pool continue.
-pub struct Rest {
+pub(crate) struct Rest {
     heap: &'static Heap,
     // The fields are in the order in which they are dropped.
     accounts: Vec<StillLedger>,
@@ -302,6 +302,7 @@ impl Heap {
         self.align
     }
 
+    /// Returns true if the pool no longer allocates.
     pub fn is_closed(&self) -> bool {
         self.lifetime.is_closed()
     }

@@ -51,6 +51,7 @@ fn relied_on(ledger: impl Fn() -> Option<Arc<Ledger>>) -> Option<Arc<Ledger>> {
 
 impl LeakCheck {
     /// Starts a check of a pool with this name and ledger. If the pool has no ledger, it starts one.
+    #[doc(hidden)]
     pub fn of(
         pool: &str,
         ledger: impl Fn() -> Option<Arc<Ledger>>,

@@ -34,7 +34,7 @@ thread_local! {
 
 /// Runs `work` on this thread's cache if it is the one used last. Otherwise returns `otherwise`.
 #[inline(always)]
-pub fn with_last<R>(heap: &'static Heap, otherwise: R, work: impl FnOnce(&Cache) -> R) -> R {
+pub(crate) fn with_last<R>(heap: &'static Heap, otherwise: R, work: impl FnOnce(&Cache) -> R) -> R {
     let (of, cache) = LAST.get();
     if !ptr::eq(of, heap) {
         return otherwise;
@@ -45,7 +45,7 @@ pub fn with_last<R>(heap: &'static Heap, otherwise: R, work: impl FnOnce(&Cache)
 }
 
 /// Runs `work` on this thread's cache, which is created on first use. Returns `None` at the end of the thread.
-pub fn with<R>(heap: &'static Heap, work: impl FnOnce(&Cache) -> R) -> Option<R> {
+pub(crate) fn with<R>(heap: &'static Heap, work: impl FnOnce(&Cache) -> R) -> Option<R> {
     let (of, mut cache) = LAST.get();
     if !ptr::eq(of, heap) {
         cache = look_up(heap);

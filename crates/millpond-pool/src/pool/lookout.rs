@@ -23,6 +23,7 @@ pub(super) const REST: Duration = Duration::from_secs(5);
 pub(super) const WORTH: u64 = 2 << 20;
 
 impl Lookout {
+    /// Creates a trigger that fires at the share `at` of a limit.
     pub fn new(at: Option<Share>, readings: Readings) -> Self {
         Self {
             at,

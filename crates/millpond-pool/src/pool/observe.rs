@@ -80,7 +80,8 @@ impl Pool {
     }
 
     /// Adds a subscriber with a number that several pools share. It replaces a subscriber with the same number.
-    pub(crate) fn subscribe_as(&self, id: SubscriptionId, subscriber: &Arc<dyn Subscriber>) {
+    #[doc(hidden)]
+    pub fn subscribe_as(&self, id: SubscriptionId, subscriber: &Arc<dyn Subscriber>) {
         self.heap()
             .change_watchers(|watchers| (watchers.with_subscriber_as(id, Arc::clone(subscriber)), ()));
     }

@@ -10,6 +10,7 @@ use std::fmt;
 pub struct PoolRef(&'static Heap);
 
 impl PoolRef {
+    #[doc(hidden)]
     pub fn of(heap: &'static Heap) -> Self {
         Self(heap)
     }

@@ -55,6 +55,7 @@ impl Prewarm {
     }
 
     /// Returns the sizes and the number of blocks of each.
+    #[doc(hidden)]
     pub fn blocks(&self) -> impl Iterator<Item = (usize, usize)> {
         self.blocks.iter().copied()
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 /// The terms of a tenant's requests: who pays, and how long a request may wait.
 #[derive(Clone)]
-pub(crate) struct Terms {
+pub struct Terms {
+    /// The pool.
     pub heap: &'static Heap,
     pub(crate) budget: Option<Budget>,
     /// The longest time that a request may wait.
@@ -27,7 +28,7 @@ impl fmt::Debug for Terms {
 }
 
 impl Terms {
-    pub fn heap(&self) -> &'static Heap {
+    pub(crate) fn heap(&self) -> &'static Heap {
         self.heap
     }
 

@@ -37,6 +37,7 @@ pub struct RentalStats {
     pub kept_bytes: u64,
 }
 
+/// Returned blocks, by size.
 pub struct Shelves<B> {
     /// Each buffer has the size of its class.
     kept: [Mutex<Vec<B>>; CLASSES],
@@ -82,6 +83,7 @@ impl<B> Shelves<B> {
         }
     }
 
+    /// Returns the statistics.
     pub fn stats(&self) -> RentalStats {
         let kept = |class| (self.shelf(class).len() * class_bytes(class)) as u64;
         RentalStats {
@@ -91,6 +93,7 @@ impl<B> Shelves<B> {
         }
     }
 
+    /// Frees the returned blocks.
     pub fn clear(&self) {
         for class in 0..CLASSES {
             let kept = std::mem::take(&mut *self.shelf(class));

@@ -15,7 +15,7 @@ const GROUPS: usize = 1 << 12;
 
 /// One block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub(crate) struct Held {
     pub(super) address: u64,
     pub(super) requested: u64,
     pub bytes: u64,

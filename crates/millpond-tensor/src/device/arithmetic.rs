@@ -10,7 +10,7 @@ use crate::layout::broadcast;
 use crate::number::{Number, with_number};
 use crate::operand::bytes_of;
 use crate::scalar::Scalar;
-pub use millpond_cuda::kernels::Wide;
+pub(crate) use millpond_cuda::kernels::Wide;
 use millpond_pool::dtype::DType;
 
 /// Returns the type in which kernels compute with a type. Returns an error if there are no kernels for it.

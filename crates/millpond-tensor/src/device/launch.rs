@@ -5,8 +5,8 @@ use super::{DeviceTensor, DeviceTensorMut};
 use crate::error::TensorError;
 use crate::layout::{Layout, MAX_RANK};
 use crate::walk::Walk;
-pub use millpond_cuda::kernels::{self, Entry, Wide};
-pub use millpond_cuda::launch::{Arguments, Launch, Shape, THREADS, sealed};
+pub(crate) use millpond_cuda::kernels::{self, Entry, Wide};
+pub(crate) use millpond_cuda::launch::{Arguments, Launch, Shape, THREADS, sealed};
 use millpond_cuda::{CudaQueue, CudaStream, Gemm, KernelArg, KernelArgMut, PARTS, products};
 use millpond_pool::dtype::DType;
 

@@ -6,7 +6,7 @@ use super::storage::Side;
 use crate::error::TensorError;
 use crate::layout::Layout;
 use crate::walk::Walk;
-pub use millpond_cuda::kernels::Entry;
+pub(crate) use millpond_cuda::kernels::Entry;
 use millpond_cuda::launch::{Arguments, BLOCKS, Shape};
 
 /// The rows and columns of a tile of a product.

@@ -10,7 +10,7 @@ use crate::elementwise::output;
 use crate::error::TensorError;
 use crate::reduce::{sum_dtype, vectors_only};
 use crate::scalar::Scalar;
-pub use millpond_cuda::kernels::Wide;
+pub(crate) use millpond_cuda::kernels::Wide;
 use millpond_pool::dtype::DType;
 
 /// Returns the type in which elements are summed. The sum of truth values is the number of true ones.

@@ -3,7 +3,7 @@
 use super::Soa;
 use crate::TensorError;
 use millpond_account::error::AllocError;
-pub use millpond_cuda::launch::sealed;
+pub(crate) use millpond_cuda::launch::sealed;
 use millpond_cuda::{CudaError, CudaStream, DeviceBuffer, DevicePool, KernelArg, KernelArgMut, Launch};
 use std::fmt;
 use std::marker::PhantomData;

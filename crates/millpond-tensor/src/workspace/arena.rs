@@ -38,7 +38,7 @@ pub(super) struct Mark {
 /// Invariant: no reference to a chunk's bytes is ever made here, and no chunk is freed between a mark and the reset to it. Bytes that
 /// [`take`](Self::take) has returned are before `at`, and are returned again only after a reset to a mark before them. Callers
 /// that make references of them make references that do not overlap.
-pub struct Arena<R: Room> {
+pub(crate) struct Arena<R: Room> {
     from: R,
     chunks: Vec<R::Chunk>,
     at: Mark,

@@ -55,7 +55,7 @@ pub enum WorkspaceError {
 
 /// The type of elements.
 #[derive(Clone, Copy)]
-pub struct Kind {
+pub(crate) struct Kind {
     id: TypeId,
     name: &'static str,
 }

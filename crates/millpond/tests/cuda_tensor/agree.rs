@@ -433,7 +433,7 @@ pub(crate) fn products_of_matrices_are_near_the_hosts() {
 #[test]
 pub(crate) fn the_kernels_have_the_parameters_they_are_given() {
     let Some((device, ..)) = device() else { return };
-    const PTX: &str = include_str!("../../src/gpu/kernels/tensor.ptx");
+    const PTX: &str = include_str!("../../../millpond-cuda/src/kernels/tensor.ptx");
     let module = CudaModule::load(&device, PTX).expect("it loads");
     let mut entries = 0;
     for entry in PTX.split(".visible .entry ").skip(1) {

@@ -10,21 +10,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Makes these tests run one after the other, because a process has one recording at a time. The files also contain
 /// other tests' pools.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
+fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     // Other tests cause failed requests.
     Snapshots::never_on_out_of_memory();
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub struct Scratch(pub PathBuf);
+struct Scratch(PathBuf);
 
 impl Scratch {
-    pub fn new(name: &str) -> Self {
+    fn new(name: &str) -> Self {
         Self(std::env::temp_dir().join(format!("millpond-recorder-{}-{name}.mpr", std::process::id())))
     }
 
-    pub fn read(&self) -> History {
+    fn read(&self) -> History {
         History::open(&self.0, &millpond_trace::ReadOptions::default()).expect("a recording")
     }
 }
@@ -36,14 +36,14 @@ impl Drop for Scratch {
 }
 
 /// Returns the number of the pool with a name.
-pub fn number(history: &History, name: &str) -> u32 {
+fn number(history: &History, name: &str) -> u32 {
     let pools = history.definitions.pools();
     let found = pools.iter().find(|(_, pool)| pool.name == name);
     found.expect("it is defined").0
 }
 
 /// Returns all rows of one pool.
-pub fn rows(history: &History, pool: u32) -> Vec<Row> {
+fn rows(history: &History, pool: u32) -> Vec<Row> {
     let mut rows = Vec::new();
     let walked = history.walk(|row, _| {
         if row.pool == pool {
@@ -60,7 +60,7 @@ fn named(name: &str) -> Pool {
 }
 
 #[test]
-fn what_a_program_does_is_in_the_file() {
+fn a_recording_holds_all_events_of_a_program() {
     let _alone = alone();
     let file = Scratch::new("does");
     let before = named("made before");
@@ -132,7 +132,7 @@ fn what_a_program_does_is_in_the_file() {
 
 /// Blocks move between threads and reuse one address again and again. Every free matches its own allocation.
 #[test]
-fn the_order_of_threads_is_found_again() {
+fn events_of_several_threads_are_in_one_order() {
     let _alone = alone();
     let file = Scratch::new("threads");
     let recorder = Recorder::start(&file.0).expect("a file");
@@ -180,7 +180,7 @@ fn the_order_of_threads_is_found_again() {
 
 /// Events that do not fit are counted, and the pools' own sums are still correct.
 #[test]
-fn what_is_lost_is_said_and_sums_stay_exact() {
+fn lost_events_are_counted_and_totals_stay_exact() {
     let _alone = alone();
     let file = Scratch::new("lost");
     let recorder = Recorder::builder().ring_bytes(0).start(&file.0).expect("a file");
@@ -212,7 +212,7 @@ fn what_is_lost_is_said_and_sums_stay_exact() {
 }
 
 #[test]
-fn stacks_are_there_and_code_is_defined() {
+fn stacks_and_their_modules_are_recorded() {
     let _alone = alone();
     let file = Scratch::new("stacks");
     let recorder = Recorder::builder()
@@ -237,7 +237,7 @@ fn stacks_are_there_and_code_is_defined() {
         "{stacks:?}"
     );
     let addresses = history.definitions.stack(stacks[0]);
-    let here = stacks_are_there_and_code_is_defined as fn() as usize as u64;
+    let here = stacks_and_their_modules_are_recorded as fn() as usize as u64;
     let near = |address: &&u64| (here..here + 4096).contains(*address);
     assert!(
         addresses.iter().any(|address| near(&address)),
@@ -253,7 +253,7 @@ fn stacks_are_there_and_code_is_defined() {
 
 /// Blocks without a stack take a shorter path than those with one, and are counted equally.
 #[test]
-fn one_stack_is_there_for_so_many_bytes() {
+fn stacks_are_sampled_by_bytes() {
     let _alone = alone();
     let file = Scratch::new("sampled");
     let pool = named("sampled");
@@ -279,7 +279,7 @@ fn one_stack_is_there_for_so_many_bytes() {
 }
 
 #[test]
-fn there_is_one_recording_at_a_time() {
+fn a_second_recording_is_refused() {
     let _alone = alone();
     let (file, other) = (Scratch::new("one"), Scratch::new("other"));
     let recorder = Recorder::start(&file.0).expect("a file");

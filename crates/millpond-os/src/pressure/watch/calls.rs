@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A callback and the kind of change that it receives.
 #[derive(Clone)]
 pub enum Call {
+    /// A function for changes of the host's pressure.
     Process(Arc<dyn Fn(&Change<'_>) + Send + Sync>),
+    /// A function for changes of a device's pressure.
     Device(Arc<dyn Fn(&DeviceChange<'_>) + Send + Sync>),
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Place {
 
 /// The pages that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub(crate) struct Shape {
     /// Bytes from the block's address to the fence.
     room: usize,
     page: usize,
@@ -71,7 +71,7 @@ impl Place {
 
 /// A block that was allocated, and possibly freed since.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub(super) place: Place,
     pub(super) record: Record,
     /// The record of the free.

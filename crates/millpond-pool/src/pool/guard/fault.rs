@@ -13,7 +13,7 @@ use std::thread;
 static FIRST: OnceLock<&'static Heap> = OnceLock::new();
 
 /// Makes a pool's blocks known to [`describe_fault`].
-pub fn register(heap: &'static Heap) {
+pub(crate) fn register(heap: &'static Heap) {
     // The child of a fork would wait forever for a thread that was setting a place.
     let _no_forks = millpond_os::fork::prevent();
     let mut place = &FIRST;
