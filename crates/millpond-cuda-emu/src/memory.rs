@@ -11,7 +11,7 @@ pub(crate) mod pages;
 pub(crate) mod plain;
 pub(crate) mod pool;
 #[cfg(test)]
-mod programs;
+mod tests;
 pub(crate) mod virt;
 
 use crate::access::Origin;
