@@ -59,30 +59,24 @@ impl Gemm {
     pub(crate) fn check(&self, math: i32) -> Answer<Product> {
         let (kernel, size) = self.types(math)?;
         let [m, n, k] = self.sizes;
-        if m < 0 || n < 0 || k < 0 || self.many < 0 {
-            return Err(INVALID_VALUE);
-        }
+        INVALID_VALUE.when(m < 0 || n < 0 || k < 0 || self.many < 0)?;
         let [transposed_a, transposed_b] = self.operations.map(|operation| operation == 1);
-        if self
-            .operations
-            .iter()
-            .any(|operation| !(0..=1).contains(operation))
-        {
-            return Err(INVALID_VALUE);
-        }
+        INVALID_VALUE.when(
+            self.operations
+                .iter()
+                .any(|operation| !(0..=1).contains(operation)),
+        )?;
         let rows = [
             (self.a, if transposed_a { k } else { m }),
             (self.b, if transposed_b { n } else { k }),
             (self.c, m),
         ];
         for (side, rows) in rows {
-            if side.leading < rows.max(1) || !side.at.is_multiple_of(size) || side.at == 0 || side.apart < 0 {
-                return Err(INVALID_VALUE);
-            }
+            INVALID_VALUE.when(
+                side.leading < rows.max(1) || !side.at.is_multiple_of(size) || side.at == 0 || side.apart < 0,
+            )?;
         }
-        if self.many > 1 && !self.is_disjoint() {
-            return Err(INVALID_VALUE);
-        }
+        INVALID_VALUE.when(self.many > 1 && !self.is_disjoint())?;
         let strides = |side: Side, transposed: bool| {
             let leading = u64::from(side.leading.unsigned_abs());
             if transposed { [leading, 1] } else { [1, leading] }
@@ -107,9 +101,7 @@ impl Gemm {
 
     /// Returns the kernel for these types, and the bytes of an element.
     fn types(&self, math: i32) -> Answer<(&'static str, u64)> {
-        if [self.b.kind, self.c.kind] != [self.a.kind; 2] {
-            return Err(NOT_SUPPORTED);
-        }
+        NOT_SUPPORTED.when([self.b.kind, self.c.kind] != [self.a.kind; 2])?;
         match (self.a.kind, self.compute) {
             (0, 68) if math & 3 == 3 => Ok(("millpond_matmul_tf32", 4)),
             (0, 68) => Ok(("millpond_matmul_f32", 4)),

@@ -125,9 +125,7 @@ pub(crate) fn enter(entry: &'static Entry, per_thread: bool, body: impl FnOnce(&
             fault(entry, driver, own, number)?;
             return body(&call(entry, driver, per_thread, number, None));
         }
-        if thread::is_in_callback() {
-            return Err(Code::NOT_PERMITTED);
-        }
+        Code::NOT_PERMITTED.when(thread::is_in_callback())?;
         let Some(driver) = started() else {
             return Err(Code::NOT_INITIALIZED);
         };
@@ -143,9 +141,7 @@ pub(crate) fn enter(entry: &'static Entry, per_thread: bool, body: impl FnOnce(&
         if let Some(code) = LOST.get() {
             return Err(*code);
         }
-        if !entry.there(&driver.shared.options) {
-            return Err(Code::NOT_SUPPORTED);
-        }
+        Code::NOT_SUPPORTED.when(!entry.there(&driver.shared.options))?;
         let fault = fault(entry, driver, own, number);
         match fault {
             Err(code) if !entry.acts_when_it_fails() => Err(code),

@@ -88,18 +88,14 @@ impl Page {
     /// Opens the page of another process's event.
     pub(crate) fn open(raw: &Raw) -> Answer<Self> {
         let handle = Handle::from_raw(raw).ok_or(Code::INVALID_HANDLE)?;
-        if handle.is_own() {
-            return Err(Code::INVALID_CONTEXT);
-        }
+        Code::INVALID_CONTEXT.when(handle.is_own())?;
         let file = handle.open(foreign::EVENT).ok_or(Code::INVALID_HANDLE)?;
         Self::adopt(file, handle.nonce)
     }
 
     fn adopt(file: OwnedFd, nonce: u128) -> Answer<Self> {
         let words = Words::adopt(file).map_err(|_| Code::INVALID_HANDLE)?;
-        if nonce_of(&words) != nonce {
-            return Err(Code::INVALID_HANDLE);
-        }
+        Code::INVALID_HANDLE.when(nonce_of(&words) != nonce)?;
         Self::sit(words)
     }
 

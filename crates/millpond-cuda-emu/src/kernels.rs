@@ -405,9 +405,7 @@ impl Kernels {
     /// device cannot run.
     pub(crate) fn function(&mut self, handle: u64, module: u64, name: &str) -> Answer<u64> {
         let entries = self.modules.get(&module).ok_or(Code::INVALID_HANDLE)?;
-        if !entries.iter().any(|entry| entry == name) {
-            return Err(Code::NOT_FOUND);
-        }
+        Code::NOT_FOUND.when(!entries.iter().any(|entry| entry == name))?;
         let known = |(_, function): &(&u64, &Function)| function.module == module && function.name == name;
         if let Some((known, _)) = self.functions.iter().find(known) {
             return Ok(*known);

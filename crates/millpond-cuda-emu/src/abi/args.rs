@@ -16,9 +16,7 @@ impl<T: Copy> Out<T> {
 
     /// Writes a required output.
     pub(crate) fn set(self, value: T) -> Answer {
-        if self.0.is_null() {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(self.0.is_null())?;
         // SAFETY: the pointer is not null, so by the invariant it is valid for a write. C does not guarantee alignment.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
@@ -40,9 +38,7 @@ impl<T: Copy> Out<T> {
 
     /// Writes several values.
     pub(crate) fn fill(self, values: &[T]) -> Answer {
-        if self.0.is_null() {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(self.0.is_null())?;
         let (from, to) = (values.as_ptr().cast::<u8>(), self.0.cast::<u8>());
         // SAFETY: the pointer is not null, so by the invariant it is valid for as many writes as the function makes.
         unsafe { std::ptr::copy_nonoverlapping(from, to, size_of_val(values)) };
@@ -74,9 +70,7 @@ impl<T: Copy> In<T> {
     }
 
     pub(crate) fn get(self) -> Answer<T> {
-        if self.0.is_null() {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(self.0.is_null())?;
         // SAFETY: the pointer is not null, so by the invariant it is valid for a read. C does not guarantee alignment.
         Ok(unsafe { self.0.read_unaligned() })
     }
@@ -85,9 +79,7 @@ impl<T: Copy> In<T> {
         if count == 0 {
             return Ok(Vec::new());
         }
-        if self.0.is_null() {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(self.0.is_null())?;
         let read = |index| {
             let at = self.0.wrapping_add(index);
             // SAFETY: by the invariant the caller's array has `count` elements.
@@ -114,9 +106,7 @@ pub(crate) struct Text(*const c_char);
 
 impl Text {
     pub(crate) fn get(self) -> Answer<String> {
-        if self.0.is_null() {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(self.0.is_null())?;
         // SAFETY: the pointer is not null, so by the invariant the string ends with a zero.
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_string_lossy().into_owned())

@@ -32,9 +32,7 @@ fn multiply(call: &Call, number: usize, gemm: &Gemm, alpha: In<u8>, beta: In<u8>
         value.map_err(|_| INVALID_VALUE)
     };
     // cuBLAS supports other scalars, but no client here uses them.
-    if (scalar(alpha)?, scalar(beta)?) != (1.0, 0.0) {
-        return Err(blas::NOT_SUPPORTED);
-    }
+    blas::NOT_SUPPORTED.when((scalar(alpha)?, scalar(beta)?) != (1.0, 0.0))?;
     let product = gemm.check(blas.math)?;
     let stream = match blas.stream {
         Some(stream) => stream,
@@ -44,9 +42,7 @@ fn multiply(call: &Call, number: usize, gemm: &Gemm, alpha: In<u8>, beta: In<u8>
         let state = call.driver.state();
         let captured = state.stream(stream)?.capture.is_some();
         // cuBLAS would allocate its own workspace, which a graph cannot contain.
-        if captured && blas.workspace.is_none() {
-            return Err(EXECUTION_FAILED);
-        }
+        EXECUTION_FAILED.when(captured && blas.workspace.is_none())?;
         state
             .kernels
             .blas(product.kernel, product.params, blas.workspace)?
@@ -90,15 +86,11 @@ entries! {
     cublasSetWorkspace_v2 none 0 Driver (number: usize, at: u64, bytes: usize) |call| {
         let len = bytes as u64;
         let there = call.driver.state().memory.resolve(at, len).is_ok();
-        if !at.is_multiple_of(256) || len == 0 || !there {
-            return Err(INVALID_VALUE);
-        }
+        INVALID_VALUE.when(!at.is_multiple_of(256) || len == 0 || !there)?;
         change(call, number, |blas| blas.workspace = Some((at, len)))
     }
     cublasSetMathMode none 0 Driver (number: usize, mode: i32) |call| {
-        if ![0, 2, 3].contains(&(mode & !16)) {
-            return Err(INVALID_VALUE);
-        }
+        INVALID_VALUE.when(![0, 2, 3].contains(&(mode & !16)))?;
         change(call, number, |blas| blas.math = mode)
     }
     cublasGemmEx none 0 Driver (

@@ -45,22 +45,16 @@ entries! {
         context.set(handle as usize)
     }
     cuCtxCreate_v3 none 11040 Driver (context: Out<usize>, affinity: usize, count: i32, flags: u32, device: i32) |call| {
-        if affinity != 0 || count != 0 {
-            return Err(Code::NOT_SUPPORTED);
-        }
+        Code::NOT_SUPPORTED.when(affinity != 0 || count != 0)?;
         cuCtxCreate_v2(call, context, flags, device)
     }
     cuCtxCreate_v4 none 12050 Driver (context: Out<usize>, params: usize, flags: u32, device: i32) |call| {
-        if params != 0 {
-            return Err(Code::NOT_SUPPORTED);
-        }
+        Code::NOT_SUPPORTED.when(params != 0)?;
         cuCtxCreate_v2(call, context, flags, device)
     }
     cuCtxDestroy_v2 none 4000 Driver (context: usize) |call| {
         let handle = call.known_context(context)?;
-        if call.driver.state().context(handle)?.primary {
-            return Err(Code::INVALID_CONTEXT);
-        }
+        Code::INVALID_CONTEXT.when(call.driver.state().context(handle)?.primary)?;
         if current() == Some(handle) {
             pop_current();
         }
@@ -110,13 +104,13 @@ entries! {
         let context = call.context()?;
         let state = call.driver.state();
         let found = state.context(context)?.limits.get(&limit).copied();
-        value.set(found.ok_or(Code(215))? as usize)
+        value.set(found.ok_or(Code::UNSUPPORTED_LIMIT)? as usize)
     }
     cuCtxSetLimit none 3010 Driver (limit: i32, value: usize) |call| {
         let context = call.context()?;
         let mut state = call.driver.state();
         let limits = state.contexts.get_mut(&context).map(|context| &mut context.limits);
-        *limits.and_then(|limits| limits.get_mut(&limit)).ok_or(Code(215))? = value as u64;
+        *limits.and_then(|limits| limits.get_mut(&limit)).ok_or(Code::UNSUPPORTED_LIMIT)? = value as u64;
         Ok(())
     }
     cuCtxGetCacheConfig none 3020 Driver (config: Out<i32>) |call| {
@@ -125,9 +119,7 @@ entries! {
     }
     cuCtxSetCacheConfig none 3020 Driver (config: i32) |call| {
         let context = call.context()?;
-        if !(0..=3).contains(&config) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(!(0..=3).contains(&config))?;
         if let Some(context) = call.driver.state().contexts.get_mut(&context) {
             context.cache = config;
         }
@@ -143,12 +135,8 @@ entries! {
         let context = call.context()?;
         let mut state = call.driver.state();
         let other = state.context(peer as u64)?.device;
-        if flags != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        if state.context(context)?.device == other {
-            return Err(Code::INVALID_DEVICE);
-        }
+        Code::INVALID_VALUE.when(flags != 0)?;
+        Code::INVALID_DEVICE.when(state.context(context)?.device == other)?;
         let added = state.contexts.get_mut(&context).is_some_and(|context| context.peers.insert(peer as u64));
         if added { Ok(()) } else { Err(Code::PEER_ACCESS_ALREADY_ENABLED) }
     }

@@ -33,9 +33,7 @@ pub(super) fn known(call: &Call, at: u64, len: u64) -> Answer<Side> {
 
 /// Returns host memory, pinned or not.
 pub(super) fn host(call: &Call, at: usize, len: u64) -> Answer<Side> {
-    if at == 0 {
-        return Err(Code::INVALID_VALUE);
-    }
+    Code::INVALID_VALUE.when(at == 0)?;
     let pinned = call.driver.state().memory.is_pinned(at as u64, len);
     Ok(if pinned {
         Side::Known(at as u64)
@@ -278,9 +276,7 @@ fn fill(
         return Ok(());
     }
     let to_pitch = if height == 1 { bytes } else { pitch as u64 };
-    if to_pitch < bytes || !to.is_multiple_of(u64::from(size)) {
-        return Err(Code::INVALID_VALUE);
-    }
+    Code::INVALID_VALUE.when(to_pitch < bytes || !to.is_multiple_of(u64::from(size)))?;
     let rows = Rows {
         width: bytes,
         count: height as u64,

@@ -80,9 +80,7 @@ pub(super) fn by_bus(call: &Call, id: &str) -> Option<u32> {
 
 entries! {
     cuInit none 2000 Nothing (flags: u32) |_call| {
-        if flags != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(flags != 0)?;
         crate::calls::initialise()
     }
     cuDriverGetVersion none 2020 Nothing (version: Out<i32>) |call| { version.set(call.options().version) }
@@ -119,9 +117,7 @@ entries! {
         can.set(i32::from(call.known_device(device)? != call.known_device(peer)?))
     }
     cuDeviceGetP2PAttribute none 8000 Driver (value: Out<i32>, number: i32, device: i32, peer: i32) |call| {
-        if call.known_device(device)? == call.known_device(peer)? {
-            return Err(Code::INVALID_DEVICE);
-        }
+        Code::INVALID_DEVICE.when(call.known_device(device)? == call.known_device(peer)?)?;
         value.set(match number {
             1 => 0,          // rank: all are alike
             2 => 1,          // access

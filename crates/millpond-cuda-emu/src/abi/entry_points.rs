@@ -41,9 +41,7 @@ fn look_up(
     status: Out<i32>,
 ) -> Answer {
     function.check()?;
-    if flags > 2 {
-        return Err(Code::INVALID_VALUE);
-    }
+    Code::INVALID_VALUE.when(flags > 2)?;
     match find(call, &name.get()?, version, flags) {
         Ok(address) => {
             status.offer(FOUND);

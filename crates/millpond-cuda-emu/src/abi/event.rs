@@ -33,9 +33,7 @@ entries! {
         call.driver.record(call.event(event)?, call.stream(stream)?, call.origin())
     }
     cuEventRecordWithFlags ptsz 11010 Driver (event: usize, stream: usize, flags: u32) |call| {
-        if flags > 1 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(flags > 1)?;
         call.driver.record(call.event(event)?, call.stream(stream)?, call.origin())
     }
     cuEventQuery none 2000 Driver (event: usize) |call| { call.driver.query_event(call.event(event)?) }

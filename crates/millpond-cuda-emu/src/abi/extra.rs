@@ -44,9 +44,7 @@ unsafe extern "C" fn millpond_emu_register(
         let driver = calls::started().ok_or(Code::NOT_INITIALIZED)?;
         let function = function.ok_or(Code::INVALID_VALUE)?;
         let (name, sizes) = (name.get()?, sizes.all(count)?);
-        if sizes.iter().any(|size| *size == 0 || *size > 4096) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(sizes.iter().any(|size| *size == 0 || *size > 4096))?;
         let run = move |call: &kernels::Call<'_>| {
             let launch = call.launch;
             let places: Vec<*const u8> = launch.params.0.iter().map(Vec::as_ptr).collect();

@@ -40,9 +40,7 @@ fn copy(call: &Call, c: &Memcpy3d) -> Answer<Action> {
     let at_origin = [c.src_x, c.src_y, c.src_z, c.dst_x, c.dst_y, c.dst_z]
         .iter()
         .all(|offset| *offset == 0);
-    if !at_origin || c.depth != 1 {
-        return Err(Code::NOT_SUPPORTED);
-    }
+    Code::NOT_SUPPORTED.when(!at_origin || c.depth != 1)?;
     let pitch = |pitch: usize| if one_row { c.width as u64 } else { pitch as u64 };
     let rows = Rows {
         width: c.width as u64,
@@ -50,9 +48,9 @@ fn copy(call: &Call, c: &Memcpy3d) -> Answer<Action> {
         to_pitch: pitch(c.dst_pitch),
         from_pitch: pitch(c.src_pitch),
     };
-    if rows.width == 0 || rows.count == 0 || rows.to_pitch < rows.width || rows.from_pitch < rows.width {
-        return Err(Code::INVALID_VALUE);
-    }
+    Code::INVALID_VALUE.when(
+        rows.width == 0 || rows.count == 0 || rows.to_pitch < rows.width || rows.from_pitch < rows.width,
+    )?;
     let side = |kind: u32, on_host: usize, device: u64, pitch: u64| -> Answer<Side> {
         let len = (rows.count - 1)
             .checked_mul(pitch)
@@ -71,9 +69,7 @@ fn copy(call: &Call, c: &Memcpy3d) -> Answer<Action> {
 
 entries! {
     cuGraphCreate none 10000 Driver (graph: Out<usize>, flags: u32) |call| {
-        if flags != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(flags != 0)?;
         graph.check()?;
         let made = call.driver.state().create_graph();
         graph.set(made as usize)
@@ -102,9 +98,7 @@ entries! {
         params: In<KernelNode>,
     ) |call| {
         let p = params.get()?;
-        if p.extra != 0 || p.params == 0 {
-            return Err(Code::NOT_SUPPORTED);
-        }
+        Code::NOT_SUPPORTED.when(p.extra != 0 || p.params == 0)?;
         let places = crate::abi::args::at(p.params);
         let launch = crate::abi::module::launch(call, p.function, p.grid, p.block, places)?;
         add(call, node, graph, after, count, None, Action::Kernel(Arc::new(launch)))
@@ -124,9 +118,7 @@ entries! {
         };
         let width = (p.width as u64).checked_mul(u64::from(size)).filter(|width| *width > 0).ok_or(Code::INVALID_VALUE)?;
         let to_pitch = if p.height == 1 { width } else { p.pitch as u64 };
-        if p.height == 0 || to_pitch < width {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(p.height == 0 || to_pitch < width)?;
         let len = (p.height as u64 - 1).checked_mul(to_pitch).and_then(|before| before.checked_add(width));
         known(call, p.dst, len.ok_or(Code::INVALID_VALUE)?)?;
         let rows = Rows { width, count: p.height as u64, to_pitch, from_pitch: 0 };
@@ -154,9 +146,7 @@ entries! {
     ) |call| {
         node.check()?;
         let mut p = params.get()?;
-        if p.props.kind != 1 || p.props.location.kind != 1 || p.bytes == 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(p.props.kind != 1 || p.props.location.kind != 1 || p.bytes == 0)?;
         let device = call.known_device(p.props.location.id)?;
         let after: Vec<u64> = after.all(count)?.into_iter().map(|node| node as u64).collect();
         let made = call.driver.state().add_allocation(graph as u64, &after, device, p.bytes as u64, call.origin())?;
@@ -171,9 +161,7 @@ entries! {
         count: usize,
         at: u64,
     ) |call| {
-        if !call.driver.state().memory.is_graphs(at) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(!call.driver.state().memory.is_graphs(at))?;
         add(call, node, graph, after, count, Some(NodeKind::Free), Action::Nothing)
     }
     cuGraphGetNodes none 10000 Driver (graph: usize, nodes: Out<usize>, count: Out<usize>) |call| {

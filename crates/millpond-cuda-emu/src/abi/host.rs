@@ -9,9 +9,7 @@ entries! {
     cuMemHostAlloc none 2020 Driver (at: Out<usize>, bytes: usize, flags: u32) |call| {
         at.check()?;
         call.context()?;
-        if flags & !7 != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(flags & !7 != 0)?;
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
         // A size of 0 is not an error here, unlike for device memory. It allocates nothing.
@@ -37,12 +35,8 @@ entries! {
     }
     cuMemHostRegister_v2 none 6050 Driver (at: usize, bytes: usize, flags: u32) |call| {
         call.context()?;
-        if flags & !15 != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        if flags & 4 != 0 {
-            return Err(Code::NOT_SUPPORTED);
-        }
+        Code::INVALID_VALUE.when(flags & !15 != 0)?;
+        Code::NOT_SUPPORTED.when(flags & 4 != 0)?;
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
         state.memory.register(at as u64, bytes as u64, call.origin())
@@ -59,9 +53,7 @@ entries! {
         Ok(())
     }
     cuMemHostGetDevicePointer_v2 none 3020 Driver (device: Out<u64>, at: usize, flags: u32) |call| {
-        if flags != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(flags != 0)?;
         let pinned = call.driver.state().memory.is_pinned(at as u64, 1);
         if pinned { device.set(at as u64) } else { Err(Code::INVALID_VALUE) }
     }

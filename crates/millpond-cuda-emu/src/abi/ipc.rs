@@ -11,9 +11,7 @@ const LAZY_PEERS: u32 = 1;
 
 fn open(call: &Call, at: Out<u64>, handle: IpcHandle, flags: u32) -> Answer {
     at.check()?;
-    if flags != LAZY_PEERS {
-        return Err(Code::INVALID_VALUE);
-    }
+    Code::INVALID_VALUE.when(flags != LAZY_PEERS)?;
     call.context()?;
     let mut state = call.driver.state();
     state.refuse_unsafe(call.thread)?;

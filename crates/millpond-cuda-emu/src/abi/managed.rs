@@ -32,9 +32,7 @@ fn advise(call: &Call, at: u64, bytes: usize, advice: i32, place: i32) -> Answer
 fn prefetch(call: &Call, at: u64, bytes: usize, place: i32, stream: usize) -> Answer {
     let stream = call.stream(stream)?;
     let len = bytes as u64;
-    if !call.driver.state().memory.is_managed(at, len) {
-        return Err(Code::INVALID_VALUE);
-    }
+    Code::INVALID_VALUE.when(!call.driver.state().memory.is_managed(at, len))?;
     if place != CPU {
         call.known_device(place)?;
     }
@@ -47,9 +45,7 @@ fn attribute(call: &Call, data: Out<u8>, size: usize, number: i32, at: u64, len:
     let mut state = call.driver.state();
     let memory = &mut state.memory;
     let mut one = |what: fn(&Page) -> i32, other| -> Answer {
-        if size != 4 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(size != 4)?;
         data.cast().set(memory.agreed(at, len, other, what)?)
     };
     let kind = |place: i32| match place {
@@ -71,9 +67,7 @@ fn attribute(call: &Call, data: Out<u8>, size: usize, number: i32, at: u64, len:
                     page.prefetched
                 }
             };
-            if size != 4 {
-                return Err(Code::INVALID_VALUE);
-            }
+            Code::INVALID_VALUE.when(size != 4)?;
             data.cast().set(kind(memory.agreed(at, len, NOWHERE, what)?))
         }
         3 if size > 0 && size.is_multiple_of(4) => {
@@ -89,9 +83,7 @@ entries! {
     cuMemAllocManaged none 6000 Driver (at: Out<u64>, bytes: usize, flags: u32) |call| {
         at.check()?;
         let device = call.device()?;
-        if bytes == 0 || !matches!(flags, 1 | 2) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(bytes == 0 || !matches!(flags, 1 | 2))?;
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
         at.set(state.memory.managed_allocate(device, bytes as u64, call.origin())?)
@@ -110,9 +102,7 @@ entries! {
         prefetch(call, at, bytes, device, stream)
     }
     cuMemPrefetchAsync_v2 ptsz 12020 Driver (at: u64, bytes: usize, location: Location, flags: u32, stream: usize) |call| {
-        if flags != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(flags != 0)?;
         prefetch(call, at, bytes, place(location)?, stream)
     }
     cuMemRangeGetAttribute none 8000 Driver (data: Out<u8>, size: usize, number: i32, at: u64, bytes: usize) |call| {
@@ -127,9 +117,7 @@ entries! {
         bytes: usize,
     ) |call| {
         let (places, sizes, numbers) = (data.all(count)?, sizes.all(count)?, numbers.all(count)?);
-        if count == 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(count == 0)?;
         for ((place, size), number) in places.into_iter().zip(sizes).zip(numbers) {
             attribute(call, place, size, number, at, bytes as u64)?;
         }

@@ -9,9 +9,7 @@ use crate::memory::Kind;
 /// Allocates plain memory. The call may synchronise, so captures can forbid it.
 fn allocate(call: &Call, bytes: usize) -> Answer<u64> {
     let device = call.device()?;
-    if bytes == 0 {
-        return Err(Code::INVALID_VALUE);
-    }
+    Code::INVALID_VALUE.when(bytes == 0)?;
     let mut state = call.driver.state();
     state.refuse_unsafe(call.thread)?;
     state.memory.allocate(device, bytes as u64, call.origin())
@@ -56,9 +54,7 @@ fn attribute(call: &Call, number: i32, at: u64) -> Answer<Attribute> {
         block.device
     };
     // Addresses that are only reserved are known, but have no memory.
-    if reserved && piece.is_none() && !matches!(number, 11..=13) {
-        return Err(Code::INVALID_VALUE);
-    }
+    Code::INVALID_VALUE.when(reserved && piece.is_none() && !matches!(number, 11..=13))?;
     Ok(match number {
         1 if reserved => return Err(Code::INVALID_VALUE),
         1 => Attribute::Context(block.context as usize),
@@ -108,9 +104,7 @@ entries! {
     }
     cuMemAllocPitch_v2 none 3020 Driver (at: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) |call| {
         at.check()?;
-        if !matches!(element, 4 | 8 | 16) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(!matches!(element, 4 | 8 | 16))?;
         let row = width.checked_next_multiple_of(512).ok_or(Code::INVALID_VALUE)?;
         let bytes = row.checked_mul(height).ok_or(Code::INVALID_VALUE)?;
         pitch.set(row)?;
@@ -151,9 +145,7 @@ entries! {
     }
     /// Returns zero for attributes of an unknown address, and -2 for its device.
     cuPointerGetAttributes none 7000 Driver (count: u32, numbers: In<i32>, data: In<Out<u8>>, at: u64) |call| {
-        if count == 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(count == 0)?;
         let numbers = numbers.all(count as usize)?;
         let places = data.all(count as usize)?;
         for (number, place) in numbers.into_iter().zip(places) {

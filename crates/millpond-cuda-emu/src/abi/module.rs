@@ -24,9 +24,7 @@ fn load(call: &Call, module: Out<usize>, image: In<u8>) -> Answer {
             let names = cubin(image)?;
             return keep(call, module, names);
         }
-        if BINARIES.contains(&begins) {
-            return Err(Code::NO_BINARY_FOR_GPU);
-        }
+        Code::NO_BINARY_FOR_GPU.when(BINARIES.contains(&begins))?;
     }
     let start: *const c_char = std::ptr::with_exposed_provenance(image.address());
     // SAFETY: an image that is not binary is a text that ends with a zero, by the contract of `cuModuleLoadData`.
@@ -128,9 +126,7 @@ pub(super) fn launch(
         Arc::clone(&state.kernels.get(function as u64)?.kernel)
     };
     let threads = block.iter().map(|side| u64::from(*side)).product::<u64>();
-    if grid.contains(&0) || block.contains(&0) || threads > 1024 {
-        return Err(Code::INVALID_VALUE);
-    }
+    Code::INVALID_VALUE.when(grid.contains(&0) || block.contains(&0) || threads > 1024)?;
     let places = params.all(kernel.sizes().len())?;
     let values = places.into_iter().zip(kernel.sizes()).map(|(place, size)| {
         if place.is_null() {
@@ -149,9 +145,7 @@ pub(super) fn launch(
 }
 
 fn blocks(size: i32) -> Answer<i32> {
-    if !(1..=1024).contains(&size) {
-        return Err(Code::INVALID_VALUE);
-    }
+    Code::INVALID_VALUE.when(!(1..=1024).contains(&size))?;
     Ok((2048 / ((size + 31) / 32 * 32)).min(32))
 }
 
@@ -164,9 +158,7 @@ entries! {
         module.check()?;
         call.context()?;
         let bytes = std::fs::read(path.get()?).map_err(|_| Code::FILE_NOT_FOUND)?;
-        if BINARIES.iter().any(|begin| bytes.starts_with(begin)) {
-            return Err(Code::NO_BINARY_FOR_GPU);
-        }
+        Code::NO_BINARY_FOR_GPU.when(BINARIES.iter().any(|begin| bytes.starts_with(begin)))?;
         load_text(call, module, &String::from_utf8_lossy(&bytes))
     }
     cuModuleLoadData none 2000 Driver (module: Out<usize>, image: In<u8>) |call| { load(call, module, image) }
@@ -226,16 +218,12 @@ entries! {
         Ok(())
     }
     cuFuncSetAttribute none 9000 Driver (function: usize, number: i32, value: i32) |call| {
-        if !(8..=15).contains(&number) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(!(8..=15).contains(&number))?;
         call.driver.state().kernels.get_mut(function as u64)?.attributes.insert(number, value);
         Ok(())
     }
     cuFuncSetCacheConfig none 2000 Driver (function: usize, config: i32) |call| {
-        if !(0..=3).contains(&config) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(!(0..=3).contains(&config))?;
         known(call, function)
     }
     cuLaunchKernel ptsz 4000 Driver (
@@ -252,12 +240,8 @@ entries! {
         extra: usize,
     ) |call| {
         let stream = call.stream(stream)?;
-        if extra != 0 {
-            return Err(Code::NOT_SUPPORTED);
-        }
-        if shared > 166_912 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::NOT_SUPPORTED.when(extra != 0)?;
+        Code::INVALID_VALUE.when(shared > 166_912)?;
         let launch = launch(call, function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], params)?;
         call.driver.submit(stream, Action::Kernel(Arc::new(launch)), call.origin())
     }
@@ -322,9 +306,7 @@ entries! {
         size: i32,
     ) |call| {
         known(call, function)?;
-        if count < 1 || count > blocks(size)? {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(count < 1 || count > blocks(size)?)?;
         bytes.set((167_936 / count as usize - 1024).min(166_912))
     }
 }

@@ -45,9 +45,7 @@ fn processes(call: &Call, device: usize, count: Out<u32>, infos: Out<ProcessInfo
     if used == 0 {
         return Ok(());
     }
-    if room == 0 {
-        return Err(INSUFFICIENT_SIZE);
-    }
+    INSUFFICIENT_SIZE.when(room == 0)?;
     infos.set(ProcessInfo {
         process: std::process::id(),
         used,

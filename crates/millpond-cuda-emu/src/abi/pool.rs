@@ -14,9 +14,7 @@ use crate::work::action::Action;
 fn allocate(call: &Call, at: Out<u64>, pool: Option<u64>, bytes: usize, stream: usize) -> Answer {
     at.check()?;
     let stream = call.stream(stream)?;
-    if bytes == 0 {
-        return Err(Code::INVALID_VALUE);
-    }
+    Code::INVALID_VALUE.when(bytes == 0)?;
     let mut guard = call.driver.state();
     let state = &mut *guard;
     let found = state.stream(stream)?;
@@ -53,9 +51,7 @@ fn allocate(call: &Call, at: Out<u64>, pool: Option<u64>, bytes: usize, stream: 
 
 /// Returns the device of a pool from its properties.
 fn device(call: &Call, kind: i32, location: Location) -> Answer<u32> {
-    if kind != 1 || location.kind != 1 {
-        return Err(Code::INVALID_VALUE);
-    }
+    Code::INVALID_VALUE.when(kind != 1 || location.kind != 1)?;
     call.known_device(location.id)
 }
 
@@ -68,9 +64,7 @@ entries! {
     }
     cuMemFreeAsync ptsz 11020 Pools (at: u64, stream: usize) |call| {
         let stream = call.stream(stream)?;
-        if at == 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(at == 0)?;
         let mut state = call.driver.state();
         if let Some(capture) = state.stream(stream)?.capture {
             return state.capture_free(capture, stream, call.origin());
@@ -98,9 +92,7 @@ entries! {
         call.driver.state().refuse_unsafe(call.thread)?;
         let props = props.get()?;
         let device = device(call, props.kind, props.location)?;
-        if props.handle_types != 0 {
-            return Err(Code::NOT_SUPPORTED);
-        }
+        Code::NOT_SUPPORTED.when(props.handle_types != 0)?;
         // Drivers before CUDA 12.2 do not support a limit.
         let max = if call.options().version < 12_020 { 0 } else { props.max_size as u64 };
         let handle = call.driver.state().memory.create_pool(device, max)?;
@@ -199,9 +191,7 @@ entries! {
 fn free_plain(call: &Call, at: u64, stream: u64) -> Answer {
     let state = call.driver.state();
     let known = state.memory.block(at).is_some_and(|(base, _)| base == at);
-    if !known {
-        return Err(Code::INVALID_VALUE);
-    }
+    Code::INVALID_VALUE.when(!known)?;
     drop(state);
     call.driver.finish(stream, Action::Nothing, call.origin())?;
     let mut state = call.driver.state();

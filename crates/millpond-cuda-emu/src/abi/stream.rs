@@ -31,9 +31,7 @@ entries! {
     cuStreamSynchronize ptsz 2000 Driver (stream: usize) |call| { call.driver.synchronise_stream(call.stream(stream)?) }
     cuStreamQuery ptsz 2000 Driver (stream: usize) |call| { call.driver.query_stream(call.stream(stream)?) }
     cuStreamWaitEvent ptsz 3020 Driver (stream: usize, event: usize, flags: u32) |call| {
-        if flags > 1 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(flags > 1)?;
         call.driver.wait_event(call.stream(stream)?, call.event(event)?, call.origin())
     }
     cuStreamGetPriority ptsz 5050 Driver (stream: usize, priority: Out<i32>) |call| {
@@ -79,9 +77,7 @@ entries! {
         let whole = call.driver.state().memory.block(at).filter(|(base, _)| *base == at).map(|(_, block)| block.len);
         let whole = whole.ok_or(Code::INVALID_VALUE)?;
         let managed = call.driver.state().memory.is_managed(at, whole);
-        if !managed || len != 0 && len as u64 != whole || !matches!(flags, 1 | 2 | 4) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(!managed || len != 0 && len as u64 != whole || !matches!(flags, 1 | 2 | 4))?;
         call.driver.submit(stream, Action::Nothing, call.origin())
     }
     cuStreamBeginCapture_v2 ptsz 10010 Driver (stream: usize, mode: i32) |call| {

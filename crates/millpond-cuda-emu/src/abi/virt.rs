@@ -13,12 +13,8 @@ const FILE: i32 = 1;
 
 /// Returns the device in an allocation's properties. A file is the only supported way to share memory.
 fn device(call: &Call, prop: &AllocationProp) -> Answer<u32> {
-    if prop.kind != 1 || prop.location.kind != 1 {
-        return Err(Code::INVALID_VALUE);
-    }
-    if prop.handle_types & !FILE != 0 {
-        return Err(Code::NOT_SUPPORTED);
-    }
+    Code::INVALID_VALUE.when(prop.kind != 1 || prop.location.kind != 1)?;
+    Code::NOT_SUPPORTED.when(prop.handle_types & !FILE != 0)?;
     call.known_device(prop.location.id)
 }
 
@@ -26,16 +22,12 @@ entries! {
     cuMemGetAllocationGranularity none 10020 Vmm (bytes: Out<usize>, prop: In<AllocationProp>, option: i32) |call| {
         bytes.check()?;
         device(call, &prop.get()?)?;
-        if !(0..=1).contains(&option) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(!(0..=1).contains(&option))?;
         bytes.set(GRANULE as usize)
     }
     cuMemAddressReserve none 10020 Vmm (at: Out<u64>, bytes: usize, align: usize, wish: u64, flags: u64) |call| {
         at.check()?;
-        if flags != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(flags != 0)?;
         let found = call.driver.state().memory.reserve(bytes as u64, align as u64, wish, call.origin())?;
         at.set(found)
     }
@@ -46,9 +38,7 @@ entries! {
         handle.check()?;
         let prop = prop.get()?;
         let device = device(call, &prop)?;
-        if flags != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(flags != 0)?;
         let memory = &mut call.driver.state().memory;
         let made = if prop.handle_types == FILE {
             memory.create_shared(device, bytes as u64)?
@@ -61,9 +51,7 @@ entries! {
     /// Returns a new file each time, which the caller must close.
     cuMemExportToShareableHandle none 10020 Vmm (file: Out<i32>, handle: u64, kind: i32, flags: u64) |call| {
         file.check()?;
-        if kind != FILE || flags != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(kind != FILE || flags != 0)?;
         let made = call.driver.state().memory.export_handle(handle)?;
         file.set(made.into_raw_fd())
     }
@@ -71,37 +59,27 @@ entries! {
     cuMemImportFromShareableHandle none 10020 Vmm (handle: Out<u64>, file: usize, kind: i32) |call| {
         handle.check()?;
         let number = u32::try_from(file).map_err(|_| Code::INVALID_VALUE)?;
-        if kind != FILE {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(kind != FILE)?;
         let file = foreign::open_physical(number).ok_or(Code::INVALID_VALUE)?;
         let found = call.driver.state().memory.import_handle(file)?;
         handle.set(found)
     }
     cuMemRelease none 10020 Vmm (handle: u64) |call| { call.driver.state().memory.release(handle) }
     cuMemMap none 10020 Vmm (at: u64, bytes: usize, offset: usize, handle: u64, flags: u64) |call| {
-        if offset != 0 || flags != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(offset != 0 || flags != 0)?;
         call.driver.state().memory.map(at, bytes as u64, handle)
     }
     cuMemUnmap none 10020 Vmm (at: u64, bytes: usize) |call| {
         let mut state = call.driver.state();
-        if call.options().unmap_single && state.memory.mappings(at, bytes as u64) > 1 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(call.options().unmap_single && state.memory.mappings(at, bytes as u64) > 1)?;
         state.memory.mapped(at, bytes as u64)?;
         state.unwaited(at, bytes as u64, call.origin());
         state.memory.unmap(at, bytes as u64)
     }
     cuMemSetAccess none 10020 Vmm (at: u64, bytes: usize, access: In<AccessDesc>, count: usize) |call| {
-        if count == 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(count == 0)?;
         for desc in access.all(count)? {
-            if desc.location.kind != 1 {
-                return Err(Code::INVALID_VALUE);
-            }
+            Code::INVALID_VALUE.when(desc.location.kind != 1)?;
             let device = call.known_device(desc.location.id)?;
             let allowed = match desc.flags {
                 0 => false,
@@ -114,9 +92,7 @@ entries! {
     }
     cuMemGetAccess none 10020 Vmm (flags: Out<u64>, location: In<Location>, at: u64) |call| {
         let location = location.get()?;
-        if location.kind != 1 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(location.kind != 1)?;
         let device = call.known_device(location.id)?;
         let piece = call.driver.state().memory.piece(at).ok_or(Code::INVALID_VALUE)?.1;
         flags.set(if piece.access.allows(device) { 3 } else { 0 })

@@ -104,16 +104,10 @@ pub(crate) struct Capture {
 
 impl State {
     pub(crate) fn begin_capture(&mut self, stream: u64, mode: i32, thread: u64) -> Answer {
-        if !(GLOBAL..=RELAXED).contains(&mode) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(!(GLOBAL..=RELAXED).contains(&mode))?;
         let found = self.stream(stream)?;
-        if found.kind == StreamKind::Legacy {
-            return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
-        }
-        if found.capture.is_some() {
-            return Err(Code::ILLEGAL_STATE);
-        }
+        Code::STREAM_CAPTURE_UNSUPPORTED.when(found.kind == StreamKind::Legacy)?;
+        Code::ILLEGAL_STATE.when(found.capture.is_some())?;
         let context = found.context;
         let handle = self.new_handle();
         let tails = [(stream, Vec::new())].into();
@@ -139,12 +133,8 @@ impl State {
     pub(crate) fn end_capture(&mut self, stream: u64, thread: u64) -> Answer<u64> {
         let handle = self.stream(stream)?.capture.ok_or(Code::ILLEGAL_STATE)?;
         let capture = self.captures.get(&handle).ok_or(Code::ILLEGAL_STATE)?;
-        if capture.stream != stream {
-            return Err(Code::STREAM_CAPTURE_UNMATCHED);
-        }
-        if capture.thread != thread && capture.mode != RELAXED {
-            return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
-        }
+        Code::STREAM_CAPTURE_UNMATCHED.when(capture.stream != stream)?;
+        Code::STREAM_CAPTURE_WRONG_THREAD.when(capture.thread != thread && capture.mode != RELAXED)?;
         let capture = self.captures.remove(&handle).ok_or(Code::ILLEGAL_STATE)?;
         for stream in self
             .streams
@@ -457,12 +447,8 @@ impl State {
     pub(crate) fn instantiate(&mut self, graph: u64, flags: u64) -> Answer<u64> {
         // The flags are: free at launch, upload, launch by the device, and priorities of nodes. The first and third exclude
         // each other.
-        if flags & !15 != 0 || flags & 5 == 5 {
-            return Err(Code::INVALID_VALUE);
-        }
-        if flags & 4 != 0 {
-            return Err(Code::NOT_SUPPORTED);
-        }
+        Code::INVALID_VALUE.when(flags & !15 != 0 || flags & 5 == 5)?;
+        Code::NOT_SUPPORTED.when(flags & 4 != 0)?;
         let graph = self.graph(graph)?;
         let (nodes, memory) = (graph.nodes.clone(), graph.memory.clone());
         let handle = self.new_handle();

@@ -76,9 +76,7 @@ impl State {
     pub(crate) fn create_event(&mut self, context: u64, flags: u32) -> Answer<u64> {
         // Events between processes do not support timing.
         let between = flags & BETWEEN_PROCESSES != 0;
-        if flags & !7 != 0 || between && flags & NO_TIME == 0 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(flags & !7 != 0 || between && flags & NO_TIME == 0)?;
         self.healthy(context)?;
         let page = between.then(Page::new).transpose()?;
         Ok(self.enter_event(context, flags, page))
@@ -124,9 +122,7 @@ impl State {
     /// Returns the modelled milliseconds between two events.
     pub(crate) fn elapsed(&mut self, start: u64, end: u64) -> Answer<f32> {
         let time = |event: &Event| {
-            if event.flags & NO_TIME != 0 {
-                return Err(Code::INVALID_HANDLE);
-            }
+            Code::INVALID_HANDLE.when(event.flags & NO_TIME != 0)?;
             let recorded = event.recorded.as_ref().ok_or(Code::INVALID_HANDLE)?;
             Ok((recorded.task, recorded.end))
         };
@@ -134,9 +130,7 @@ impl State {
             self.refuse_captured_event(handle)?;
         }
         let (start, end) = (time(self.event(start)?)?, time(self.event(end)?)?);
-        if !self.queue.is_done(start.0) || !self.queue.is_done(end.0) {
-            return Err(Code::NOT_READY);
-        }
+        Code::NOT_READY.when(!self.queue.is_done(start.0) || !self.queue.is_done(end.0))?;
         Ok(((end.1 as f64 - start.1 as f64) / 1e6) as f32)
     }
 
@@ -156,9 +150,7 @@ impl Driver {
     pub(crate) fn record(&self, handle: u64, stream: u64, origin: Origin) -> Answer {
         let mut state = self.state();
         let event = state.event(handle)?;
-        if event.context != state.stream(stream)?.context {
-            return Err(Code::INVALID_HANDLE);
-        }
+        Code::INVALID_HANDLE.when(event.context != state.stream(stream)?.context)?;
         if let Some(capture) = state.stream(stream)?.capture {
             let nodes = state.capture_tail(capture, stream)?;
             let event = state.events.get_mut(&handle).ok_or(Code::INVALID_HANDLE)?;
@@ -284,9 +276,7 @@ impl Driver {
             awaited.want();
             state = self.shared.pause_a_little(state);
         }
-        if awaited.outcome() == Outcome::Lost {
-            return Err(Code::EXTERNAL_DEVICE);
-        }
+        Code::EXTERNAL_DEVICE.when(awaited.outcome() == Outcome::Lost)?;
         state.host.see(heard);
         Ok(state)
     }
@@ -305,9 +295,7 @@ impl Driver {
         let done = state.queue.is_done(recorded.task);
         let mut state = if done { state } else { self.shared.poll(state) };
         state.healthy(context)?;
-        if !state.queue.is_done(recorded.task) {
-            return Err(Code::NOT_READY);
-        }
+        Code::NOT_READY.when(!state.queue.is_done(recorded.task))?;
         state.host.join(&recorded.clock);
         Ok(())
     }

@@ -115,9 +115,7 @@ impl State {
     }
 
     pub(crate) fn create_stream(&mut self, context: u64, flags: u32, priority: i32) -> Answer<u64> {
-        if flags > 1 {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(flags > 1)?;
         let device = self.healthy(context)?.device;
         let kind = if flags & 1 == 0 {
             StreamKind::Blocking
@@ -314,9 +312,7 @@ impl Driver {
         let done = after.tasks.iter().all(|task| state.queue.is_done(*task));
         let mut state = if done { state } else { self.shared.poll(state) };
         state.healthy(context)?;
-        if !after.tasks.iter().all(|task| state.queue.is_done(*task)) {
-            return Err(Code::NOT_READY);
-        }
+        Code::NOT_READY.when(!after.tasks.iter().all(|task| state.queue.is_done(*task)))?;
         state.host.join(&after.clock);
         Ok(())
     }
@@ -324,9 +320,7 @@ impl Driver {
     /// Destroys a stream. Its queued work still runs.
     pub(crate) fn destroy_stream(&self, handle: u64) -> Answer {
         let mut state = self.state();
-        if state.stream(handle)?.kind == StreamKind::Legacy {
-            return Err(Code::INVALID_HANDLE);
-        }
+        Code::INVALID_HANDLE.when(state.stream(handle)?.kind == StreamKind::Legacy)?;
         if let Some(capture) = state.stream(handle)?.capture {
             state.invalidate(capture);
         }

@@ -11,9 +11,7 @@ fn structures(call: &Call<'_>) -> Answer {
     let params = &call.launch.params;
     let (at, stride, dt, n) = (params.u64(0), params.u64(1), params.f32(2), params.u64(3));
     check_extent(n)?;
-    if !(6..=LARGEST).contains(&stride) {
-        return Err(Code::ILLEGAL_ADDRESS);
-    }
+    Code::ILLEGAL_ADDRESS.when(!(6..=LARGEST).contains(&stride))?;
     let many = (STEP / stride).max(1);
     for from in (0..n).step_by(many as usize) {
         let len = many.min(n - from) * stride;

@@ -78,13 +78,9 @@ pub(super) fn check(ptx: &str, driver: i32) -> Answer {
         Some((major, minor))
     });
     let version: (u32, u32) = version.ok_or(Code::INVALID_PTX)?;
-    if directive != ".target" || !target.starts_with("sm_") {
-        return Err(Code::INVALID_PTX);
-    }
+    Code::INVALID_PTX.when(directive != ".target" || !target.starts_with("sm_"))?;
     let newest = NEWEST.iter().rev().find(|(of, _)| *of <= driver);
-    if newest.is_none_or(|(_, newest)| version > *newest) {
-        return Err(Code::UNSUPPORTED_PTX_VERSION);
-    }
+    Code::UNSUPPORTED_PTX_VERSION.when(newest.is_none_or(|(_, newest)| version > *newest))?;
     bodies(&words)
 }
 
@@ -105,9 +101,7 @@ fn bodies(words: &[&str]) -> Answer {
             _ => {}
         }
     }
-    if waits || !open.is_empty() {
-        return Err(Code::INVALID_PTX);
-    }
+    Code::INVALID_PTX.when(waits || !open.is_empty())?;
     Ok(())
 }
 

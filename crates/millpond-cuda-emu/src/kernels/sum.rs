@@ -33,9 +33,7 @@ impl Sum {
                 write: false,
             })
         };
-        if what > IS_ZERO {
-            return Err(Code::ILLEGAL_ADDRESS);
-        }
+        Code::ILLEGAL_ADDRESS.when(what > IS_ZERO)?;
         Ok(Self {
             walk: Walk::read(params, 0)?,
             to: params.u64(1),

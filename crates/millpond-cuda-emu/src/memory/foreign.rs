@@ -88,9 +88,7 @@ impl Handle {
 pub(crate) fn nonce() -> Answer<u128> {
     let mut bytes = [0; 16];
     let got = getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|_| Code::OPERATING_SYSTEM)?;
-    if got < bytes.len() {
-        return Err(Code::OPERATING_SYSTEM);
-    }
+    Code::OPERATING_SYSTEM.when(got < bytes.len())?;
     Ok(u128::from_le_bytes(bytes))
 }
 

@@ -46,9 +46,8 @@ impl Memory {
             .filter(|_| at != 0 && bytes != 0)
             .ok_or(Code::INVALID_VALUE)?;
         let before = self.blocks.range(..end).next_back();
-        if before.is_some_and(|(base, block)| base + block.len > at) {
-            return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
-        }
+        Code::HOST_MEMORY_ALREADY_REGISTERED
+            .when(before.is_some_and(|(base, block)| base + block.len > at))?;
         self.enter(at, bytes, Kind::Registered, 0, origin);
         Ok(())
     }

@@ -126,9 +126,7 @@ impl Memory {
     /// Returns a handle of the block that contains an address. The handle is the same each time.
     pub(crate) fn export(&mut self, at: u64) -> Answer<Raw> {
         let (base, block) = self.block(at).ok_or(Code::INVALID_VALUE)?;
-        if !matches!(block.kind, Kind::Plain) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(!matches!(block.kind, Kind::Plain))?;
         if let Some(export) = self.sharing.exports.get(&base) {
             return Ok(export.handle.to_raw());
         }
@@ -159,9 +157,7 @@ impl Memory {
     /// Opens a block of another process and returns its address here.
     pub(crate) fn open_block(&mut self, raw: &Raw, origin: Origin) -> Answer<u64> {
         let handle = Handle::from_raw(raw).ok_or(Code::INVALID_HANDLE)?;
-        if handle.is_own() {
-            return Err(Code::INVALID_CONTEXT);
-        }
+        Code::INVALID_CONTEXT.when(handle.is_own())?;
         // The other process is asked first, so that a block that it has freed is not opened again.
         let told = Told::read(&handle).ok_or(Code::MAP_FAILED)?;
         if let Some(at) = self.open_again(told.nonce, origin)? {
@@ -188,9 +184,7 @@ impl Memory {
             if let Kind::Opened(opened) = &mut block.kind
                 && opened.nonce == nonce
             {
-                if block.context != origin.context {
-                    return Err(Code::INVALID_CONTEXT);
-                }
+                Code::INVALID_CONTEXT.when(block.context != origin.context)?;
                 opened.times = opened.times.checked_add(1).ok_or(Code::INVALID_VALUE)?;
                 return Ok(Some(*at));
             }
@@ -206,9 +200,7 @@ impl Memory {
         };
         let len = self.store(bytes)?.len();
         let inside = |piece: &(u64, u64)| piece.0.checked_add(piece.1).is_some_and(|end| end <= len);
-        if !told.pieces.iter().all(inside) {
-            return Err(Code::MAP_FAILED);
-        }
+        Code::MAP_FAILED.when(!told.pieces.iter().all(inside))?;
         let base = self.space.take(room, GRANULE).ok_or(Code::MAP_FAILED)?;
         if let Err(code) = self.show(base, bytes, &told.pieces, 0, Devices::ALL) {
             self.space.give(base, room);

@@ -80,9 +80,7 @@ impl Memory {
     }
 
     pub(crate) fn set_current_pool(&mut self, device: u32, handle: u64) -> Answer {
-        if self.pool(handle)?.device != device {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(self.pool(handle)?.device != device)?;
         self.card_mut(device)?.current = handle;
         Ok(())
     }
@@ -104,9 +102,7 @@ impl Memory {
     /// Destroys a pool. Blocks that are still allocated stay valid.
     pub(crate) fn destroy_pool(&mut self, handle: u64) -> Answer {
         let pool = self.pool_mut(handle)?;
-        if pool.default {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(pool.default)?;
         pool.doomed = true;
         let device = pool.device;
         let card = self.card_mut(device)?;
@@ -162,9 +158,7 @@ impl Memory {
             0 => u64::MAX,
             max => max.saturating_sub(pool.heap.reserved()),
         };
-        if least > room {
-            return Err(Code::OUT_OF_MEMORY);
-        }
+        Code::OUT_OF_MEMORY.when(least > room)?;
         let wished = least.max(CHUNK).min(room / GRANULE * GRANULE);
         let (at, len) = match self.new_chunk(device, wished) {
             Ok(at) => (at, wished),

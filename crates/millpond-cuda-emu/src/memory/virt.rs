@@ -32,9 +32,8 @@ pub(crate) struct Handle {
 impl Memory {
     /// Reserves addresses, at the requested position if that is free.
     pub(crate) fn reserve(&mut self, len: u64, align: u64, wish: u64, origin: Origin) -> Answer<u64> {
-        if len == 0 || !len.is_multiple_of(HOST_PAGE) || (align != 0 && !align.is_power_of_two()) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE
+            .when(len == 0 || !len.is_multiple_of(HOST_PAGE) || (align != 0 && !align.is_power_of_two()))?;
         let align = align.max(GRANULE);
         let taken = len.checked_next_multiple_of(GRANULE).ok_or(Code::OUT_OF_MEMORY)?;
         let wished = wish != 0 && wish.is_multiple_of(align) && self.space.take_at(wish, taken);
@@ -50,27 +49,22 @@ impl Memory {
 
     pub(crate) fn unreserve(&mut self, at: u64, len: u64) -> Answer {
         let block = self.blocks.get(&at).ok_or(Code::INVALID_VALUE)?;
-        if !matches!(block.kind, Kind::Reserved) || block.len != len || self.pages.any(at, len) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE
+            .when(!matches!(block.kind, Kind::Reserved) || block.len != len || self.pages.any(at, len))?;
         self.blocks.remove(&at);
         self.space.give(at, len.next_multiple_of(GRANULE));
         Ok(())
     }
 
     pub(crate) fn create(&mut self, device: u32, len: u64) -> Answer<u64> {
-        if len == 0 || !len.is_multiple_of(GRANULE) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(len == 0 || !len.is_multiple_of(GRANULE))?;
         let pieces = self.take_granules(device, len)?;
         Ok(self.enter_handle(device, len, pieces, None))
     }
 
     /// Creates shareable memory. It has its own file, but still uses granules of the device.
     pub(crate) fn create_shared(&mut self, device: u32, len: u64) -> Answer<u64> {
-        if len == 0 || !len.is_multiple_of(GRANULE) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(len == 0 || !len.is_multiple_of(GRANULE))?;
         let pieces = self.take_granules(device, len)?;
         let name = format!("{}{device}", foreign::PHYSICAL);
         let store = Store::new(&name, len).map_err(|_| Code::OUT_OF_MEMORY);
@@ -87,9 +81,7 @@ impl Memory {
     pub(crate) fn export_handle(&self, handle: u64) -> Answer<OwnedFd> {
         let held = self.handle(handle)?;
         let (device, shared) = (held.device, held.shared);
-        if shared.is_none() {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(shared.is_none())?;
         let file = self.store(Bytes { device, shared })?.file();
         file.try_clone_to_owned().map_err(|_| Code::OPERATING_SYSTEM)
     }
@@ -178,9 +170,7 @@ impl Memory {
         };
         let aligned =
             len != 0 && len.is_multiple_of(GRANULE) && at.is_multiple_of(GRANULE) && len <= held.len;
-        if !aligned || !self.reserved(at, len) || self.pages.any(at, len) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(!aligned || !self.reserved(at, len) || self.pages.any(at, len))?;
         let mut left = len;
         let cut = pieces.into_iter().map_while(|(offset, size)| {
             let part = size.min(left);
@@ -205,9 +195,7 @@ impl Memory {
 
     pub(crate) fn set_access(&mut self, at: u64, len: u64, device: u32, access: bool) -> Answer {
         self.card(device)?;
-        if len == 0 || !self.reserved(at, len) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(len == 0 || !self.reserved(at, len))?;
         let pieces = self.pages.exactly(at, len).ok_or(Code::INVALID_VALUE)?;
         for (start, piece) in pieces {
             let devices = self.pages.set_access(start, device, access);
@@ -227,9 +215,7 @@ impl Memory {
 
     /// Returns the pieces that are mapped in a range. It is an error if the range cannot be unmapped as a whole.
     pub(crate) fn mapped(&self, at: u64, len: u64) -> Answer<Vec<(u64, Mapped)>> {
-        if len == 0 || !self.reserved(at, len) {
-            return Err(Code::INVALID_VALUE);
-        }
+        Code::INVALID_VALUE.when(len == 0 || !self.reserved(at, len))?;
         self.pages.exactly(at, len).ok_or(Code::INVALID_VALUE)
     }
 
