@@ -191,8 +191,7 @@ impl Call<'_> {
     /// Computes `out[i] = f(inputs[i])` for `n` floats. The inputs are given by their addresses.
     fn each(&self, out: u64, inputs: &[u64], n: u64, f: impl Fn(&[f32]) -> f32) -> Answer {
         check_extent(n)?;
-        let mut from = 0;
-        while from < n {
+        for from in (0..n).step_by(STEP as usize) {
             let len = STEP.min(n - from);
             let columns: Vec<Vec<f32>> = inputs
                 .iter()
@@ -207,18 +206,13 @@ impl Call<'_> {
             });
             let values: Vec<f32> = values.collect();
             self.put(out + from * 4, &values)?;
-            from += len;
         }
         Ok(())
     }
 }
 
 fn check_extent(n: u64) -> Answer {
-    if n > 1 << 40 {
-        Err(Code::ILLEGAL_ADDRESS)
-    } else {
-        Ok(())
-    }
+    Code::ILLEGAL_ADDRESS.when(n > 1 << 40)
 }
 
 fn floats(at: u64, n: u64, write: bool) -> Access {
@@ -249,6 +243,43 @@ pub(crate) struct Function {
 
 const BASE_COST: u64 = 5_000;
 
+/// Computes an element of a built-in kernel from the elements of its inputs and its number.
+type MapElement = fn(&[f32], f32) -> f32;
+
+/// The built-in kernels that compute each element of their first array: the name, the sizes of the parameters, whether the first array
+/// is also the first input, and the function.
+const MAPS: [(&str, &[usize], bool, MapElement); 5] = [
+    ("fill", &[8, 4, 8], false, |_, value| value),
+    ("copy", &[8, 8, 8], false, |x, _| x[0]),
+    ("scale", &[8, 8, 4, 8], false, |x, by| x[0] * by),
+    ("add", &[8, 8, 8, 8], false, |x, _| x[0] + x[1]),
+    ("axpy", &[8, 8, 4, 8], true, |x, by| by.mul_add(x[1], x[0])),
+];
+
+/// Returns the arrays of a launch of one of [`MAPS`], its number or 0, and the number of elements, which is the last parameter.
+fn map_params(sizes: &[usize], params: &Params) -> (Vec<u64>, f32, u64) {
+    let last = sizes.len() - 1;
+    let arrays = (0..last).filter(|index| sizes[*index] == 8);
+    let number = sizes.iter().position(|size| *size == 4);
+    (
+        arrays.map(|index| params.u64(index)).collect(),
+        number.map_or(0.0, |index| params.f32(index)),
+        params.u64(last),
+    )
+}
+
+fn sum_floats(call: &Call<'_>) -> Answer {
+    let params = &call.launch.params;
+    let (at, n) = (params.u64(1), params.u64(2));
+    check_extent(n)?;
+    let mut sum = 0.0f64;
+    for from in (0..n).step_by(STEP as usize) {
+        let values = call.floats(at + from * 4, STEP.min(n - from))?;
+        sum += values.iter().map(|x| f64::from(*x)).sum::<f64>();
+    }
+    call.put(params.u64(0), &[sum as f32])
+}
+
 impl Default for Kernels {
     /// Returns the built-in kernels on f32: `fill(out, value, n)`, `copy(out, in, n)`, `scale(out, in, a,
     /// n)`, `add(out, x, y, n)`, `axpy(y, x, a, n)` and `sum(out, in, n)`, where n has 64 bits. Also returns
@@ -259,110 +290,30 @@ impl Default for Kernels {
             modules: HashMap::new(),
             functions: HashMap::new(),
         };
-        let mut add = |name: &str,
-                       sizes: &[usize],
-                       accesses: fn(&Params) -> Vec<Access>,
-                       run: fn(&Call<'_>) -> Answer| {
+        for (name, sizes, updates, f) in MAPS {
+            let accesses = move |params: &Params| {
+                let (arrays, _, n) = map_params(sizes, params);
+                let arrays = arrays.into_iter().enumerate();
+                arrays.map(|(index, at)| floats(at, n, index == 0)).collect()
+            };
+            let run = move |call: &Call<'_>| {
+                let (arrays, number, n) = map_params(sizes, &call.launch.params);
+                let inputs = if updates { &arrays } else { &arrays[1..] };
+                call.each(arrays[0], inputs, n, |x| f(x, number))
+            };
             let kernel = Kernel {
                 accesses: Some(Box::new(accesses)),
                 ..Kernel::new(sizes, BASE_COST, Box::new(run))
             };
-            kernels.by_name.insert(name.to_owned(), Arc::new(kernel));
+            kernels.register(name, kernel);
+        }
+        let sum = Kernel {
+            accesses: Some(Box::new(|p| {
+                vec![floats(p.u64(0), 1, true), floats(p.u64(1), p.u64(2), false)]
+            })),
+            ..Kernel::new(&[8, 8, 8], BASE_COST, Box::new(sum_floats))
         };
-        add(
-            "fill",
-            &[8, 4, 8],
-            |p| vec![floats(p.u64(0), p.u64(2), true)],
-            |c| {
-                let p = &c.launch.params;
-                let value = p.f32(1);
-                c.each(p.u64(0), &[], p.u64(2), |_| value)
-            },
-        );
-        add(
-            "copy",
-            &[8, 8, 8],
-            |p| {
-                vec![
-                    floats(p.u64(0), p.u64(2), true),
-                    floats(p.u64(1), p.u64(2), false),
-                ]
-            },
-            |c| {
-                let p = &c.launch.params;
-                c.each(p.u64(0), &[p.u64(1)], p.u64(2), |x| x[0])
-            },
-        );
-        add(
-            "scale",
-            &[8, 8, 4, 8],
-            |p| {
-                vec![
-                    floats(p.u64(0), p.u64(3), true),
-                    floats(p.u64(1), p.u64(3), false),
-                ]
-            },
-            |c| {
-                let p = &c.launch.params;
-                let by = p.f32(2);
-                c.each(p.u64(0), &[p.u64(1)], p.u64(3), |x| x[0] * by)
-            },
-        );
-        add(
-            "add",
-            &[8, 8, 8, 8],
-            |p| {
-                let n = p.u64(3);
-                vec![
-                    floats(p.u64(0), n, true),
-                    floats(p.u64(1), n, false),
-                    floats(p.u64(2), n, false),
-                ]
-            },
-            |c| {
-                let p = &c.launch.params;
-                c.each(p.u64(0), &[p.u64(1), p.u64(2)], p.u64(3), |x| x[0] + x[1])
-            },
-        );
-        add(
-            "axpy",
-            &[8, 8, 4, 8],
-            |p| {
-                vec![
-                    floats(p.u64(0), p.u64(3), true),
-                    floats(p.u64(1), p.u64(3), false),
-                ]
-            },
-            |c| {
-                let p = &c.launch.params;
-                let by = p.f32(2);
-                c.each(p.u64(0), &[p.u64(0), p.u64(1)], p.u64(3), |x| {
-                    by.mul_add(x[1], x[0])
-                })
-            },
-        );
-        add(
-            "sum",
-            &[8, 8, 8],
-            |p| vec![floats(p.u64(0), 1, true), floats(p.u64(1), p.u64(2), false)],
-            |c| {
-                let p = &c.launch.params;
-                let (at, n) = (p.u64(1), p.u64(2));
-                check_extent(n)?;
-                let mut sum = 0.0f64;
-                let mut from = 0;
-                while from < n {
-                    let len = STEP.min(n - from);
-                    sum += c
-                        .floats(at + from * 4, len)?
-                        .iter()
-                        .map(|x| f64::from(*x))
-                        .sum::<f64>();
-                    from += len;
-                }
-                c.put(p.u64(0), &[sum as f32])
-            },
-        );
+        kernels.register("sum", sum);
         elementwise::register(&mut kernels);
         sum::register(&mut kernels);
         matmul::register(&mut kernels);
@@ -376,6 +327,29 @@ impl Default for Kernels {
 impl Kernels {
     pub(crate) fn register(&mut self, name: &str, kernel: Kernel) {
         self.by_name.insert(name.to_owned(), Arc::new(kernel));
+    }
+
+    /// Registers a kernel. `read` returns the parameters of a launch, or an error if they are invalid. `accesses` and `bytes` return the
+    /// bytes that a launch accesses and their number, from which its cost is modelled.
+    fn add<P>(
+        &mut self,
+        name: &str,
+        sizes: &[usize],
+        read: impl Fn(&Params) -> Answer<P> + Copy + Send + Sync + 'static,
+        accesses: impl Fn(&P) -> Vec<Access> + Send + Sync + 'static,
+        bytes: impl Fn(&P) -> u64 + Send + Sync + 'static,
+        run: impl Fn(&P, &Call<'_>) -> Answer + Send + Sync + 'static,
+    ) {
+        let accesses =
+            move |params: &Params| read(params).map_or_else(|_| Vec::new(), |read| accesses(&read));
+        let bytes = move |params: &Params| read(params).map_or(0, |read| bytes(&read));
+        let run = move |call: &Call<'_>| run(&read(&call.launch.params)?, call);
+        let kernel = Kernel {
+            accesses: Some(Box::new(accesses)),
+            cost: Cost::Bytes(Box::new(bytes)),
+            ..Kernel::new(sizes, 0, Box::new(run))
+        };
+        self.register(name, kernel);
     }
 
     /// Loads the text of a module, for a driver of this version. Checks the beginning of the text and the

@@ -1,7 +1,7 @@
 //! Matrix products as cuBLAS computes them: the kernels of the tensors, with a workspace and with rounded factors.
 
 use super::matmul::register_type;
-use super::number::Element;
+use super::number::Factor;
 use super::{Cost, Kernel, Kernels, Launch, Params};
 use crate::access::Access;
 use crate::error::{Answer, Code};
@@ -19,7 +19,7 @@ impl Tf32 {
     }
 }
 
-impl Element for Tf32 {
+impl Factor for Tf32 {
     const NAME: &'static str = "tf32";
     type Sum = f32;
 
@@ -28,21 +28,6 @@ impl Element for Tf32 {
     }
     fn put(self, to: &Reach, at: u64) {
         self.0.put(to, at);
-    }
-    fn of_bytes(bytes: &[u8]) -> Self {
-        Self(f32::of_bytes(bytes))
-    }
-    fn plus(self, other: Self) -> Self {
-        Self(self.0 + other.0)
-    }
-    fn minus(self, other: Self) -> Self {
-        Self(self.0 - other.0)
-    }
-    fn times(self, other: Self) -> Self {
-        Self(self.0 * other.0)
-    }
-    fn over(self, other: Self) -> Self {
-        Self(self.0 / other.0)
     }
     fn add_product(sum: f32, left: Self, right: Self) -> f32 {
         left.rounded().mul_add(right.rounded(), sum)

@@ -1,9 +1,8 @@
 //! Copies, fills, arithmetic and casts of `millpond`'s tensors (`elementwise.cu`).
 
-use super::number::{Element, Wide, each_type, size};
+use super::number::{Element, Factor, Wide, each_type, size};
 use super::walk::{self, View, Walk};
-use super::{Call, Cost, Kernel, Kernels, Params};
-use crate::access::Access;
+use super::{Call, Kernels, Params};
 use crate::error::{Answer, Code};
 
 /// Registers a kernel that walks through views. `views` returns the views of a launch from its parameters.
@@ -14,35 +13,22 @@ pub(super) fn register_walk(
     views: impl Fn(&Params) -> Answer<Vec<View>> + Copy + Send + Sync + 'static,
     run: impl Fn(&Call<'_>, &Walk, &[View]) -> Answer + Send + Sync + 'static,
 ) {
-    let told =
-        move |params: &Params| -> Answer<(Walk, Vec<View>)> { Ok((Walk::read(params, 0)?, views(params)?)) };
     // A view that is absent has no address.
     let there = |(_, view): &(usize, &View)| view.at != 0;
-    let accesses = move |params: &Params| -> Vec<Access> {
-        told(params).map_or_else(
-            |_| Vec::new(),
-            |(walk, views)| {
-                let views = views.iter().enumerate().filter(there);
-                views.map(|(at, view)| walk.access(at, *view, 0)).collect()
-            },
-        )
-    };
-    let cost = move |params: &Params| {
-        told(params).map_or(0, |(walk, views)| {
+    kernels.add(
+        name,
+        sizes,
+        move |params| Ok((Walk::read(params, 0)?, views(params)?)),
+        move |(walk, views)| {
+            let views = views.iter().enumerate().filter(there);
+            views.map(|(at, view)| walk.access(at, *view, 0)).collect()
+        },
+        move |(walk, views)| {
             let views = views.iter().enumerate().filter(there);
             views.map(|(at, view)| walk.bytes(at, view.size)).sum()
-        })
-    };
-    let run = move |call: &Call<'_>| {
-        let (walk, views) = told(&call.launch.params)?;
-        run(call, &walk, &views)
-    };
-    let kernel = Kernel {
-        accesses: Some(Box::new(accesses)),
-        cost: Cost::Bytes(Box::new(cost)),
-        ..Kernel::new(sizes, 0, Box::new(run))
-    };
-    kernels.register(name, kernel);
+        },
+        move |(walk, views), call| run(call, walk, views),
+    );
 }
 
 /// Returns views whose elements have one size. Their addresses are the parameters from the second on, and the first view is

@@ -1,6 +1,6 @@
 //! Expands words that were stored without their zeros (`expand.cu`).
 
-use super::{Call, Cost, Kernel, Kernels, Params, check_extent};
+use super::{Call, Kernels, Params, check_extent};
 use crate::access::Access;
 use crate::error::Answer;
 
@@ -17,13 +17,13 @@ struct Expand {
 }
 
 impl Expand {
-    fn read(params: &Params) -> Self {
-        Self {
+    fn read(params: &Params) -> Answer<Self> {
+        Ok(Self {
             to: params.u64(0),
             packed: params.u64(1),
             groups: params.u64(2),
             kept: params.u64(3),
-        }
+        })
     }
 
     fn written(&self) -> u64 {
@@ -71,18 +71,12 @@ impl Expand {
 }
 
 pub(super) fn register(kernels: &mut Kernels) {
-    let told = |params: &Params| Expand::read(params).accesses();
-    let kernel = Kernel {
-        accesses: Some(Box::new(told)),
-        cost: Cost::Bytes(Box::new(|params: &Params| {
-            let expand = Expand::read(params);
-            expand.written().saturating_add(expand.read_bytes())
-        })),
-        ..Kernel::new(
-            &[8, 8, 8, 8],
-            0,
-            Box::new(|call: &Call<'_>| Expand::read(&call.launch.params).run(call)),
-        )
-    };
-    kernels.register("millpond_expand", kernel);
+    kernels.add(
+        "millpond_expand",
+        &[8; 4],
+        Expand::read,
+        Expand::accesses,
+        |expand| expand.written().saturating_add(expand.read_bytes()),
+        Expand::run,
+    );
 }

@@ -1,8 +1,8 @@
 //! Matrix products of `millpond`'s tensors (`matmul.cu`).
 
-use super::number::{Element, each_type};
+use super::number::{Factor, each_type};
 use super::walk::{self, View, Walk};
-use super::{Call, Cost, Kernel, Kernels, Params};
+use super::{Call, Kernels, Params};
 use crate::access::Access;
 use crate::error::{Answer, Code};
 
@@ -35,11 +35,8 @@ impl Product {
             addresses: [2, 3, 4].map(|index| params.u64(index)),
         };
         let near = (0..3).all(|view| product.more(view).is_some_and(|more| more < 1 << 44));
-        if near {
-            Ok(product)
-        } else {
-            Err(Code::ILLEGAL_ADDRESS)
-        }
+        Code::ILLEGAL_ADDRESS.when(!near)?;
+        Ok(product)
     }
 
     /// Returns the rows and columns of the product, or of a factor.
@@ -82,7 +79,7 @@ impl Product {
         each.saturating_mul(self.batches.len)
     }
 
-    fn run<T: Element>(&self, call: &Call<'_>) -> Answer {
+    fn run<T: Factor>(&self, call: &Call<'_>) -> Answer {
         if self.rows == 0 || self.columns == 0 {
             return Ok(());
         }
@@ -114,17 +111,15 @@ impl Product {
     }
 }
 
-pub(super) fn register_type<T: Element>(kernels: &mut Kernels) {
-    let accesses =
-        |params: &Params| Product::read(params).map_or_else(|_| Vec::new(), |of| of.accesses(T::SIZE));
-    let cost = |params: &Params| Product::read(params).map_or(0, |of| of.bytes(T::SIZE));
-    let run = |call: &Call<'_>| Product::read(&call.launch.params)?.run::<T>(call);
-    let kernel = Kernel {
-        accesses: Some(Box::new(accesses)),
-        cost: Cost::Bytes(Box::new(cost)),
-        ..Kernel::new(&[walk::SIZE, 9 * 8, 8, 8, 8], 0, Box::new(run))
-    };
-    kernels.register(&format!("millpond_matmul_{}", T::NAME), kernel);
+pub(super) fn register_type<T: Factor>(kernels: &mut Kernels) {
+    kernels.add(
+        &format!("millpond_matmul_{}", T::NAME),
+        &[walk::SIZE, 9 * 8, 8, 8, 8],
+        Product::read,
+        |product| product.accesses(T::SIZE),
+        |product| product.bytes(T::SIZE),
+        Product::run::<T>,
+    );
 }
 
 pub(super) fn register(kernels: &mut Kernels) {

@@ -1,14 +1,13 @@
 //! Moves bodies that are stored in two layouts (`motion.cu` of `millpond-bench`).
 
-use super::{Call, Cost, Kernel, Kernels, Params, STEP, check_extent, floats};
+use super::{Call, Kernels, Params, STEP, check_extent, floats};
 use crate::access::Access;
 use crate::error::{Answer, Code};
 
 /// The most numbers in a structure.
 const LARGEST: u64 = 1 << 10;
 
-fn structures(call: &Call<'_>) -> Answer {
-    let params = &call.launch.params;
+fn structures(params: &Params, call: &Call<'_>) -> Answer {
     let (at, stride, dt, n) = (params.u64(0), params.u64(1), params.f32(2), params.u64(3));
     check_extent(n)?;
     Code::ILLEGAL_ADDRESS.when(!(6..=LARGEST).contains(&stride))?;
@@ -27,8 +26,7 @@ fn structures(call: &Call<'_>) -> Answer {
     Ok(())
 }
 
-fn arrays(call: &Call<'_>) -> Answer {
-    let params = &call.launch.params;
+fn arrays(params: &Params, call: &Call<'_>) -> Answer {
     let (dt, n) = (params.f32(6), params.u64(7));
     for field in 0..3 {
         let (place, velocity) = (params.u64(field), params.u64(field + 3));
@@ -47,24 +45,27 @@ fn of_arrays(params: &Params) -> Vec<Access> {
     (0..6).map(array).collect()
 }
 
-fn bytes(accesses: fn(&Params) -> Vec<Access>) -> Cost {
-    Cost::Bytes(Box::new(move |params| {
-        accesses(params)
-            .iter()
-            .fold(0, |sum: u64, access| sum.saturating_add(access.len))
-    }))
+/// Returns the sum of the lengths of all accesses.
+fn bytes(accesses: &[Access]) -> u64 {
+    let lengths = accesses.iter().map(|access| access.len);
+    lengths.fold(0, u64::saturating_add)
 }
 
 pub(super) fn register(kernels: &mut Kernels) {
-    let mut add =
-        |name: &str, sizes: &[usize], accesses: fn(&Params) -> Vec<Access>, run: fn(&Call<'_>) -> Answer| {
-            let kernel = Kernel {
-                accesses: Some(Box::new(accesses)),
-                cost: bytes(accesses),
-                ..Kernel::new(sizes, 0, Box::new(run))
-            };
-            kernels.register(name, kernel);
-        };
+    let mut add = |name: &str,
+                   sizes: &[usize],
+                   accesses: fn(&Params) -> Vec<Access>,
+                   run: fn(&Params, &Call<'_>) -> Answer| {
+        let read = |params: &Params| Ok(params.clone());
+        kernels.add(
+            name,
+            sizes,
+            read,
+            accesses,
+            move |params| bytes(&accesses(params)),
+            run,
+        );
+    };
     add(
         "millpond_move_structures",
         &[8, 8, 4, 8],

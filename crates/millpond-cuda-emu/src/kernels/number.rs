@@ -4,8 +4,8 @@ use crate::error::{Answer, Code};
 use crate::memory::os::Reach;
 use half::{bf16, f16};
 
-/// An element type that supports arithmetic.
-pub(super) trait Element: Copy + Send + Sync + 'static {
+/// An element type of which matrix products are computed.
+pub(super) trait Factor: Copy + Send + Sync + 'static {
     /// Its name in the names of entries.
     const NAME: &'static str;
     const SIZE: usize = size_of::<Self>();
@@ -14,15 +14,18 @@ pub(super) trait Element: Copy + Send + Sync + 'static {
 
     fn get(from: &Reach, at: u64) -> Self;
     fn put(self, to: &Reach, at: u64);
+    fn add_product(sum: Self::Sum, left: Self, right: Self) -> Self::Sum;
+    fn of_sum(sum: Self::Sum) -> Self;
+}
+
+/// An element type that supports arithmetic.
+pub(super) trait Element: Factor {
     /// Reads a value from the bytes of a parameter.
     fn of_bytes(bytes: &[u8]) -> Self;
-
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
     fn over(self, other: Self) -> Self;
-    fn add_product(sum: Self::Sum, left: Self, right: Self) -> Self::Sum;
-    fn of_sum(sum: Self::Sum) -> Self;
 }
 
 macro_rules! in_memory {
@@ -35,72 +38,53 @@ macro_rules! in_memory {
         fn put(self, to: &Reach, at: u64) {
             to.put(at * Self::SIZE as u64, &self.to_ne_bytes());
         }
-        fn of_bytes(bytes: &[u8]) -> Self {
-            Self::from_ne_bytes(bytes.try_into().unwrap_or_default())
-        }
     };
 }
 
 macro_rules! floats {
-    ($($type:ident, $sum:ty;)*) => {
-        $(impl Element for $type {
+    ($($type:ident, $sum:ty, $of_sum:expr;)*) => {
+        $(impl Factor for $type {
             in_memory!($type);
             type Sum = $sum;
 
+            fn add_product(sum: $sum, left: Self, right: Self) -> $sum {
+                <$sum>::from(left).mul_add(right.into(), sum)
+            }
+            fn of_sum(sum: $sum) -> Self { $of_sum(sum) }
+        }
+
+        impl Element for $type {
+            fn of_bytes(bytes: &[u8]) -> Self { Self::from_ne_bytes(bytes.try_into().unwrap_or_default()) }
             fn plus(self, other: Self) -> Self { self + other }
             fn minus(self, other: Self) -> Self { self - other }
             fn times(self, other: Self) -> Self { self * other }
             fn over(self, other: Self) -> Self { self / other }
-            fn add_product(sum: $sum, left: Self, right: Self) -> $sum {
-                <$sum>::from(left).mul_add(right.into(), sum)
-            }
-            fn of_sum(sum: $sum) -> Self { of_float(sum) }
         })*
     };
 }
 
-/// Converts an accumulated sum to the element type. Only half types round.
-fn of_float<S, T: OfFloat<S>>(sum: S) -> T {
-    T::of_float(sum)
-}
-
-trait OfFloat<S> {
-    fn of_float(sum: S) -> Self;
-}
-
-macro_rules! of_float {
-    ($($type:ty, $sum:ty, $of:expr;)*) => {
-        $(impl OfFloat<$sum> for $type {
-            fn of_float(sum: $sum) -> Self { $of(sum) }
-        })*
-    };
-}
-
-of_float! {
-    f64, f64, |sum| sum;
-    f32, f32, |sum| sum;
-    f16, f32, f16::from_f32;
-    bf16, f32, bf16::from_f32;
-}
-
-floats! { f64, f64; f32, f32; f16, f32; bf16, f32; }
+floats! { f64, f64, f64::from; f32, f32, f32::from; f16, f32, f16::from_f32; bf16, f32, bf16::from_f32; }
 
 macro_rules! integers {
     ($($type:ident)*) => {
-        $(impl Element for $type {
+        $(impl Factor for $type {
             in_memory!($type);
             type Sum = Self;
 
+            fn add_product(sum: Self, left: Self, right: Self) -> Self {
+                sum.wrapping_add(left.wrapping_mul(right))
+            }
+            fn of_sum(sum: Self) -> Self { sum }
+        }
+
+        impl Element for $type {
+            fn of_bytes(bytes: &[u8]) -> Self { Self::from_ne_bytes(bytes.try_into().unwrap_or_default()) }
             fn plus(self, other: Self) -> Self { self.wrapping_add(other) }
             fn minus(self, other: Self) -> Self { self.wrapping_sub(other) }
             fn times(self, other: Self) -> Self { self.wrapping_mul(other) }
             fn over(self, other: Self) -> Self {
                 if other == 0 { 0 } else { self.wrapping_div(other) }
             }
-            fn add_product(sum: Self, left: Self, right: Self) -> Self {
-                sum.wrapping_add(left.wrapping_mul(right))
-            }
-            fn of_sum(sum: Self) -> Self { sum }
         })*
     };
 }
@@ -145,7 +129,7 @@ macro_rules! wides {
         $(impl Wide for $wide {
             fn load(from: &Reach, at: u64, code: u32) -> Self {
                 match code {
-                    $($code => $widen(<$type as Element>::get(from, at)),)*
+                    $($code => $widen(<$type as Factor>::get(from, at)),)*
                     _ => Self::default(),
                 }
             }

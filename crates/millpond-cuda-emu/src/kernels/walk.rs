@@ -36,11 +36,8 @@ impl Walk {
             .iter()
             .try_fold(1_u64, |len, size| len.checked_mul(*size));
         let near = (0..3).all(|view| walk.extent(view).is_some_and(|extent| extent < 1 << 44));
-        if elements == Some(walk.len) && near {
-            Ok(walk)
-        } else {
-            Err(Code::ILLEGAL_ADDRESS)
-        }
+        Code::ILLEGAL_ADDRESS.when(elements != Some(walk.len) || !near)?;
+        Ok(walk)
     }
 
     fn of(numbers: &[u64]) -> Option<Self> {
