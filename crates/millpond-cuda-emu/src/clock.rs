@@ -56,7 +56,7 @@ pub(crate) fn compute(bytes: u64) -> u64 {
 }
 
 /// Returns the modelled time of a transfer at a speed in bytes per second, in nanoseconds.
-pub(crate) fn nanoseconds(bytes: u64, speed: f64) -> u64 {
+fn nanoseconds(bytes: u64, speed: f64) -> u64 {
     (bytes as f64 / speed * 1e9).ceil() as u64
 }
 
@@ -82,6 +82,9 @@ pub(crate) enum Engine {
 /// affects another one only through streams and events.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
+    /// Nanoseconds before the first byte of a transfer between host and device, and its speed in bytes per second.
+    latency: u64,
+    link: f64,
     threads: BTreeMap<u64, u64>,
     /// The latest time of all threads.
     latest: u64,
@@ -89,6 +92,19 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
+    pub(crate) fn new(latency: u64, link: f64) -> Self {
+        Self {
+            latency,
+            link,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the length of a transfer that passes `bytes` bytes between host and device `ways` times.
+    pub(crate) fn transfer(&self, bytes: u64, ways: u64) -> u64 {
+        self.latency + ways * nanoseconds(bytes, self.link)
+    }
+
     /// Returns the time of a thread.
     pub(crate) fn host(&self, thread: u64) -> u64 {
         self.threads.get(&thread).copied().unwrap_or(self.latest)

@@ -18,6 +18,7 @@ use crate::memory::os::Span;
 use crate::options::Options;
 use crate::strict::Strict;
 use crate::thread;
+use crate::work::action::Action;
 use crate::work::queue::Queue;
 use capture::{Capture, Executable, Graph};
 use context::Context;
@@ -96,7 +97,7 @@ impl Driver {
             chooser: Chooser::new(options.seed),
             promises: Vec::new(),
             telling: false,
-            time: Timeline::default(),
+            time: Timeline::new(options.latency, options.link),
             host: Clock::default(),
             strict: Strict::new(options.strict),
             ended: BTreeMap::new(),
@@ -131,20 +132,18 @@ impl Driver {
     }
 
     /// Queues work on a stream and starts the executor.
-    pub(crate) fn submit(&self, stream: u64, action: crate::work::action::Action, origin: Origin) -> Answer {
+    pub(crate) fn submit(&self, stream: u64, action: Action, origin: Origin) -> Answer {
         let mut state = self.state();
-        if let Some(task) = state.enqueue(&self.shared.options, stream, action, origin)? {
+        if let Some(task) = state.enqueue(stream, action, origin)? {
             self.queued(state, task, stream);
         }
         Ok(())
     }
-}
 
-impl Driver {
     /// Queues work and returns when it is complete.
-    pub(crate) fn finish(&self, stream: u64, action: crate::work::action::Action, origin: Origin) -> Answer {
+    pub(crate) fn finish(&self, stream: u64, action: Action, origin: Origin) -> Answer {
         let mut state = self.state();
-        let Some(task) = state.enqueue(&self.shared.options, stream, action, origin)? else {
+        let Some(task) = state.enqueue(stream, action, origin)? else {
             return Ok(());
         };
         let found = state.stream(stream)?;

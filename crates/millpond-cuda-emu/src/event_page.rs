@@ -18,6 +18,7 @@ use crate::memory::foreign::{self, Handle, Process, Raw};
 use crate::memory::os::Words;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 const NONCE: usize = 0;
@@ -130,8 +131,8 @@ impl Page {
         self.words.word(LATEST).load(Acquire)
     }
 
-    fn slot(&self, number: u64) -> &std::sync::atomic::AtomicU64 {
-        slot(&self.words, number)
+    fn slot(&self, number: u64) -> &AtomicU64 {
+        self.words.word(SLOTS + (number % SLOT_COUNT as u64) as usize)
     }
 
     /// Claims a number for a record. If its slot is still open, returns the number of the open record
@@ -151,7 +152,7 @@ impl Page {
                 }
                 self.words.word(LATEST).fetch_max(number, AcqRel);
                 let page = Arc::clone(self);
-                return Ok(Ticket { page, number });
+                return Ok(Ticket(Record { page, number }));
             }
             // Another process has taken this number and has not published it yet.
             self.words.word(LATEST).fetch_max(number, AcqRel);
@@ -169,13 +170,7 @@ impl Page {
     }
 
     fn close(&self, number: u64, outcome: Outcome) {
-        let slot = self.slot(number);
-        let before = Slot(slot.load(Acquire));
-        if before.number() == number && before.outcome() == Outcome::Open {
-            let after = Slot::new(number, before.seat(), outcome);
-            // A late update finds that the outcome is already set.
-            let _ = slot.compare_exchange(before.0, after.0, AcqRel, Relaxed);
-        }
+        close(self.slot(number), outcome, |slot| slot.number() == number);
     }
 
     /// Asks the owner of a record to complete it. If the owner has died, the record becomes lost.
@@ -207,55 +202,57 @@ fn nonce_of(words: &Words) -> u128 {
     u128::from(high) << 64 | u128::from(words.word(NONCE).load(Relaxed))
 }
 
-fn slot(words: &Words, number: u64) -> &std::sync::atomic::AtomicU64 {
-    words.word(SLOTS + (number % SLOT_COUNT as u64) as usize)
+/// Sets the outcome of a slot's record if the record is open and `meant`. A late update finds that the outcome is already set.
+fn close(word: &AtomicU64, outcome: Outcome, meant: impl Fn(Slot) -> bool) {
+    let before = Slot(word.load(Acquire));
+    if before.outcome() == Outcome::Open && meant(before) {
+        let after = Slot::new(before.number(), before.seat(), outcome);
+        let _ = word.compare_exchange(before.0, after.0, AcqRel, Relaxed);
+    }
 }
 
 /// Marks the open records of a seat as lost, because its process has died.
 fn lose_all(words: &Words, seat: usize) {
     for index in 0..SLOT_COUNT {
         let word = words.word(SLOTS + index);
-        let before = Slot(word.load(Acquire));
-        if before.seat() == seat && before.outcome() == Outcome::Open {
-            let after = Slot::new(before.number(), seat, Outcome::Lost);
-            let _ = word.compare_exchange(before.0, after.0, AcqRel, Relaxed);
-        }
+        close(word, Outcome::Lost, |slot| slot.seat() == seat);
     }
 }
 
-/// A record whose completion must be published. If it is dropped before that, the record is lost.
-#[derive(Debug)]
-pub(crate) struct Ticket {
-    pub(crate) page: Arc<Page>,
-    pub(crate) number: u64,
-}
-
-impl Ticket {
-    pub(crate) fn tell(&self) {
-        self.page.close(self.number, Outcome::Done);
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.page.close(self.number, Outcome::Lost);
-    }
-}
-
-/// A record that a process waits for.
+/// A record that its process has to complete or another process waits for.
 #[derive(Clone, Debug)]
-pub(crate) struct Awaited {
+pub(crate) struct Record {
     pub(crate) page: Arc<Page>,
     pub(crate) number: u64,
 }
 
-impl Awaited {
+impl Record {
     pub(crate) fn outcome(&self) -> Outcome {
         self.page.outcome(self.number)
     }
 
     pub(crate) fn want(&self) {
         self.page.want(self.number);
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.page.is_wanted(self.number)
+    }
+}
+
+/// A record whose completion must be published. If it is dropped before that, the record is lost.
+#[derive(Debug)]
+pub(crate) struct Ticket(pub(crate) Record);
+
+impl Ticket {
+    pub(crate) fn tell(&self) {
+        self.0.page.close(self.0.number, Outcome::Done);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.page.close(self.0.number, Outcome::Lost);
     }
 }
 
@@ -275,7 +272,7 @@ mod tests {
         let there = second(&here);
         assert_eq!(there.latest(), 0);
         let (one, two) = (here.claim().unwrap(), there.claim().unwrap());
-        assert_eq!((one.number, two.number, here.latest()), (1, 2, 2));
+        assert_eq!((one.0.number, two.0.number, here.latest()), (1, 2, 2));
         two.tell();
         assert_eq!(
             (here.outcome(2), there.outcome(1)),
@@ -302,7 +299,7 @@ mod tests {
         assert_eq!(page.claim().err(), Some(1));
         oldest.tell();
         let next = page.claim().unwrap();
-        assert_eq!(next.number, SLOT_COUNT as u64 + 1);
+        assert_eq!(next.0.number, SLOT_COUNT as u64 + 1);
         assert_eq!(
             page.outcome(1),
             Outcome::Done,
@@ -325,7 +322,7 @@ mod tests {
         assert_eq!(page.outcome(1), Outcome::Open);
         let third = second(&page);
         assert_eq!(third.seat, other.seat);
-        assert_eq!(page.outcome(open.number), Outcome::Lost);
+        assert_eq!(page.outcome(open.0.number), Outcome::Lost);
         assert_eq!(
             Page::adopt(
                 page.words.file().try_clone_to_owned().unwrap(),
@@ -345,7 +342,7 @@ mod tests {
                 let told = (0..150).map(|_| {
                     let ticket = page.claim().unwrap();
                     ticket.tell();
-                    ticket.number
+                    ticket.0.number
                 });
                 told.collect::<Vec<_>>()
             }

@@ -154,6 +154,18 @@ impl Memory {
         (at - base < block.len).then_some((base, block))
     }
 
+    /// Returns the block that contains a whole range.
+    pub(crate) fn block_around(&self, at: u64, len: u64) -> Option<&Block> {
+        let (base, block) = self.block(at)?;
+        let end = (at - base).checked_add(len)?;
+        (end <= block.len).then_some(block)
+    }
+
+    /// Returns the block that begins at an address.
+    pub(crate) fn block_at(&self, at: u64) -> Answer<&Block> {
+        self.blocks.get(&at).ok_or(Code::INVALID_VALUE)
+    }
+
     pub(crate) fn block_mut(&mut self, at: u64) -> Option<(u64, &mut Block)> {
         let (&base, block) = self.blocks.range_mut(..=at).next_back()?;
         (at - base < block.len).then_some((base, block))
@@ -165,10 +177,8 @@ impl Memory {
 
     /// Returns whether the whole range is host memory that a device may read at any time.
     pub(crate) fn is_pinned(&self, at: u64, len: u64) -> bool {
-        self.block(at).is_some_and(|(base, block)| {
-            let inside = (at - base).checked_add(len).is_some_and(|end| end <= block.len);
-            inside && matches!(block.kind, Kind::Host(_) | Kind::Registered | Kind::Managed(_))
-        })
+        let kind = self.block_around(at, len).map(|block| &block.kind);
+        matches!(kind, Some(Kind::Host(_) | Kind::Registered | Kind::Managed(_)))
     }
 
     /// Returns the bytes of a range for work to access. Device memory is found in the page table. Of other

@@ -42,7 +42,7 @@ fn allocate(call: &Call, at: Out<u64>, pool: Option<u64>, bytes: usize, stream: 
         after.tasks.push(pending.task);
         after.clock.see(pending.stamp);
     }
-    let task = state.enqueue_after(call.options(), stream, Action::Nothing, call.origin(), &after)?;
+    let task = state.enqueue_after(stream, Action::Nothing, call.origin(), &after)?;
     if let Some(task) = task {
         call.driver.queued(guard, task, stream);
     }
@@ -78,7 +78,7 @@ entries! {
         }
         let (base, block) = state.memory.block(at).ok_or(Code::INVALID_VALUE)?;
         let whole = crate::access::Access { at: base, len: block.len, write: true };
-        let Some(task) = state.enqueue(call.options(), stream, Action::Nothing, call.origin())? else { return Ok(()) };
+        let Some(task) = state.enqueue(stream, Action::Nothing, call.origin())? else { return Ok(()) };
         let stamp = state.stamp(stream);
         state.strict_free(stream, whole, call.origin());
         let block = state.memory.pool_free(at, task, stamp)?;

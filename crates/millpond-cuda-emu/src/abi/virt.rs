@@ -40,11 +40,7 @@ entries! {
         let device = device(call, &prop)?;
         Code::INVALID_VALUE.when(flags != 0)?;
         let memory = &mut call.driver.state().memory;
-        let made = if prop.handle_types == FILE {
-            memory.create_shared(device, bytes as u64)?
-        } else {
-            memory.create(device, bytes as u64)?
-        };
+        let made = memory.create(device, bytes as u64, prop.handle_types == FILE)?;
         memory.set_rdma(made, prop.flags[1] == 1);
         handle.set(made)
     }

@@ -10,7 +10,6 @@ use crate::access::Origin;
 use crate::clock::Clock;
 use crate::error::{Answer, Code};
 use crate::memory::pool::Asker;
-use crate::options::Options;
 use crate::work::action::Action;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -29,7 +28,7 @@ pub(crate) enum NodeKind {
 }
 
 impl NodeKind {
-    fn of(action: &Action) -> Self {
+    pub(super) fn of(action: &Action) -> Self {
         match action {
             Action::Kernel(_) => Self::Kernel,
             Action::Copy { .. } => Self::Copy,
@@ -110,20 +109,16 @@ impl State {
         Code::ILLEGAL_STATE.when(found.capture.is_some())?;
         let context = found.context;
         let handle = self.new_handle();
-        let tails = [(stream, Vec::new())].into();
-        let graph = Graph::default();
-        self.captures.insert(
-            handle,
-            Capture {
-                stream,
-                context,
-                mode,
-                thread,
-                graph,
-                tails,
-                invalid: false,
-            },
-        );
+        let capture = Capture {
+            stream,
+            context,
+            mode,
+            thread,
+            graph: Graph::default(),
+            tails: [(stream, Vec::new())].into(),
+            invalid: false,
+        };
+        self.captures.insert(handle, capture);
         self.stream_mut(stream)?.capture = Some(handle);
         Ok(())
     }
@@ -136,28 +131,16 @@ impl State {
         Code::STREAM_CAPTURE_UNMATCHED.when(capture.stream != stream)?;
         Code::STREAM_CAPTURE_WRONG_THREAD.when(capture.thread != thread && capture.mode != RELAXED)?;
         let capture = self.captures.remove(&handle).ok_or(Code::ILLEGAL_STATE)?;
-        for stream in self
-            .streams
-            .values_mut()
-            .filter(|stream| stream.capture == Some(handle))
-        {
-            stream.capture = None;
+        for stream in self.streams.values_mut() {
+            stream.capture.take_if(|capture| *capture == handle);
         }
-        self.events
-            .values_mut()
-            .filter(|e| e.captured.as_ref().is_some_and(|c| c.0 == handle))
-            .for_each(|e| e.captured = None);
-        let refused = match () {
-            () if capture.invalid => Some(Code::STREAM_CAPTURE_INVALIDATED),
-            () if !capture
-                .graph
-                .all_before(capture.tails.get(&stream).map_or(&[], Vec::as_slice)) =>
-            {
-                Some(Code::STREAM_CAPTURE_UNJOINED)
-            }
-            () => None,
-        };
-        if let Some(code) = refused {
+        for event in self.events.values_mut() {
+            event.captured.take_if(|captured| captured.0 == handle);
+        }
+        let tails = capture.tails.get(&stream).map_or(&[][..], Vec::as_slice);
+        let joined = || Code::STREAM_CAPTURE_UNJOINED.when(!capture.graph.all_before(tails));
+        let valid = Code::STREAM_CAPTURE_INVALIDATED.when(capture.invalid);
+        if let Err(code) = valid.and_then(|()| joined()) {
             self.free_graph_memory(capture.graph.memory);
             return Err(code);
         }
@@ -180,32 +163,22 @@ impl State {
         Ok((if invalid { 2 } else { 1 }, handle))
     }
 
-    pub(crate) fn invalidate(&mut self, capture: u64) {
+    /// Invalidates a capture because of a call that the code refuses, and returns the code as an error.
+    pub(crate) fn invalidate(&mut self, capture: u64, code: Code) -> Answer {
         if let Some(capture) = self.captures.get_mut(&capture) {
             capture.invalid = true;
         }
+        Err(code)
     }
 
     fn active(&mut self, capture: u64) -> Answer<&mut Capture> {
         let found = self.captures.get_mut(&capture).ok_or(Code::ILLEGAL_STATE)?;
-        if found.invalid {
-            Err(Code::STREAM_CAPTURE_INVALIDATED)
-        } else {
-            Ok(found)
-        }
+        Code::STREAM_CAPTURE_INVALIDATED.when(found.invalid)?;
+        Ok(found)
     }
 
-    pub(crate) fn capture_node(
-        &mut self,
-        capture: u64,
-        stream: u64,
-        action: Action,
-        origin: Origin,
-    ) -> Answer {
-        self.capture_kind(capture, stream, NodeKind::of(&action), action, origin)
-    }
-
-    fn capture_kind(
+    /// Adds a node to a capture after the nodes of its stream.
+    pub(super) fn capture_node(
         &mut self,
         capture: u64,
         stream: u64,
@@ -214,8 +187,8 @@ impl State {
         origin: Origin,
     ) -> Answer {
         let handle = self.new_handle();
+        let after = self.capture_tail(capture, stream)?;
         let capture = self.active(capture)?;
-        let after = capture.tails.get(&stream).cloned().unwrap_or_default();
         capture.graph.nodes.push(Node {
             handle,
             kind,
@@ -229,24 +202,18 @@ impl State {
 
     /// Returns the nodes that an event recorded now stands for.
     pub(crate) fn capture_tail(&mut self, capture: u64, stream: u64) -> Answer<Vec<usize>> {
-        Ok(self
-            .active(capture)?
-            .tails
-            .get(&stream)
-            .cloned()
-            .unwrap_or_default())
+        let tails = self.active(capture)?.tails.get(&stream);
+        Ok(tails.cloned().unwrap_or_default())
     }
 
     /// Makes a stream that waits for a captured event join the capture.
     pub(crate) fn join_capture(&mut self, capture: u64, stream: u64, nodes: &[usize]) -> Answer {
         let found = self.stream(stream)?;
         if found.kind == StreamKind::Legacy {
-            self.invalidate(capture);
-            return Err(Code::STREAM_CAPTURE_IMPLICIT);
+            return self.invalidate(capture, Code::STREAM_CAPTURE_IMPLICIT);
         }
         if found.capture.is_some_and(|other| other != capture) {
-            self.invalidate(capture);
-            return Err(Code::STREAM_CAPTURE_MERGE);
+            return self.invalidate(capture, Code::STREAM_CAPTURE_MERGE);
         }
         self.active(capture)?;
         self.stream_mut(stream)?.capture = Some(capture);
@@ -261,8 +228,7 @@ impl State {
     pub(crate) fn refuse_stream_in_capture(&mut self, stream: u64) -> Answer {
         let found = self.stream(stream)?;
         if let Some(capture) = found.capture {
-            self.invalidate(capture);
-            return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+            return self.invalidate(capture, Code::STREAM_CAPTURE_UNSUPPORTED);
         }
         if found.kind == StreamKind::Legacy {
             self.refuse_legacy_in_capture(stream)
@@ -277,13 +243,10 @@ impl State {
         if found.kind != StreamKind::Legacy || self.captures.is_empty() {
             return Ok(());
         }
-        match self.blocking_capture(found.context) {
-            Some(capture) => {
-                self.invalidate(capture);
-                Err(Code::STREAM_CAPTURE_IMPLICIT)
-            }
-            None => Ok(()),
-        }
+        let capture = self.blocking_capture(found.context);
+        capture.map_or(Ok(()), |capture| {
+            self.invalidate(capture, Code::STREAM_CAPTURE_IMPLICIT)
+        })
     }
 
     /// Returns the capture of a blocking stream in a context, if any. Such streams are ordered with the legacy stream.
@@ -354,13 +317,13 @@ impl State {
         self.active(capture)?;
         let device = self.stream(stream)?.device;
         let at = self.graph_block(device, bytes, origin)?;
-        self.capture_kind(capture, stream, NodeKind::Allocate, Action::Nothing, origin)?;
+        self.capture_node(capture, stream, NodeKind::Allocate, Action::Nothing, origin)?;
         self.active(capture)?.graph.memory.push(Arc::new(at));
         Ok(at)
     }
 
     pub(crate) fn capture_free(&mut self, capture: u64, stream: u64, origin: Origin) -> Answer {
-        self.capture_kind(capture, stream, NodeKind::Free, Action::Nothing, origin)
+        self.capture_node(capture, stream, NodeKind::Free, Action::Nothing, origin)
     }
 
     fn free_graph_memory(&mut self, memory: GraphMemory) {
@@ -390,11 +353,8 @@ impl State {
     ) -> Answer<u64> {
         let found = self.graph(graph)?;
         let index = |handle: &u64| {
-            found
-                .nodes
-                .iter()
-                .position(|node| node.handle == *handle)
-                .ok_or(Code::INVALID_VALUE)
+            let index = found.nodes.iter().position(|node| node.handle == *handle);
+            index.ok_or(Code::INVALID_VALUE)
         };
         let after = after.iter().map(index).collect::<Answer<Vec<_>>>()?;
         let handle = self.new_handle();
@@ -434,14 +394,9 @@ impl State {
     }
 
     pub(crate) fn node_kind(&self, node: u64) -> Answer<NodeKind> {
-        let find = |graph: &Graph| {
-            graph
-                .nodes
-                .iter()
-                .find(|found| found.handle == node)
-                .map(|found| found.kind)
-        };
-        self.graphs.values().find_map(find).ok_or(Code::INVALID_VALUE)
+        let mut nodes = self.graphs.values().flat_map(|graph| &graph.nodes);
+        let found = nodes.find(|found| found.handle == node);
+        Ok(found.ok_or(Code::INVALID_VALUE)?.kind)
     }
 
     pub(crate) fn instantiate(&mut self, graph: u64, flags: u64) -> Answer<u64> {
@@ -450,17 +405,14 @@ impl State {
         Code::INVALID_VALUE.when(flags & !15 != 0 || flags & 5 == 5)?;
         Code::NOT_SUPPORTED.when(flags & 4 != 0)?;
         let graph = self.graph(graph)?;
-        let (nodes, memory) = (graph.nodes.clone(), graph.memory.clone());
+        let executable = Executable {
+            nodes: graph.nodes.clone(),
+            memory: graph.memory.clone(),
+            flags,
+            last: After::default(),
+        };
         let handle = self.new_handle();
-        self.executables.insert(
-            handle,
-            Executable {
-                nodes,
-                memory,
-                flags,
-                last: After::default(),
-            },
-        );
+        self.executables.insert(handle, executable);
         Ok(handle)
     }
 
@@ -471,47 +423,35 @@ impl State {
     }
 
     /// Queues all nodes of a graph on a stream. Returns the last piece of work, which comes after all of them.
-    fn queue_graph(
-        &mut self,
-        options: &Options,
-        handle: u64,
-        stream: u64,
-        origin: Origin,
-    ) -> Answer<Option<u64>> {
+    fn queue_graph(&mut self, handle: u64, stream: u64, origin: Origin) -> Answer<Option<u64>> {
         let executable = self.executables.get(&handle).ok_or(Code::INVALID_VALUE)?;
         let (nodes, last) = (executable.nodes.clone(), executable.last.clone());
         if let Some(capture) = self.stream(stream)?.capture {
             return self.capture_graph(capture, stream, nodes).map(|()| None);
         }
-        let Some(start) = self.enqueue_after(options, stream, Action::Nothing, origin, &last)? else {
+        let Some(start) = self.enqueue_after(stream, Action::Nothing, origin, &last)? else {
             return Ok(None);
         };
         let start = (start, self.stream(stream)?.end);
         let mut done: Vec<(u64, u64)> = Vec::new();
         for node in nodes {
-            let before = node
-                .after
-                .iter()
-                .filter_map(|index| done.get(*index))
-                .chain([&start]);
+            let before = node.after.iter().filter_map(|index| done.get(*index));
             let mut after = After::default();
-            for (task, end) in before {
-                after.tasks.push(*task);
-                after.end = after.end.max(*end);
+            for (task, end) in before.chain([&start]) {
+                after.add(*task, *end);
             }
             let origin = Origin {
                 call: node.origin.call,
                 ..origin
             };
-            let task = self.put(options, stream, node.action, origin, &after)?;
+            let task = self.put(stream, node.action, origin, &after)?;
             done.push((task, self.stream(stream)?.end));
         }
         let mut after = After::default();
         for (task, end) in done.iter().chain([&start]) {
-            after.tasks.push(*task);
-            after.end = after.end.max(*end);
+            after.add(*task, *end);
         }
-        let task = self.put(options, stream, Action::Nothing, origin, &after)?;
+        let task = self.put(stream, Action::Nothing, origin, &after)?;
         let found = self.stream(stream)?;
         let last = After {
             tasks: vec![task],
@@ -564,7 +504,7 @@ impl Graph {
 impl Driver {
     pub(crate) fn launch_graph(&self, handle: u64, stream: u64, origin: Origin) -> Answer {
         let mut state = self.state();
-        if let Some(task) = state.queue_graph(&self.shared.options, handle, stream, origin)? {
+        if let Some(task) = state.queue_graph(handle, stream, origin)? {
             self.queued(state, task, stream);
         }
         Ok(())
@@ -572,13 +512,8 @@ impl Driver {
 
     pub(crate) fn destroy_executable(&self, handle: u64) -> Answer {
         let state = self.state();
-        let last = state
-            .executables
-            .get(&handle)
-            .ok_or(Code::INVALID_VALUE)?
-            .last
-            .tasks
-            .clone();
+        let executable = state.executables.get(&handle).ok_or(Code::INVALID_VALUE)?;
+        let last = executable.last.tasks.clone();
         let mut state = self.shared.wait_for(state, &last);
         if let Some(executable) = state.executables.remove(&handle) {
             state.free_graph_memory(executable.memory);

@@ -12,7 +12,7 @@ use super::{Driver, State};
 use crate::access::Origin;
 use crate::clock::Clock;
 use crate::error::{Answer, Code};
-use crate::event_page::{Awaited, Outcome, Page, Ticket};
+use crate::event_page::{Outcome, Page, Record, Ticket};
 use crate::memory::foreign::Raw;
 use crate::thread;
 use crate::work::action::Action;
@@ -51,23 +51,22 @@ enum Last {
     None,
     Here(Recorded),
     /// Another process recorded it last.
-    There(Awaited),
+    There(Record),
 }
 
 impl Event {
     fn last(&self) -> Last {
         let here = self.recorded.clone();
-        let latest = self.page.as_ref().map(|page| (page, page.latest()));
-        match (here, latest) {
-            (here, Some((page, number))) if number > 0 => match here {
-                Some(here) if here.number == Some(number) => Last::Here(here),
-                _ => Last::There(Awaited {
-                    page: Arc::clone(page),
-                    number,
-                }),
-            },
-            (Some(here), None) => Last::Here(here),
-            _ => Last::None,
+        let Some(page) = &self.page else {
+            return here.map_or(Last::None, Last::Here);
+        };
+        match (page.latest(), here) {
+            (0, _) => Last::None,
+            (number, Some(here)) if here.number == Some(number) => Last::Here(here),
+            (number, _) => Last::There(Record {
+                page: Arc::clone(page),
+                number,
+            }),
         }
     }
 }
@@ -84,16 +83,14 @@ impl State {
 
     fn enter_event(&mut self, context: u64, flags: u32, page: Option<Page>) -> u64 {
         let handle = self.new_handle();
-        self.events.insert(
-            handle,
-            Event {
-                context,
-                flags,
-                recorded: None,
-                captured: None,
-                page: page.map(Arc::new),
-            },
-        );
+        let event = Event {
+            context,
+            flags,
+            recorded: None,
+            captured: None,
+            page: page.map(Arc::new),
+        };
+        self.events.insert(handle, event);
         handle
     }
 
@@ -101,11 +98,8 @@ impl State {
     /// own process.
     pub(crate) fn export_event(&self, handle: u64) -> Answer<Raw> {
         let event = self.event(handle)?;
-        let page = event
-            .page
-            .as_ref()
-            .filter(|_| event.flags & BETWEEN_PROCESSES != 0);
-        Ok(page.ok_or(Code::INVALID_HANDLE)?.handle())
+        Code::INVALID_HANDLE.when(event.flags & BETWEEN_PROCESSES == 0)?;
+        Ok(event.page.as_ref().ok_or(Code::INVALID_HANDLE)?.handle())
     }
 
     /// Opens an event of another process.
@@ -137,10 +131,7 @@ impl State {
     /// Refuses to query a captured event. The query invalidates the capture.
     fn refuse_captured_event(&mut self, handle: u64) -> Answer {
         match self.event(handle)?.captured {
-            Some((capture, _)) => {
-                self.invalidate(capture);
-                Err(Code::CAPTURED_EVENT)
-            }
+            Some((capture, _)) => self.invalidate(capture, Code::CAPTURED_EVENT),
             None => Ok(()),
         }
     }
@@ -160,7 +151,7 @@ impl Driver {
         let (mut state, ticket) = self.ticket(state, handle, stream)?;
         let ticket = ticket.map(Arc::new);
         let action = ticket.clone().map_or(Action::Nothing, Action::Tell);
-        let Some(task) = state.enqueue(&self.shared.options, stream, action, origin)? else {
+        let Some(task) = state.enqueue(stream, action, origin)? else {
             return Ok(());
         };
         let found = state.stream(stream)?;
@@ -168,15 +159,12 @@ impl Driver {
             task,
             end: found.end,
             clock: found.clock.clone(),
-            number: ticket.as_ref().map(|ticket| ticket.number),
+            number: ticket.as_ref().map(|ticket| ticket.0.number),
         };
         if let Some(ticket) = ticket {
             state.strict.tells(&recorded.clock);
-            let promise = Promise {
-                page: Arc::clone(&ticket.page),
-                number: ticket.number,
-                task,
-            };
+            let record = ticket.0.clone();
+            let promise = Promise { record, task };
             self.shared.tell_others(&mut state, promise);
         }
         if let Some(event) = state.events.get_mut(&handle) {
@@ -218,18 +206,16 @@ impl Driver {
         let last = event.last();
         if let Some(capture) = state.stream(stream)?.capture {
             // A graph cannot wait for work outside of the capture.
-            if !matches!(last, Last::None) {
-                state.invalidate(capture);
-                return Err(Code::STREAM_CAPTURE_ISOLATION);
-            }
-            return Ok(());
+            return match last {
+                Last::None => Ok(()),
+                _ => state.invalidate(capture, Code::STREAM_CAPTURE_ISOLATION),
+            };
         }
         let mut after = After::default();
         let action = match last {
             Last::None => return Ok(()),
             Last::Here(recorded) => {
-                after.tasks.push(recorded.task);
-                after.end = recorded.end;
+                after.add(recorded.task, recorded.end);
                 after.clock = recorded.clock;
                 Action::Nothing
             }
@@ -238,7 +224,7 @@ impl Driver {
                 Action::Await(awaited)
             }
         };
-        if let Some(task) = state.enqueue_after(&self.shared.options, stream, action, origin, &after)? {
+        if let Some(task) = state.enqueue_after(stream, action, origin, &after)? {
             self.queued(state, task, stream);
         }
         Ok(())
@@ -269,7 +255,7 @@ impl Driver {
     fn hear<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
-        awaited: &Awaited,
+        awaited: &Record,
     ) -> Answer<MutexGuard<'a, State>> {
         let heard = state.strict.hears();
         while awaited.outcome() == Outcome::Open {
@@ -300,12 +286,7 @@ impl Driver {
         Ok(())
     }
 
-    fn query_there<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        context: u64,
-        awaited: &Awaited,
-    ) -> Answer {
+    fn query_there<'a>(&'a self, mut state: MutexGuard<'a, State>, context: u64, awaited: &Record) -> Answer {
         let heard = state.strict.hears();
         if awaited.outcome() == Outcome::Open {
             awaited.want();

@@ -2,10 +2,10 @@
 
 use super::{Shared, State};
 use crate::error::Code;
-use crate::event_page::{Awaited, Page};
+use crate::event_page::Record;
 use crate::options::Streams;
 use std::collections::BTreeMap;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Chooses among work that may run. Each stream has a random rank, and the highest rank runs. Now and then the stream that ran
@@ -58,8 +58,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A record that other processes may wait for. It is complete when this task is.
 #[derive(Debug)]
 pub(crate) struct Promise {
-    pub(crate) page: Arc<Page>,
-    pub(crate) number: u64,
+    pub(crate) record: Record,
     pub(crate) task: u64,
 }
 
@@ -114,15 +113,13 @@ impl Shared {
     }
 
     fn sleep<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed
-            .wait(state)
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a change here, or for a short time so that another process can work.
     pub(crate) fn pause_a_little<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let waited = self.changed.wait_timeout(state, LOOK_AGAIN);
-        waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Starts a thread that polls whether another process waits for a record of this one, and then waits for it here. With
@@ -147,7 +144,7 @@ impl Shared {
         while !state.closing {
             let State { promises, queue, .. } = &mut *state;
             promises.retain(|promise| !queue.is_done(promise.task));
-            let wanted = |promise: &&Promise| promise.page.is_wanted(promise.number);
+            let wanted = |promise: &&Promise| promise.record.is_wanted();
             let task = state.promises.iter().find(wanted).map(|promise| promise.task);
             state = match task {
                 Some(task) => self.wait_for(state, &[task]),
@@ -195,23 +192,16 @@ impl Shared {
                 return state;
             };
             let next = match self.options.streams {
-                Streams::Seeded => state.choose(),
+                Streams::Seeded => state.choose().map(|task| (task, 0)),
                 // The work may wait for tasks that no call runs by itself, such as the branches of a graph.
-                Streams::InPlace => state
-                    .queue
-                    .ready()
-                    .map(|ready| ready.0)
-                    .find(|task| *task <= open),
+                Streams::InPlace => state.queue.ready().find(|ready| ready.0 <= open),
                 Streams::Threads => {
-                    let idle = state
-                        .queue
-                        .ready()
-                        .find(|ready| !state.workers.contains(&ready.1));
-                    idle.map(|ready| ready.0)
+                    let mut ready = state.queue.ready();
+                    ready.find(|ready| !state.workers.contains(&ready.1))
                 }
             };
             state = match next {
-                Some(task) => self.run(state, task),
+                Some((task, _)) => self.run(state, task),
                 None => self.pause(state),
             };
         }
@@ -224,7 +214,7 @@ impl Shared {
         {
             return self.run(state, task);
         }
-        state.queue.held().for_each(Awaited::want);
+        state.queue.held().for_each(Record::want);
         state
     }
 }

@@ -1,11 +1,12 @@
 //! Streams: the order in which work is queued, and the rules between the orders of streams.
 #![forbid(unsafe_code)]
 
+use super::capture::NodeKind;
 use super::{Driver, State};
 use crate::access::{Access, Origin};
 use crate::clock::{Clock, Stamp};
 use crate::error::{Answer, Code};
-use crate::options::Options;
+use crate::options::Streams;
 use crate::thread;
 use crate::work::action::Action;
 use crate::work::queue::Work;
@@ -66,6 +67,12 @@ pub(crate) struct After {
 }
 
 impl After {
+    /// Adds a task that ends at this time.
+    pub(crate) fn add(&mut self, task: u64, end: u64) {
+        self.tasks.push(task);
+        self.end = self.end.max(end);
+    }
+
     fn stream(&mut self, stream: &Stream) {
         self.tasks.extend(stream.last);
         self.end = self.end.max(stream.end);
@@ -156,19 +163,12 @@ impl State {
     }
 
     /// Queues work on a stream. On a captured stream, adds a node to the graph instead.
-    pub(crate) fn enqueue(
-        &mut self,
-        options: &Options,
-        stream: u64,
-        action: Action,
-        origin: Origin,
-    ) -> Answer<Option<u64>> {
-        self.enqueue_after(options, stream, action, origin, &After::default())
+    pub(crate) fn enqueue(&mut self, stream: u64, action: Action, origin: Origin) -> Answer<Option<u64>> {
+        self.enqueue_after(stream, action, origin, &After::default())
     }
 
     pub(crate) fn enqueue_after(
         &mut self,
-        options: &Options,
         stream: u64,
         action: Action,
         origin: Origin,
@@ -176,7 +176,7 @@ impl State {
     ) -> Answer<Option<u64>> {
         let found = self.stream(stream)?;
         if let Some(capture) = found.capture {
-            self.capture_node(capture, stream, action, origin)?;
+            self.capture_node(capture, stream, NodeKind::of(&action), action, origin)?;
             return Ok(None);
         }
         self.refuse_legacy_in_capture(stream)?;
@@ -184,20 +184,13 @@ impl State {
         after.tasks.extend(&more.tasks);
         after.end = after.end.max(more.end);
         after.clock.join(&more.clock);
-        self.put(options, stream, action, origin, &after).map(Some)
+        self.put(stream, action, origin, &after).map(Some)
     }
 
     /// Queues work after exactly the given work, and makes it the stream's last.
-    pub(crate) fn put(
-        &mut self,
-        options: &Options,
-        handle: u64,
-        action: Action,
-        origin: Origin,
-        after: &After,
-    ) -> Answer<u64> {
+    pub(crate) fn put(&mut self, handle: u64, action: Action, origin: Origin, after: &After) -> Answer<u64> {
         let memory = &self.memory;
-        let (engine, length) = action.cost(options, |at| memory.is_pinned(at, 1));
+        let (engine, length) = action.cost(&self.time, |at| memory.is_pinned(at, 1));
         let stream = self.streams.get_mut(&handle).ok_or(Code::INVALID_HANDLE)?;
         let origin = Origin {
             stream: handle,
@@ -282,6 +275,14 @@ impl State {
             self.time.host_waits(thread::number(), stream.end);
         }
     }
+
+    /// Forgets a destroyed stream whose work the host knows to be complete. So many short-lived streams leave only their
+    /// numbers behind.
+    fn retire(&mut self, handle: u64) {
+        self.strict.forget(handle);
+        self.retired.insert(handle);
+        self.host.forget(&self.retired);
+    }
 }
 
 impl Driver {
@@ -291,8 +292,7 @@ impl Driver {
         state.refuse_doubtful(thread::number())?;
         let after = state.before(handle)?;
         let context = state.stream(handle)?.context;
-        let state = self.shared.wait_for(state, &after.tasks);
-        let mut state = state;
+        let mut state = self.shared.wait_for(state, &after.tasks);
         // Another thread may have destroyed the stream meanwhile.
         if state.streams.contains_key(&handle) {
             state.host.join(&after.clock);
@@ -322,7 +322,7 @@ impl Driver {
         let mut state = self.state();
         Code::INVALID_HANDLE.when(state.stream(handle)?.kind == StreamKind::Legacy)?;
         if let Some(capture) = state.stream(handle)?.capture {
-            state.invalidate(capture);
+            let _ = state.invalidate(capture, Code::STREAM_CAPTURE_INVALIDATED);
         }
         let last = state.stamp(handle);
         let stream = state.streams.remove(&handle).ok_or(Code::INVALID_HANDLE)?;
@@ -335,23 +335,17 @@ impl Driver {
         // The legacy stream and waits for the context still come after its work.
         if stream.kind == StreamKind::Blocking
             && let Some(legacy) = state.contexts.get(&stream.context).map(|context| context.legacy)
-            && let Some(last) = stream.last.filter(|last| !state.queue.is_done(*last))
+            && stream.last.is_some_and(|last| !state.queue.is_done(last))
         {
-            let after = After {
-                tasks: vec![last],
-                end: stream.end,
-                clock: stream.clock,
-            };
-            let mut before = state.legacy_only(legacy);
-            before.tasks.extend(after.tasks);
-            before.end = before.end.max(after.end);
-            before.clock.join(&after.clock);
+            let mut before = After::default();
+            before.stream(state.stream(legacy)?);
+            before.stream(&stream);
             let origin = Origin {
                 call: "cuStreamDestroy_v2",
                 ..Origin::default()
             };
-            let task = state.put(&self.shared.options, legacy, Action::Nothing, origin, &before)?;
-            if self.shared.options.streams == crate::options::Streams::Threads {
+            let task = state.put(legacy, Action::Nothing, origin, &before)?;
+            if self.shared.options.streams == Streams::Threads {
                 self.queued(state, task, legacy);
             }
         } else {
@@ -359,23 +353,5 @@ impl Driver {
         }
         self.shared.changed.notify_all();
         Ok(())
-    }
-}
-
-impl State {
-    /// Forgets a destroyed stream whose work the host knows to be complete. So many short-lived streams leave only their
-    /// numbers behind.
-    fn retire(&mut self, handle: u64) {
-        self.strict.forget(handle);
-        self.retired.insert(handle);
-        self.host.forget(&self.retired);
-    }
-
-    fn legacy_only(&self, legacy: u64) -> After {
-        let mut after = After::default();
-        if let Some(stream) = self.streams.get(&legacy) {
-            after.stream(stream);
-        }
-        after
     }
 }

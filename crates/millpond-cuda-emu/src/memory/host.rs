@@ -27,12 +27,8 @@ impl Memory {
     }
 
     pub(crate) fn host_free(&mut self, at: u64) -> Answer<Block> {
-        let block = self
-            .blocks
-            .get(&at)
-            .filter(|block| matches!(block.kind, Kind::Host(_)))
-            .ok_or(Code::INVALID_VALUE)?
-            .clone();
+        let block = self.block_at(at)?.clone();
+        Code::INVALID_VALUE.when(!matches!(block.kind, Kind::Host(_)))?;
         let len = block.len.next_multiple_of(GRANULE);
         self.blocks.remove(&at);
         let _ = self.arena.clear(at, len);
@@ -53,17 +49,9 @@ impl Memory {
     }
 
     pub(crate) fn unregister(&mut self, at: u64) -> Answer<Block> {
-        let block = self
-            .blocks
-            .get(&at)
-            .ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?
-            .clone();
-        match block.kind {
-            Kind::Registered => {
-                self.blocks.remove(&at);
-                Ok(block)
-            }
-            Kind::Host(_) => Err(Code::INVALID_VALUE),
+        match self.block_at(at).map(|block| &block.kind) {
+            Ok(Kind::Registered) => self.blocks.remove(&at).ok_or(Code::UNKNOWN),
+            Ok(Kind::Host(_)) => Err(Code::INVALID_VALUE),
             _ => Err(Code::HOST_MEMORY_NOT_REGISTERED),
         }
     }

@@ -211,8 +211,8 @@ impl Memory {
 
     /// Returns how often the block that begins at this address is open.
     pub(crate) fn opened(&self, at: u64) -> Answer<u32> {
-        match self.blocks.get(&at).map(|block| &block.kind) {
-            Some(Kind::Opened(opened)) => Ok(opened.times),
+        match self.block_at(at).map(|block| &block.kind) {
+            Ok(Kind::Opened(opened)) => Ok(opened.times),
             _ => Err(Code::INVALID_VALUE),
         }
     }
@@ -224,11 +224,8 @@ impl Memory {
             return Err(Code::INVALID_VALUE);
         };
         opened.times -= 1;
-        Ok(if opened.times == 0 {
-            self.forget_block(at)
-        } else {
-            None
-        })
+        let closed = opened.times == 0;
+        Ok(closed.then(|| self.forget_block(at)).flatten())
     }
 
     /// Closes a block completely, however often it is open.
@@ -261,12 +258,8 @@ impl Memory {
     /// Returns the number of the store for this file, and adds a user.
     pub(super) fn share(&mut self, file: OwnedFd) -> Answer<u64> {
         let identity = foreign::identity(file.as_fd())?;
-        let known = self
-            .sharing
-            .stores
-            .iter_mut()
-            .find(|known| known.1.identity == identity);
-        if let Some((number, shared)) = known {
+        let mut stores = self.sharing.stores.iter_mut();
+        if let Some((number, shared)) = stores.find(|known| known.1.identity == identity) {
             shared.users += 1;
             return Ok(*number);
         }

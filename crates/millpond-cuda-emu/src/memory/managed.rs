@@ -133,15 +133,13 @@ impl Memory {
 
     /// Returns the pages of a range, which must lie in one managed block.
     fn managed_pages(&mut self, at: u64, len: u64) -> Answer<&mut [Page]> {
+        Code::INVALID_VALUE.when(len == 0 || self.block_around(at, len).is_none())?;
         let (base, block) = self.block_mut(at).ok_or(Code::INVALID_VALUE)?;
-        let end = (at - base)
-            .checked_add(len)
-            .filter(|end| len > 0 && *end <= block.len)
-            .ok_or(Code::INVALID_VALUE)?;
         let Kind::Managed(managed) = &mut block.kind else {
             return Err(Code::INVALID_VALUE);
         };
-        let pages = ((at - base) / PAGE) as usize..end.div_ceil(PAGE) as usize;
+        let first = at - base;
+        let pages = (first / PAGE) as usize..(first + len).div_ceil(PAGE) as usize;
         managed.pages.get_mut(pages).ok_or(Code::INVALID_VALUE)
     }
 
@@ -190,11 +188,8 @@ impl Memory {
     ) -> Answer<T> {
         let pages = self.managed_pages(at, len)?;
         let first = pages.first().map(&what).ok_or(Code::INVALID_VALUE)?;
-        Ok(if pages.iter().all(|page| what(page) == first) {
-            first
-        } else {
-            other
-        })
+        let agree = pages.iter().all(|page| what(page) == first);
+        Ok(if agree { first } else { other })
     }
 
     /// Returns the devices in the accessed-by advice of all pages in a range. The host is -1.
@@ -209,7 +204,7 @@ impl Memory {
 
     fn check_place(&self, place: i32) -> Answer {
         let known = place == CPU || usize::try_from(place).is_ok_and(|device| device < self.cards.len());
-        if known { Ok(()) } else { Err(Code::INVALID_DEVICE) }
+        Code::INVALID_DEVICE.when(!known)
     }
 }
 

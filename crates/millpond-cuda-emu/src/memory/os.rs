@@ -81,19 +81,19 @@ impl Arena {
 
     /// Maps zeroed host memory at an address, for pinned and managed blocks.
     pub(crate) fn host(&self, at: u64, len: u64) -> Result<(), Errno> {
-        let ptr = self.check(at, len)?;
-        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: as in `map`.
-        unsafe { mmap_anonymous(ptr, len as usize, OPEN, flags) }?;
-        Ok(())
+        self.replace(at, len, OPEN, MapFlags::SHARED)
     }
 
     /// Unmaps everything at these addresses. They stay reserved.
     pub(crate) fn clear(&self, at: u64, len: u64) -> Result<(), Errno> {
+        self.replace(at, len, CLOSED, MapFlags::PRIVATE)
+    }
+
+    fn replace(&self, at: u64, len: u64, access: ProtFlags, kind: MapFlags) -> Result<(), Errno> {
         let ptr = self.check(at, len)?;
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        let flags = kind | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: as in `map`.
-        unsafe { mmap_anonymous(ptr, len as usize, CLOSED, flags) }?;
+        unsafe { mmap_anonymous(ptr, len as usize, access, flags) }?;
         Ok(())
     }
 
@@ -115,30 +115,6 @@ impl Drop for Arena {
     }
 }
 
-/// Creates a memory file whose length nobody can change, so that its pages stay valid as long as a mapping exists.
-fn sealed(name: &str, len: u64) -> Result<OwnedFd, Errno> {
-    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    ftruncate(&file, len)?;
-    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    Ok(file)
-}
-
-/// Returns the length of a file that cannot shrink.
-fn sealed_len(file: &OwnedFd) -> Result<u64, Errno> {
-    if !fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
-        return Err(Errno::INVAL);
-    }
-    u64::try_from(fstat(file)?.st_size).map_err(|_| Errno::INVAL)
-}
-
-/// Maps a whole file, readable and writable, at any free address.
-fn map_whole(file: &OwnedFd, len: usize) -> Result<usize, Errno> {
-    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    // SAFETY: no address is requested, so no other mapping is replaced.
-    let at = unsafe { mmap(std::ptr::null_mut(), len, OPEN, flags, file, 0) }?;
-    Ok(at.expose_provenance())
-}
-
 /// The bytes of a device, or of a shared piece of one. Invariant: until drop, `alias` maps the whole of `file`, `len` bytes,
 /// readable and writable. The file is sealed against shrinking.
 #[derive(Debug)]
@@ -149,15 +125,25 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Creates zeroed memory. Other processes identify it by its name.
+    /// Creates zeroed memory. Other processes identify it by its name. Nobody can change its length, so that its pages stay valid as
+    /// long as a mapping exists.
     pub(crate) fn new(name: &str, len: u64) -> Result<Self, Errno> {
-        Self::adopt(sealed(name, len)?)
+        let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, len)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Self::adopt(file)
     }
 
     /// Opens a memory file that `new` created in this or another process.
     pub(crate) fn adopt(file: OwnedFd) -> Result<Self, Errno> {
-        let len = usize::try_from(sealed_len(&file)?).map_err(|_| Errno::INVAL)?;
-        let alias = map_whole(&file, len)?;
+        if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
+            return Err(Errno::INVAL);
+        }
+        let len = usize::try_from(fstat(&file)?.st_size).map_err(|_| Errno::INVAL)?;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: no address is requested, so no other mapping is replaced.
+        let alias = unsafe { mmap(std::ptr::null_mut(), len, OPEN, flags, &file, 0) }?;
+        let alias = alias.expose_provenance();
         Ok(Self { file, alias, len })
     }
 
@@ -198,13 +184,9 @@ impl Drop for Store {
     }
 }
 
-/// Numbers that processes share. Invariant: until drop, `at` maps the first `COUNT` words of `file`, readable and writable. The
-/// file is sealed against shrinking, and every process accesses it only as atomic words.
+/// Numbers that processes share. Invariant: the store has exactly `COUNT` words, and every process accesses them only as atomic words.
 #[derive(Debug)]
-pub(crate) struct Words {
-    file: OwnedFd,
-    at: usize,
-}
+pub(crate) struct Words(Store);
 
 impl Words {
     /// The number of words, which is one system page.
@@ -213,37 +195,29 @@ impl Words {
 
     /// Creates words that are all zero. Other processes identify them by their name.
     pub(crate) fn new(name: &str) -> Result<Self, Errno> {
-        Self::adopt(sealed(name, Self::BYTES as u64)?)
+        Store::new(name, Self::BYTES as u64).map(Self)
     }
 
     /// Opens words that `new` created in another process. The caller has checked the name of the file.
     pub(crate) fn adopt(file: OwnedFd) -> Result<Self, Errno> {
-        if sealed_len(&file)? != Self::BYTES as u64 {
+        let store = Store::adopt(file)?;
+        if store.len != Self::BYTES {
             return Err(Errno::INVAL);
         }
-        let at = map_whole(&file, Self::BYTES)?;
-        Ok(Self { file, at })
+        Ok(Self(store))
     }
 
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.0.file()
     }
 
     /// Returns a word. An index beyond the last word returns the last word.
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
-        let words: *mut u64 = std::ptr::with_exposed_provenance_mut(self.at);
+        let words: *mut u64 = std::ptr::with_exposed_provenance_mut(self.0.alias);
         let word = words.wrapping_add(index.min(Self::COUNT - 1));
-        // SAFETY: by the invariant the word is mapped and aligned as long as `self` exists, and all processes access it
-        // atomically.
+        // SAFETY: by the store's invariant the word is mapped as long as `self` exists. It is aligned, because mappings begin with a
+        // page. By the invariant all processes access it atomically.
         unsafe { AtomicU64::from_ptr(word) }
-    }
-}
-
-impl Drop for Words {
-    fn drop(&mut self) {
-        let at = std::ptr::with_exposed_provenance_mut(self.at);
-        // SAFETY: the invariant's mapping ends with the words.
-        let _ = unsafe { munmap(at, Self::BYTES) };
     }
 }
 
@@ -279,10 +253,17 @@ impl Span {
     /// Returns a copy of the bytes.
     pub(crate) fn read(self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
-        let from: *const u8 = std::ptr::with_exposed_provenance(self.at);
-        // SAFETY: the span is readable (invariant). The vector is new and has the same length.
-        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), self.len) };
+        self.read_to(&mut bytes);
         bytes
+    }
+
+    /// Reads as many bytes as fit, and returns their number.
+    fn read_to(self, bytes: &mut [u8]) -> usize {
+        let len = self.len.min(bytes.len());
+        let from: *const u8 = std::ptr::with_exposed_provenance(self.at);
+        // SAFETY: the span is readable for at least `len` bytes (invariant), and nothing else refers to the bytes of the slice.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len) };
+        len
     }
 
     /// Overwrites the span with as many of the bytes as fit.
@@ -337,11 +318,7 @@ impl Reach {
         while done < N
             && let Some(span) = self.find(at + done as u64)
         {
-            let len = span.len.min(N - done);
-            let from: *const u8 = std::ptr::with_exposed_provenance(span.at);
-            // SAFETY: the span is readable for at least `len` bytes (invariant), and the array has as many from `done` on.
-            unsafe { std::ptr::copy_nonoverlapping(from, bytes[done..].as_mut_ptr(), len) };
-            done += len;
+            done += span.read_to(&mut bytes[done..]);
         }
         bytes
     }

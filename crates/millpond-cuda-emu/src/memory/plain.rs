@@ -1,7 +1,7 @@
 //! `cuMemAlloc`: blocks aligned to 512 bytes. Small blocks share granules of 2 MiB, as in the driver.
 #![forbid(unsafe_code)]
 
-use super::heap::{ALIGN, Heap};
+use super::heap::ALIGN;
 use super::{Block, GRANULE, Kind, Memory};
 use crate::access::Origin;
 use crate::error::{Answer, Code};
@@ -9,26 +9,17 @@ use crate::error::{Answer, Code};
 impl Memory {
     pub(crate) fn allocate(&mut self, device: u32, bytes: u64, origin: Origin) -> Answer<u64> {
         let len = bytes.checked_next_multiple_of(ALIGN).ok_or(Code::OUT_OF_MEMORY)?;
-        let heap = &mut self.card_mut(device)?.plain;
-        // A block of more than half a granule gets its own granules. Other blocks cannot use the rest of them.
-        let taken = if len <= GRANULE / 2 {
-            heap.take(len, |_| false)
+        let chunk = len.checked_next_multiple_of(GRANULE).ok_or(Code::OUT_OF_MEMORY)?;
+        let at = if len > GRANULE / 2 {
+            // The block gets its own granules. Other blocks cannot use the rest of them.
+            self.new_chunk(device, chunk)?
+        } else if let Some((at, _)) = self.card_mut(device)?.plain.take(len, |_| false) {
+            at
         } else {
-            None
-        };
-        let at = match taken {
-            Some((at, _)) => at,
-            None => {
-                let chunk = len.checked_next_multiple_of(GRANULE).ok_or(Code::OUT_OF_MEMORY)?;
-                let at = self.new_chunk(device, chunk)?;
-                if len > GRANULE / 2 {
-                    self.enter(at, bytes, Kind::Plain, device, origin);
-                    return Ok(at);
-                }
-                let heap = &mut self.card_mut(device)?.plain;
-                heap.add_chunk(at, chunk);
-                heap.take(len, |_| false).map(|(at, _)| at).ok_or(Code::UNKNOWN)?
-            }
+            let at = self.new_chunk(device, chunk)?;
+            let heap = &mut self.card_mut(device)?.plain;
+            heap.add_chunk(at, chunk);
+            heap.take(len, |_| false).ok_or(Code::UNKNOWN)?.0
         };
         self.enter(at, bytes, Kind::Plain, device, origin);
         Ok(at)
@@ -36,7 +27,7 @@ impl Memory {
 
     /// Frees a block from plain allocation, from a pool or of managed memory. Work that uses it must be complete.
     pub(crate) fn free(&mut self, at: u64) -> Answer<Block> {
-        let block = self.blocks.get(&at).ok_or(Code::INVALID_VALUE)?.clone();
+        let block = self.block_at(at)?.clone();
         match &block.kind {
             Kind::Plain => {
                 let heap = &mut self.card_mut(block.device)?.plain;
@@ -51,8 +42,8 @@ impl Memory {
                 }
             }
             Kind::Pool(pool) => {
-                let heap: &mut Heap = &mut self.pools.get_mut(pool).ok_or(Code::INVALID_VALUE)?.heap;
-                heap.free(at, None).ok_or(Code::INVALID_VALUE)?;
+                let pool = self.pools.get_mut(pool).ok_or(Code::INVALID_VALUE)?;
+                pool.heap.free(at, None).ok_or(Code::INVALID_VALUE)?;
             }
             Kind::Managed(_) => {
                 let len = block.len.next_multiple_of(GRANULE);

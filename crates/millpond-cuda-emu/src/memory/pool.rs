@@ -172,7 +172,7 @@ impl Memory {
 
     /// Frees a block in the order of a stream.
     pub(crate) fn pool_free(&mut self, at: u64, task: u64, stamp: Stamp) -> Answer<Block> {
-        let block = self.blocks.get(&at).ok_or(Code::INVALID_VALUE)?.clone();
+        let block = self.block_at(at)?.clone();
         let Kind::Pool(handle) = block.kind else {
             return Err(Code::INVALID_VALUE);
         };
@@ -186,9 +186,7 @@ impl Memory {
 
     /// Returns whether a block belongs to a pool.
     pub(crate) fn is_pooled(&self, at: u64) -> bool {
-        self.blocks
-            .get(&at)
-            .is_some_and(|block| matches!(block.kind, Kind::Pool(_)))
+        matches!(self.block_at(at), Ok(block) if matches!(block.kind, Kind::Pool(_)))
     }
 
     /// Releases free chunks until no more than `keep` bytes are reserved.
@@ -197,11 +195,10 @@ impl Memory {
         pool.heap.settle(|pending| done(pending.task));
         for (base, len) in pool.heap.empty_chunks() {
             let pool = self.pools.get_mut(&handle).ok_or(Code::INVALID_VALUE)?;
-            if pool.heap.reserved() < keep + len {
-                continue;
+            if pool.heap.reserved() >= keep + len {
+                pool.heap.remove_chunk(base);
+                self.drop_chunk(base, len);
             }
-            pool.heap.remove_chunk(base);
-            self.drop_chunk(base, len);
         }
         Ok(())
     }
@@ -216,14 +213,9 @@ impl Memory {
         let handles: Vec<(u64, u64)> = self.pools.iter().filter_map(over).collect();
         for (handle, keep) in handles {
             let _ = self.trim(handle, keep, done);
-            if self
-                .pools
-                .get(&handle)
-                .is_some_and(|pool| pool.doomed && pool.heap.reserved() == 0)
-            {
-                self.pools.remove(&handle);
-            }
         }
+        self.pools
+            .retain(|_, pool| !pool.doomed || pool.heap.reserved() > 0);
     }
 }
 

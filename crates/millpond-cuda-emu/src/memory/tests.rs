@@ -145,7 +145,7 @@ fn step(memory: &mut Memory, model: &mut Model, call: Call) {
             }
         }
         Call::Create(granules) => {
-            let answer = memory.create(0, granules * GRANULE);
+            let answer = memory.create(0, granules * GRANULE, false);
             let expected = match granules {
                 0 => Err(Code::INVALID_VALUE),
                 _ if granules > model.free() => Err(Code::OUT_OF_MEMORY),

@@ -37,18 +37,16 @@ impl Memory {
         let align = align.max(GRANULE);
         let taken = len.checked_next_multiple_of(GRANULE).ok_or(Code::OUT_OF_MEMORY)?;
         let wished = wish != 0 && wish.is_multiple_of(align) && self.space.take_at(wish, taken);
-        let at = if wished {
-            Some(wish)
-        } else {
-            self.space.take(taken, align)
+        let at = match wished {
+            true => wish,
+            false => self.space.take(taken, align).ok_or(Code::OUT_OF_MEMORY)?,
         };
-        let at = at.ok_or(Code::OUT_OF_MEMORY)?;
         self.enter(at, len, Kind::Reserved, 0, origin);
         Ok(at)
     }
 
     pub(crate) fn unreserve(&mut self, at: u64, len: u64) -> Answer {
-        let block = self.blocks.get(&at).ok_or(Code::INVALID_VALUE)?;
+        let block = self.block_at(at)?;
         Code::INVALID_VALUE
             .when(!matches!(block.kind, Kind::Reserved) || block.len != len || self.pages.any(at, len))?;
         self.blocks.remove(&at);
@@ -56,16 +54,13 @@ impl Memory {
         Ok(())
     }
 
-    pub(crate) fn create(&mut self, device: u32, len: u64) -> Answer<u64> {
+    /// Creates physical memory. Shareable memory has its own file, but still uses granules of the device.
+    pub(crate) fn create(&mut self, device: u32, len: u64, shareable: bool) -> Answer<u64> {
         Code::INVALID_VALUE.when(len == 0 || !len.is_multiple_of(GRANULE))?;
         let pieces = self.take_granules(device, len)?;
-        Ok(self.enter_handle(device, len, pieces, None))
-    }
-
-    /// Creates shareable memory. It has its own file, but still uses granules of the device.
-    pub(crate) fn create_shared(&mut self, device: u32, len: u64) -> Answer<u64> {
-        Code::INVALID_VALUE.when(len == 0 || !len.is_multiple_of(GRANULE))?;
-        let pieces = self.take_granules(device, len)?;
+        if !shareable {
+            return Ok(self.enter_handle(device, len, pieces, None));
+        }
         let name = format!("{}{device}", foreign::PHYSICAL);
         let store = Store::new(&name, len).map_err(|_| Code::OUT_OF_MEMORY);
         match store.and_then(|store| self.keep(store)) {
@@ -187,10 +182,8 @@ impl Memory {
 
     /// Returns whether a range lies in one reservation.
     fn reserved(&self, at: u64, len: u64) -> bool {
-        self.block(at).is_some_and(|(base, block)| {
-            let inside = (at - base).checked_add(len).is_some_and(|end| end <= block.len);
-            inside && matches!(block.kind, Kind::Reserved)
-        })
+        let kind = self.block_around(at, len).map(|block| &block.kind);
+        matches!(kind, Some(Kind::Reserved))
     }
 
     pub(crate) fn set_access(&mut self, at: u64, len: u64, device: u32, access: bool) -> Answer {
@@ -222,15 +215,13 @@ impl Memory {
     /// Returns each part of a range with the physical memory behind it. The memory is known only for ranges that the client maps itself,
     /// where one page can be at several addresses.
     pub(crate) fn places(&self, access: Access) -> Vec<(Access, Option<Place>)> {
-        let whole = vec![(access, None)];
-        let reserved =
-            matches!(self.block(access.at), Some((_, block)) if matches!(block.kind, Kind::Reserved));
-        let parts = if reserved {
-            self.pages.translate(access.at, access.len)
-        } else {
-            None
+        let parts = match self.block(access.at).map(|(_, block)| &block.kind) {
+            Some(Kind::Reserved) => self.pages.translate(access.at, access.len),
+            _ => None,
         };
-        let Some(parts) = parts else { return whole };
+        let Some(parts) = parts else {
+            return vec![(access, None)];
+        };
         let mut at = access.at;
         let place = |(bytes, offset, len): (Bytes, u64, u64)| {
             let part = Access { at, len, ..access };

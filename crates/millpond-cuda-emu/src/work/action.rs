@@ -2,10 +2,9 @@
 #![forbid(unsafe_code)]
 
 use crate::access::Access;
-use crate::clock::{Engine, compute, nanoseconds};
-use crate::event_page::{Awaited, Outcome, Ticket};
+use crate::clock::{Engine, Timeline, compute};
+use crate::event_page::{Outcome, Record, Ticket};
 use crate::kernels::Launch;
-use crate::options::Options;
 use std::sync::Arc;
 
 /// One end of a copy.
@@ -41,6 +40,11 @@ impl Rows {
     /// Returns the total number of bytes.
     pub(crate) fn bytes(self) -> u64 {
         self.width.saturating_mul(self.count)
+    }
+
+    fn access(self, at: u64, pitch: u64, write: bool) -> Access {
+        let len = self.extent(pitch);
+        Access { at, len, write }
     }
 
     pub(crate) fn extent(self, pitch: u64) -> u64 {
@@ -89,7 +93,7 @@ pub(crate) enum Action {
     /// Publishes to other processes that a record is complete.
     Tell(Arc<Ticket>),
     /// Waits until another process has completed its record. The work may not run before that.
-    Await(Awaited),
+    Await(Record),
     Prefetch {
         at: u64,
         len: u64,
@@ -99,18 +103,19 @@ pub(crate) enum Action {
 
 impl Action {
     /// Returns the part of the card that performs the action, and its modelled time in nanoseconds.
-    pub(crate) fn cost(&self, options: &Options, is_host: impl Fn(u64) -> bool) -> (Engine, u64) {
+    pub(crate) fn cost(&self, time: &Timeline, is_host: impl Fn(u64) -> bool) -> (Engine, u64) {
         match self {
             Self::Nothing | Self::Call(_) | Self::Tell(_) | Self::Await(_) => (Engine::None, 0),
             Self::Fill { rows, .. } => (Engine::Compute, compute(rows.bytes())),
             Self::Kernel(launch) => (Engine::Compute, launch.cost()),
             Self::Prefetch { len, place, .. } => {
-                let engine = if *place < 0 {
+                let downloads = *place < 0;
+                let engine = if downloads {
                     Engine::Download
                 } else {
                     Engine::Upload
                 };
-                (engine, options.latency + nanoseconds(*len, options.link))
+                (engine, time.transfer(*len, 1))
             }
             Self::Copy { to, from, rows } => {
                 let host = |side: &Side| match side {
@@ -120,7 +125,7 @@ impl Action {
                 // Memory that is not pinned is copied through the driver's pinned memory, which halves the speed.
                 let pageable = |side: &Side| matches!(side, Side::Host(_) | Side::Snapshot(_));
                 let ways = if pageable(to) || pageable(from) { 2 } else { 1 };
-                let link = options.latency + ways * nanoseconds(rows.bytes(), options.link);
+                let link = time.transfer(rows.bytes(), ways);
                 match (host(to), host(from)) {
                     (true, true) | (true, false) => (Engine::Download, link),
                     (false, true) => (Engine::Upload, link),
@@ -136,35 +141,22 @@ impl Action {
             Self::Nothing | Self::Call(_) | Self::Prefetch { .. } | Self::Tell(_) | Self::Await(_) => {
                 Vec::new()
             }
-            Self::Fill { to, rows, .. } => vec![Access {
-                at: *to,
-                len: rows.extent(rows.to_pitch),
-                write: true,
-            }],
+            Self::Fill { to, rows, .. } => vec![rows.access(*to, rows.to_pitch, true)],
             Self::Kernel(launch) => launch.accesses(),
             Self::Copy { to, from, rows } => {
-                let mut all = Vec::new();
-                if let Side::Known(at) = to {
-                    all.push(Access {
-                        at: *at,
-                        len: rows.extent(rows.to_pitch),
-                        write: true,
-                    });
-                }
-                if let Side::Known(at) = from {
-                    all.push(Access {
-                        at: *at,
-                        len: rows.extent(rows.from_pitch),
-                        write: false,
-                    });
-                }
-                all
+                let access = |side: &Side, pitch, write| match side {
+                    Side::Known(at) => Some(rows.access(*at, pitch, write)),
+                    Side::Host(_) | Side::Snapshot(_) => None,
+                };
+                let to = access(to, rows.to_pitch, true);
+                let from = access(from, rows.from_pitch, false);
+                to.into_iter().chain(from).collect()
             }
         }
     }
 
     /// Returns the open record of another process for which the action waits, if any.
-    pub(crate) fn held_by(&self) -> Option<&Awaited> {
+    pub(crate) fn held_by(&self) -> Option<&Record> {
         match self {
             Self::Await(awaited) if awaited.outcome() == Outcome::Open => Some(awaited),
             _ => None,

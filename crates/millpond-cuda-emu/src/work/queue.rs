@@ -3,7 +3,7 @@
 
 use super::action::Action;
 use crate::access::Origin;
-use crate::event_page::Awaited;
+use crate::event_page::Record;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A piece of work with its stream, context and device.
@@ -77,7 +77,7 @@ impl Queue {
     }
 
     /// Returns the records of other processes that block work which is ready otherwise.
-    pub(crate) fn held(&self) -> impl Iterator<Item = &Awaited> + '_ {
+    pub(crate) fn held(&self) -> impl Iterator<Item = &Record> + '_ {
         self.unblocked().filter_map(|(_, work)| work.action.held_by())
     }
 
