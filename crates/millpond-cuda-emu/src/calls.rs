@@ -2,7 +2,9 @@
 //! functions.
 
 use crate::access::Origin;
-use crate::driver::Driver;
+use crate::driver::context::Context;
+use crate::driver::stream::Stream;
+use crate::driver::{Driver, State};
 use crate::error::{Answer, Code};
 use crate::options::{Fault, Options, VARIABLE};
 use crate::thread;
@@ -288,18 +290,45 @@ impl Call {
         self.driver.state().unknown(handle, code, self.origin)
     }
 
-    /// Returns a context that a client passed, if it exists.
-    pub(crate) fn known_context(&self, handle: usize) -> Answer<u64> {
-        let handle = handle as u64;
-        let known = self.driver.state().context(handle).map(|_| handle);
+    /// Checks that a handle exists, and otherwise reports its use.
+    fn known<T>(&self, handle: u64, find: impl FnOnce(&State, u64) -> Answer<&T>) -> Answer<u64> {
+        let known = find(&self.driver.state(), handle).map(|_| handle);
         known.map_err(|code| self.unknown(handle, code))
     }
 
+    /// Returns a context that a client passed, if it exists.
+    pub(crate) fn known_context(&self, handle: u64) -> Answer<u64> {
+        self.known(handle, State::context)
+    }
+
     /// Returns an event that a client passed, if it exists.
-    pub(crate) fn event(&self, handle: usize) -> Answer<u64> {
-        let handle = handle as u64;
-        let known = self.driver.state().event(handle).map(|_| handle);
-        known.map_err(|code| self.unknown(handle, code))
+    pub(crate) fn event(&self, handle: u64) -> Answer<u64> {
+        self.known(handle, State::event)
+    }
+
+    /// Returns a stream that a client created, whatever the state of its context.
+    pub(crate) fn named_stream(&self, handle: u64) -> Answer<u64> {
+        self.known(handle, State::stream)
+    }
+
+    /// Reads the current context.
+    pub(crate) fn of_context<T>(&self, read: impl FnOnce(&Context) -> T) -> Answer<T> {
+        let context = self.context()?;
+        self.driver.state().context(context).map(read)
+    }
+
+    /// Changes the current context.
+    pub(crate) fn change_context<T>(&self, change: impl FnOnce(&mut Context) -> T) -> Answer<T> {
+        let context = self.context()?;
+        let mut state = self.driver.state();
+        let context = state.contexts.get_mut(&context).ok_or(Code::INVALID_CONTEXT)?;
+        Ok(change(context))
+    }
+
+    /// Reads the stream that a handle means in this call.
+    pub(crate) fn of_stream<T>(&self, handle: u64, read: impl FnOnce(&Stream) -> T) -> Answer<T> {
+        let stream = self.stream(handle)?;
+        self.driver.state().stream(stream).map(read)
     }
 
     /// Returns the device of the current context.
@@ -309,22 +338,14 @@ impl Call {
     }
 
     /// Returns the stream that a handle means in this call.
-    pub(crate) fn stream(&self, handle: usize) -> Answer<u64> {
+    pub(crate) fn stream(&self, handle: u64) -> Answer<u64> {
         let context = match handle {
             0..=2 => self.context()?,
             _ => thread::current().unwrap_or(0),
         };
-        let handle = handle as u64;
         let mut state = self.driver.state();
         let found = state.find_stream(handle, context, self.per_thread, self.thread);
         found.map_err(|code| state.unknown(handle, code, self.origin))
-    }
-
-    /// Returns a stream that a client created, whatever the state of its context.
-    pub(crate) fn named_stream(&self, handle: usize) -> Answer<u64> {
-        let handle = handle as u64;
-        let known = self.driver.state().stream(handle).map(|_| handle);
-        known.map_err(|code| self.unknown(handle, code))
     }
 
     /// Returns a device by its number.

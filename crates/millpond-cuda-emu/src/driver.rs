@@ -2,7 +2,7 @@
 //! without it.
 
 pub(crate) mod capture;
-mod context;
+pub(crate) mod context;
 mod event;
 mod perform;
 mod run;
@@ -125,6 +125,16 @@ impl Driver {
         let mut state = self.shared.wait_for(state, tasks);
         state.trim_pools();
         state
+    }
+
+    /// Waits for all work of a context, as `wait` does.
+    pub(crate) fn wait_context<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        context: u64,
+    ) -> MutexGuard<'a, State> {
+        let open = state.queue.open(context);
+        self.wait(state, &open)
     }
 
     pub(crate) fn queued(&self, state: MutexGuard<'_, State>, task: u64, stream: u64) {

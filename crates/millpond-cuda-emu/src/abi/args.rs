@@ -16,7 +16,7 @@ impl<T: Copy> Out<T> {
 
     /// Writes a required output.
     pub(crate) fn set(self, value: T) -> Answer {
-        Code::INVALID_VALUE.when(self.0.is_null())?;
+        self.check()?;
         // SAFETY: the pointer is not null, so by the invariant it is valid for a write. C does not guarantee alignment.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
@@ -29,16 +29,18 @@ impl<T: Copy> Out<T> {
 
     /// Fails if the output pointer is null, before the call has an effect.
     pub(crate) fn check(self) -> Answer {
-        if self.0.is_null() {
-            Err(Code::INVALID_VALUE)
-        } else {
-            Ok(())
-        }
+        Code::INVALID_VALUE.when(self.0.is_null())
+    }
+
+    /// Checks the output pointer, and then makes the value and writes it.
+    pub(crate) fn make(self, value: impl FnOnce() -> Answer<T>) -> Answer {
+        self.check()?;
+        self.set(value()?)
     }
 
     /// Writes several values.
     pub(crate) fn fill(self, values: &[T]) -> Answer {
-        Code::INVALID_VALUE.when(self.0.is_null())?;
+        self.check()?;
         let (from, to) = (values.as_ptr().cast::<u8>(), self.0.cast::<u8>());
         // SAFETY: the pointer is not null, so by the invariant it is valid for as many writes as the function makes.
         unsafe { std::ptr::copy_nonoverlapping(from, to, size_of_val(values)) };

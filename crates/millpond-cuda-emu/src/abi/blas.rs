@@ -8,20 +8,20 @@ use crate::error::{Answer, Code};
 use crate::work::action::Action;
 use std::sync::Arc;
 
-fn handle(call: &Call, handle: usize) -> Answer<Blas> {
+fn handle(call: &Call, handle: u64) -> Answer<Blas> {
     let state = call.driver.state();
-    state.blas.get(&(handle as u64)).copied().ok_or(NOT_INITIALIZED)
+    state.blas.get(&(handle)).copied().ok_or(NOT_INITIALIZED)
 }
 
-fn change(call: &Call, handle: usize, change: impl FnOnce(&mut Blas)) -> Answer {
+fn change(call: &Call, handle: u64, change: impl FnOnce(&mut Blas)) -> Answer {
     let mut state = call.driver.state();
-    let blas = state.blas.get_mut(&(handle as u64)).ok_or(NOT_INITIALIZED)?;
+    let blas = state.blas.get_mut(&(handle)).ok_or(NOT_INITIALIZED)?;
     change(blas);
     Ok(())
 }
 
 /// Queues a product on the handle's stream.
-fn multiply(call: &Call, number: usize, gemm: &Gemm, alpha: In<u8>, beta: In<u8>) -> Answer {
+fn multiply(call: &Call, number: u64, gemm: &Gemm, alpha: In<u8>, beta: In<u8>) -> Answer {
     let blas = handle(call, number)?;
     let scalar = |of: In<u8>| {
         let value = if gemm.is_double() {
@@ -59,23 +59,23 @@ fn multiply(call: &Call, number: usize, gemm: &Gemm, alpha: In<u8>, beta: In<u8>
 }
 
 entries! {
-    cublasCreate_v2 none 0 Driver (out: Out<usize>) |call| {
+    cublasCreate_v2 none 0 Driver (out: Out<u64>) |call| {
         out.check().map_err(|_| INVALID_VALUE)?;
         call.context().map_err(|_| NOT_INITIALIZED)?;
         let mut state = call.driver.state();
         let handle = state.new_handle();
         state.blas.insert(handle, Blas::default());
-        out.set(handle as usize)
+        out.set(handle)
     }
-    cublasDestroy_v2 none 0 Driver (handle: usize) |call| {
+    cublasDestroy_v2 none 0 Driver (handle: u64) |call| {
         let mut state = call.driver.state();
-        state.blas.remove(&(handle as u64)).map(|_| ()).ok_or(NOT_INITIALIZED)
+        state.blas.remove(&(handle)).map(|_| ()).ok_or(NOT_INITIALIZED)
     }
-    cublasGetVersion_v2 none 0 Driver (number: usize, version: Out<i32>) |call| {
+    cublasGetVersion_v2 none 0 Driver (number: u64, version: Out<i32>) |call| {
         handle(call, number)?;
         version.set(120_000).map_err(|_| INVALID_VALUE)
     }
-    cublasSetStream_v2 none 0 Driver (number: usize, stream: usize) |call| {
+    cublasSetStream_v2 none 0 Driver (number: u64, stream: u64) |call| {
         let stream = call.stream(stream).map_err(|_| INVALID_VALUE)?;
         change(call, number, |blas| {
             blas.stream = Some(stream);
@@ -83,18 +83,18 @@ entries! {
             blas.workspace = None;
         })
     }
-    cublasSetWorkspace_v2 none 0 Driver (number: usize, at: u64, bytes: usize) |call| {
+    cublasSetWorkspace_v2 none 0 Driver (number: u64, at: u64, bytes: usize) |call| {
         let len = bytes as u64;
         let there = call.driver.state().memory.resolve(at, len).is_ok();
         INVALID_VALUE.when(!at.is_multiple_of(256) || len == 0 || !there)?;
         change(call, number, |blas| blas.workspace = Some((at, len)))
     }
-    cublasSetMathMode none 0 Driver (number: usize, mode: i32) |call| {
+    cublasSetMathMode none 0 Driver (number: u64, mode: i32) |call| {
         INVALID_VALUE.when(![0, 2, 3].contains(&(mode & !16)))?;
         change(call, number, |blas| blas.math = mode)
     }
     cublasGemmEx none 0 Driver (
-        handle: usize,
+        handle: u64,
         left: i32,
         right: i32,
         m: i32,
@@ -127,7 +127,7 @@ entries! {
         multiply(call, handle, &gemm, alpha, beta)
     }
     cublasGemmStridedBatchedEx none 0 Driver (
-        handle: usize,
+        handle: u64,
         left: i32,
         right: i32,
         m: i32,

@@ -6,11 +6,11 @@ use crate::error::Code;
 use crate::thread::{current, pop_current, push_current, set_current};
 
 entries! {
-    cuDevicePrimaryCtxRetain none 7000 Driver (context: Out<usize>, device: i32) |call| {
-        context.check()?;
-        let device = call.known_device(device)?;
-        let handle = call.driver.state().retain_primary(device)?;
-        context.set(handle as usize)
+    cuDevicePrimaryCtxRetain none 7000 Driver (context: Out<u64>, device: i32) |call| {
+        context.make(|| {
+            let device = call.known_device(device)?;
+            call.driver.state().retain_primary(device)
+        })
     }
     cuDevicePrimaryCtxRelease_v2 none 11000 Driver (device: i32) |call| {
         call.driver.release_primary(call.known_device(device)?)
@@ -37,22 +37,22 @@ entries! {
         flags.set(context.map_or(0, |context| context.flags))?;
         active.set(i32::from(context.is_some()))
     }
-    cuCtxCreate_v2 none 3020 Driver (context: Out<usize>, flags: u32, device: i32) |call| {
+    cuCtxCreate_v2 none 3020 Driver (context: Out<u64>, flags: u32, device: i32) |call| {
         context.check()?;
         let device = call.known_device(device)?;
         let handle = call.driver.state().create_context(device, flags, false);
         push_current(handle);
-        context.set(handle as usize)
+        context.set(handle)
     }
-    cuCtxCreate_v3 none 11040 Driver (context: Out<usize>, affinity: usize, count: i32, flags: u32, device: i32) |call| {
+    cuCtxCreate_v3 none 11040 Driver (context: Out<u64>, affinity: usize, count: i32, flags: u32, device: i32) |call| {
         Code::NOT_SUPPORTED.when(affinity != 0 || count != 0)?;
         cuCtxCreate_v2(call, context, flags, device)
     }
-    cuCtxCreate_v4 none 12050 Driver (context: Out<usize>, params: usize, flags: u32, device: i32) |call| {
+    cuCtxCreate_v4 none 12050 Driver (context: Out<u64>, params: usize, flags: u32, device: i32) |call| {
         Code::NOT_SUPPORTED.when(params != 0)?;
         cuCtxCreate_v2(call, context, flags, device)
     }
-    cuCtxDestroy_v2 none 4000 Driver (context: usize) |call| {
+    cuCtxDestroy_v2 none 4000 Driver (context: u64) |call| {
         let handle = call.known_context(context)?;
         Code::INVALID_CONTEXT.when(call.driver.state().context(handle)?.primary)?;
         if current() == Some(handle) {
@@ -60,70 +60,56 @@ entries! {
         }
         call.driver.destroy_context(handle)
     }
-    cuCtxPushCurrent_v2 none 4000 Driver (context: usize) |call| {
+    cuCtxPushCurrent_v2 none 4000 Driver (context: u64) |call| {
         push_current(call.known_context(context)?);
         Ok(())
     }
-    cuCtxPopCurrent_v2 none 4000 Driver (context: Out<usize>) |_call| {
-        context.offer(pop_current().ok_or(Code::INVALID_CONTEXT)? as usize);
+    cuCtxPopCurrent_v2 none 4000 Driver (context: Out<u64>) |_call| {
+        context.offer(pop_current().ok_or(Code::INVALID_CONTEXT)?);
         Ok(())
     }
-    cuCtxSetCurrent none 4000 Driver (context: usize) |call| {
+    cuCtxSetCurrent none 4000 Driver (context: u64) |call| {
         if context != 0 {
             call.known_context(context)?;
         }
-        set_current(context as u64);
+        set_current(context);
         Ok(())
     }
-    cuCtxGetCurrent none 4000 Driver (context: Out<usize>) |_call| { context.set(current().unwrap_or(0) as usize) }
+    cuCtxGetCurrent none 4000 Driver (context: Out<u64>) |_call| { context.set(current().unwrap_or(0)) }
     cuCtxGetDevice none 2000 Driver (device: Out<i32>) |call| { device.set(call.device()? as i32) }
     cuCtxGetFlags none 7000 Driver (flags: Out<u32>) |call| {
-        let context = call.context()?;
-        flags.set(call.driver.state().context(context)?.flags)
+        flags.set(call.of_context(|context| context.flags)?)
     }
     cuCtxSetFlags none 12010 Driver (flags: u32) |call| {
-        let context = call.context()?;
-        if let Some(context) = call.driver.state().contexts.get_mut(&context) {
-            context.flags = flags;
-        }
-        Ok(())
+        call.change_context(|context| context.flags = flags)
     }
-    cuCtxGetId none 12000 Driver (context: usize, id: Out<u64>) |call| {
-        let handle = if context == 0 { call.context()? } else { context as u64 };
+    cuCtxGetId none 12000 Driver (context: u64, id: Out<u64>) |call| {
+        let handle = if context == 0 { call.context()? } else { context };
         call.driver.state().context(handle)?;
         id.set(handle)
     }
-    cuCtxGetApiVersion none 3020 Driver (context: usize, version: Out<u32>) |call| {
+    cuCtxGetApiVersion none 3020 Driver (context: u64, version: Out<u32>) |call| {
         if context != 0 {
-            call.driver.state().context(context as u64)?;
+            call.driver.state().context(context)?;
         }
         version.set(3020)
     }
     cuCtxSynchronize none 2000 Driver () |call| { call.driver.synchronise_context(call.context()?) }
     cuCtxGetLimit none 3010 Driver (value: Out<usize>, limit: i32) |call| {
-        let context = call.context()?;
-        let state = call.driver.state();
-        let found = state.context(context)?.limits.get(&limit).copied();
+        let found = call.of_context(|context| context.limits.get(&limit).copied())?;
         value.set(found.ok_or(Code::UNSUPPORTED_LIMIT)? as usize)
     }
     cuCtxSetLimit none 3010 Driver (limit: i32, value: usize) |call| {
-        let context = call.context()?;
-        let mut state = call.driver.state();
-        let limits = state.contexts.get_mut(&context).map(|context| &mut context.limits);
-        *limits.and_then(|limits| limits.get_mut(&limit)).ok_or(Code::UNSUPPORTED_LIMIT)? = value as u64;
-        Ok(())
+        let known = call.change_context(|context| context.limits.get_mut(&limit).map(|known| *known = value as u64))?;
+        known.ok_or(Code::UNSUPPORTED_LIMIT)
     }
     cuCtxGetCacheConfig none 3020 Driver (config: Out<i32>) |call| {
-        let context = call.context()?;
-        config.set(call.driver.state().context(context)?.cache)
+        config.set(call.of_context(|context| context.cache)?)
     }
     cuCtxSetCacheConfig none 3020 Driver (config: i32) |call| {
-        let context = call.context()?;
+        call.context()?;
         Code::INVALID_VALUE.when(!(0..=3).contains(&config))?;
-        if let Some(context) = call.driver.state().contexts.get_mut(&context) {
-            context.cache = config;
-        }
-        Ok(())
+        call.change_context(|context| context.cache = config)
     }
     cuCtxGetStreamPriorityRange none 5050 Driver (least: Out<i32>, greatest: Out<i32>) |call| {
         call.context()?;
@@ -131,21 +117,20 @@ entries! {
         greatest.offer(-5);
         Ok(())
     }
-    cuCtxEnablePeerAccess none 4000 Driver (peer: usize, flags: u32) |call| {
+    cuCtxEnablePeerAccess none 4000 Driver (peer: u64, flags: u32) |call| {
         let context = call.context()?;
         let mut state = call.driver.state();
-        let other = state.context(peer as u64)?.device;
+        let other = state.context(peer)?.device;
         Code::INVALID_VALUE.when(flags != 0)?;
         Code::INVALID_DEVICE.when(state.context(context)?.device == other)?;
-        let added = state.contexts.get_mut(&context).is_some_and(|context| context.peers.insert(peer as u64));
-        if added { Ok(()) } else { Err(Code::PEER_ACCESS_ALREADY_ENABLED) }
+        let added = state.contexts.get_mut(&context).is_some_and(|context| context.peers.insert(peer));
+        Code::PEER_ACCESS_ALREADY_ENABLED.when(!added)
     }
-    cuCtxDisablePeerAccess none 4000 Driver (peer: usize) |call| {
-        let context = call.context()?;
-        let mut state = call.driver.state();
-        state.context(peer as u64)?;
-        let removed = state.contexts.get_mut(&context).is_some_and(|context| context.peers.remove(&(peer as u64)));
-        if removed { Ok(()) } else { Err(Code::PEER_ACCESS_NOT_ENABLED) }
+    cuCtxDisablePeerAccess none 4000 Driver (peer: u64) |call| {
+        call.context()?;
+        call.driver.state().context(peer)?;
+        let removed = call.change_context(|context| context.peers.remove(&peer))?;
+        Code::PEER_ACCESS_NOT_ENABLED.when(!removed)
     }
     /// Does nothing, because there is no profiler.
     cuProfilerStart none 4000 Driver () |call| { call.context().map(|_| ()) }

@@ -20,10 +20,7 @@ pub(super) enum Return {
 /// Checks an address that CUDA must know. An unknown one is refused at the call, as in the driver.
 pub(super) fn known(call: &Call, at: u64, len: u64) -> Answer<Side> {
     let mut state = call.driver.state();
-    let inside = state
-        .memory
-        .block(at)
-        .is_some_and(|(base, block)| (at - base).checked_add(len).is_some_and(|end| end <= block.len));
+    let inside = state.memory.block_around(at, len).is_some();
     if inside {
         return Ok(Side::Known(at));
     }
@@ -51,13 +48,11 @@ fn unified(call: &Call, at: u64, len: u64) -> Answer<Side> {
     }
 }
 
-fn extent(rows: Rows, pitch: u64) -> Answer<u64> {
-    let before = rows
-        .count
-        .saturating_sub(1)
-        .checked_mul(pitch)
-        .ok_or(Code::INVALID_VALUE)?;
-    before.checked_add(rows.width).ok_or(Code::INVALID_VALUE)
+/// Returns the bytes from the beginning of the first row to the end of the last one.
+pub(super) fn extent(rows: Rows, pitch: u64) -> Answer<u64> {
+    let before = rows.count.saturating_sub(1).checked_mul(pitch);
+    let extent = before.and_then(|before| before.checked_add(rows.width));
+    extent.ok_or(Code::INVALID_VALUE)
 }
 
 /// Queues a copy. Memory that is not pinned is read or written before the call returns.
@@ -94,7 +89,7 @@ fn snapshot(at: usize, len: u64) -> Side {
     Side::Snapshot(Arc::new(span.read()))
 }
 
-fn to_device(call: &Call, to: u64, from: usize, bytes: usize, stream: usize, when: Return) -> Answer {
+fn to_device(call: &Call, to: u64, from: usize, bytes: usize, stream: u64, when: Return) -> Answer {
     let stream = call.stream(stream)?;
     if bytes == 0 {
         return Ok(());
@@ -104,7 +99,7 @@ fn to_device(call: &Call, to: u64, from: usize, bytes: usize, stream: usize, whe
     transfer(call, stream, to, from, Rows::one(bytes as u64), when)
 }
 
-fn to_host(call: &Call, to: usize, from: u64, bytes: usize, stream: usize, when: Return) -> Answer {
+fn to_host(call: &Call, to: usize, from: u64, bytes: usize, stream: u64, when: Return) -> Answer {
     let stream = call.stream(stream)?;
     if bytes == 0 {
         return Ok(());
@@ -115,7 +110,7 @@ fn to_host(call: &Call, to: usize, from: u64, bytes: usize, stream: usize, when:
 }
 
 /// Queues a copy inside the device. Such copies do not wait, even without `Async` in the name of the call.
-fn inside(call: &Call, to: u64, from: u64, bytes: usize, stream: usize) -> Answer {
+fn inside(call: &Call, to: u64, from: u64, bytes: usize, stream: u64) -> Answer {
     let stream = call.stream(stream)?;
     if bytes == 0 {
         return Ok(());
@@ -124,7 +119,7 @@ fn inside(call: &Call, to: u64, from: u64, bytes: usize, stream: usize) -> Answe
     transfer(call, stream, to, from, Rows::one(bytes as u64), Return::Queued)
 }
 
-fn any(call: &Call, to: u64, from: u64, bytes: usize, stream: usize, when: Return) -> Answer {
+fn any(call: &Call, to: u64, from: u64, bytes: usize, stream: u64, when: Return) -> Answer {
     let stream = call.stream(stream)?;
     if bytes == 0 {
         return Ok(());
@@ -139,14 +134,14 @@ fn any(call: &Call, to: u64, from: u64, bytes: usize, stream: usize, when: Retur
 fn peer(
     call: &Call,
     to: u64,
-    to_context: usize,
+    to_context: u64,
     from: u64,
-    from_context: usize,
+    from_context: u64,
     bytes: usize,
-    stream: usize,
+    stream: u64,
 ) -> Answer {
     for context in [to_context, from_context] {
-        call.driver.state().context(context as u64)?;
+        call.driver.state().context(context)?;
     }
     inside(call, to, from, bytes, stream)
 }
@@ -197,7 +192,7 @@ impl Plane {
     }
 }
 
-fn plane(call: &Call, copy: In<Memcpy2d>, stream: usize, when: Return) -> Answer {
+fn plane(call: &Call, copy: In<Memcpy2d>, stream: u64, when: Return) -> Answer {
     let c = copy.get()?;
     let stream = call.stream(stream)?;
     if c.width == 0 || c.height == 0 {
@@ -239,44 +234,24 @@ fn plane(call: &Call, copy: In<Memcpy2d>, stream: usize, when: Return) -> Answer
     )
 }
 
-/// The bytes that a fill repeats, and their number.
-struct Pattern([u8; 4], u8);
-
-impl Pattern {
-    fn d8(value: u8) -> Self {
-        Self([value, 0, 0, 0], 1)
-    }
-
-    fn d16(value: u16) -> Self {
-        let [a, b] = value.to_ne_bytes();
-        Self([a, b, 0, 0], 2)
-    }
-
-    fn d32(value: u32) -> Self {
-        Self(value.to_ne_bytes(), 4)
-    }
-}
-
 /// Queues a fill. Fills of device memory return at once, whatever their name. Plain fills of host memory wait.
 fn fill(
     call: &Call,
     to: u64,
     pitch: usize,
-    pattern: Pattern,
+    value: &[u8],
     width: usize,
     height: usize,
-    stream: usize,
+    stream: u64,
 ) -> Answer {
     let stream = call.stream(stream)?;
-    let Pattern(pattern, size) = pattern;
-    let bytes = (width as u64)
-        .checked_mul(u64::from(size))
-        .ok_or(Code::INVALID_VALUE)?;
+    let size = value.len() as u64;
+    let bytes = (width as u64).checked_mul(size).ok_or(Code::INVALID_VALUE)?;
     if bytes == 0 || height == 0 {
         return Ok(());
     }
     let to_pitch = if height == 1 { bytes } else { pitch as u64 };
-    Code::INVALID_VALUE.when(to_pitch < bytes || !to.is_multiple_of(u64::from(size)))?;
+    Code::INVALID_VALUE.when(to_pitch < bytes || !to.is_multiple_of(size))?;
     let rows = Rows {
         width: bytes,
         count: height as u64,
@@ -284,89 +259,89 @@ fn fill(
         from_pitch: 0,
     };
     known(call, to, extent(rows, to_pitch)?)?;
-    call.driver.submit(
-        stream,
-        Action::Fill {
-            to,
-            pattern,
-            size,
-            rows,
-        },
-        call.origin(),
-    )
+    let mut pattern = [0; 4];
+    pattern[..value.len()].copy_from_slice(value);
+    let size = size as u8;
+    let action = Action::Fill {
+        to,
+        pattern,
+        size,
+        rows,
+    };
+    call.driver.submit(stream, action, call.origin())
 }
 
 entries! {
     cuMemcpyHtoD_v2 ptds 3020 Driver (to: u64, from: In<u8>, bytes: usize) |call| {
         to_device(call, to, from.address(), bytes, 0, Return::Done)
     }
-    cuMemcpyHtoDAsync_v2 ptsz 3020 Driver (to: u64, from: In<u8>, bytes: usize, stream: usize) |call| {
+    cuMemcpyHtoDAsync_v2 ptsz 3020 Driver (to: u64, from: In<u8>, bytes: usize, stream: u64) |call| {
         to_device(call, to, from.address(), bytes, stream, Return::Queued)
     }
     cuMemcpyDtoH_v2 ptds 3020 Driver (to: In<u8>, from: u64, bytes: usize) |call| {
         to_host(call, to.address(), from, bytes, 0, Return::Done)
     }
-    cuMemcpyDtoHAsync_v2 ptsz 3020 Driver (to: In<u8>, from: u64, bytes: usize, stream: usize) |call| {
+    cuMemcpyDtoHAsync_v2 ptsz 3020 Driver (to: In<u8>, from: u64, bytes: usize, stream: u64) |call| {
         to_host(call, to.address(), from, bytes, stream, Return::Queued)
     }
     cuMemcpyDtoD_v2 ptds 3020 Driver (to: u64, from: u64, bytes: usize) |call| { inside(call, to, from, bytes, 0) }
-    cuMemcpyDtoDAsync_v2 ptsz 3020 Driver (to: u64, from: u64, bytes: usize, stream: usize) |call| {
+    cuMemcpyDtoDAsync_v2 ptsz 3020 Driver (to: u64, from: u64, bytes: usize, stream: u64) |call| {
         inside(call, to, from, bytes, stream)
     }
     cuMemcpy ptds 4000 Driver (to: u64, from: u64, bytes: usize) |call| { any(call, to, from, bytes, 0, Return::Done) }
-    cuMemcpyAsync ptsz 4000 Driver (to: u64, from: u64, bytes: usize, stream: usize) |call| {
+    cuMemcpyAsync ptsz 4000 Driver (to: u64, from: u64, bytes: usize, stream: u64) |call| {
         any(call, to, from, bytes, stream, Return::Queued)
     }
-    cuMemcpyPeer ptds 4000 Driver (to: u64, to_context: usize, from: u64, from_context: usize, bytes: usize) |call| {
+    cuMemcpyPeer ptds 4000 Driver (to: u64, to_context: u64, from: u64, from_context: u64, bytes: usize) |call| {
         peer(call, to, to_context, from, from_context, bytes, 0)
     }
     cuMemcpyPeerAsync ptsz 4000 Driver (
         to: u64,
-        to_context: usize,
+        to_context: u64,
         from: u64,
-        from_context: usize,
+        from_context: u64,
         bytes: usize,
-        stream: usize,
+        stream: u64,
     ) |call| { peer(call, to, to_context, from, from_context, bytes, stream) }
     cuMemcpy2D_v2 ptds 3020 Driver (copy: In<Memcpy2d>) |call| { plane(call, copy, 0, Return::Done) }
     cuMemcpy2DUnaligned_v2 ptds 3020 Driver (copy: In<Memcpy2d>) |call| { plane(call, copy, 0, Return::Done) }
-    cuMemcpy2DAsync_v2 ptsz 3020 Driver (copy: In<Memcpy2d>, stream: usize) |call| {
+    cuMemcpy2DAsync_v2 ptsz 3020 Driver (copy: In<Memcpy2d>, stream: u64) |call| {
         plane(call, copy, stream, Return::Queued)
     }
     cuMemsetD8_v2 ptds 3020 Driver (to: u64, value: u8, count: usize) |call| {
-        fill(call, to, 0, Pattern::d8(value), count, 1, 0)
+        fill(call, to, 0, &value.to_ne_bytes(), count, 1, 0)
     }
-    cuMemsetD8Async ptsz 3020 Driver (to: u64, value: u8, count: usize, stream: usize) |call| {
-        fill(call, to, 0, Pattern::d8(value), count, 1, stream)
+    cuMemsetD8Async ptsz 3020 Driver (to: u64, value: u8, count: usize, stream: u64) |call| {
+        fill(call, to, 0, &value.to_ne_bytes(), count, 1, stream)
     }
     cuMemsetD16_v2 ptds 3020 Driver (to: u64, value: u16, count: usize) |call| {
-        fill(call, to, 0, Pattern::d16(value), count, 1, 0)
+        fill(call, to, 0, &value.to_ne_bytes(), count, 1, 0)
     }
-    cuMemsetD16Async ptsz 3020 Driver (to: u64, value: u16, count: usize, stream: usize) |call| {
-        fill(call, to, 0, Pattern::d16(value), count, 1, stream)
+    cuMemsetD16Async ptsz 3020 Driver (to: u64, value: u16, count: usize, stream: u64) |call| {
+        fill(call, to, 0, &value.to_ne_bytes(), count, 1, stream)
     }
     cuMemsetD32_v2 ptds 3020 Driver (to: u64, value: u32, count: usize) |call| {
-        fill(call, to, 0, Pattern::d32(value), count, 1, 0)
+        fill(call, to, 0, &value.to_ne_bytes(), count, 1, 0)
     }
-    cuMemsetD32Async ptsz 3020 Driver (to: u64, value: u32, count: usize, stream: usize) |call| {
-        fill(call, to, 0, Pattern::d32(value), count, 1, stream)
+    cuMemsetD32Async ptsz 3020 Driver (to: u64, value: u32, count: usize, stream: u64) |call| {
+        fill(call, to, 0, &value.to_ne_bytes(), count, 1, stream)
     }
     cuMemsetD2D8_v2 ptds 3020 Driver (to: u64, pitch: usize, value: u8, width: usize, height: usize) |call| {
-        fill(call, to, pitch, Pattern::d8(value), width, height, 0)
+        fill(call, to, pitch, &value.to_ne_bytes(), width, height, 0)
     }
-    cuMemsetD2D8Async ptsz 3020 Driver (to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: usize) |call| {
-        fill(call, to, pitch, Pattern::d8(value), width, height, stream)
+    cuMemsetD2D8Async ptsz 3020 Driver (to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64) |call| {
+        fill(call, to, pitch, &value.to_ne_bytes(), width, height, stream)
     }
     cuMemsetD2D16_v2 ptds 3020 Driver (to: u64, pitch: usize, value: u16, width: usize, height: usize) |call| {
-        fill(call, to, pitch, Pattern::d16(value), width, height, 0)
+        fill(call, to, pitch, &value.to_ne_bytes(), width, height, 0)
     }
-    cuMemsetD2D16Async ptsz 3020 Driver (to: u64, pitch: usize, value: u16, width: usize, height: usize, stream: usize) |call| {
-        fill(call, to, pitch, Pattern::d16(value), width, height, stream)
+    cuMemsetD2D16Async ptsz 3020 Driver (to: u64, pitch: usize, value: u16, width: usize, height: usize, stream: u64) |call| {
+        fill(call, to, pitch, &value.to_ne_bytes(), width, height, stream)
     }
     cuMemsetD2D32_v2 ptds 3020 Driver (to: u64, pitch: usize, value: u32, width: usize, height: usize) |call| {
-        fill(call, to, pitch, Pattern::d32(value), width, height, 0)
+        fill(call, to, pitch, &value.to_ne_bytes(), width, height, 0)
     }
-    cuMemsetD2D32Async ptsz 3020 Driver (to: u64, pitch: usize, value: u32, width: usize, height: usize, stream: usize) |call| {
-        fill(call, to, pitch, Pattern::d32(value), width, height, stream)
+    cuMemsetD2D32Async ptsz 3020 Driver (to: u64, pitch: usize, value: u32, width: usize, height: usize, stream: u64) |call| {
+        fill(call, to, pitch, &value.to_ne_bytes(), width, height, stream)
     }
 }

@@ -1,7 +1,7 @@
 //! Graphs.
 
 use super::args::{In, Out};
-use super::copy::{host, known};
+use super::copy::{extent, host, known};
 use super::entries;
 use super::structures::{AllocNode, HostNode, KernelNode, Memcpy3d, MemsetNode};
 use crate::calls::Call;
@@ -12,26 +12,22 @@ use std::sync::Arc;
 
 fn add(
     call: &Call,
-    node: Out<usize>,
-    graph: usize,
-    after: In<usize>,
+    node: Out<u64>,
+    graph: u64,
+    after: In<u64>,
     count: usize,
     kind: Option<NodeKind>,
     action: Action,
 ) -> Answer {
-    node.check()?;
-    let after: Vec<u64> = after.all(count)?.into_iter().map(|node| node as u64).collect();
-    let handle = call
-        .driver
-        .state()
-        .add_node(graph as u64, &after, kind, action, call.origin())?;
-    node.set(handle as usize)
+    node.make(|| {
+        let after = after.all(count)?;
+        let mut state = call.driver.state();
+        state.add_node(graph, &after, kind, action, call.origin())
+    })
 }
 
-fn instantiate(call: &Call, executable: Out<usize>, graph: usize, flags: u64) -> Answer {
-    executable.check()?;
-    let made = call.driver.state().instantiate(graph as u64, flags)?;
-    executable.set(made as usize)
+fn instantiate(call: &Call, executable: Out<u64>, graph: u64, flags: u64) -> Answer {
+    executable.make(|| call.driver.state().instantiate(graph, flags))
 }
 
 /// Returns a copy of one row or one plane between host and device memory.
@@ -52,10 +48,7 @@ fn copy(call: &Call, c: &Memcpy3d) -> Answer<Action> {
         rows.width == 0 || rows.count == 0 || rows.to_pitch < rows.width || rows.from_pitch < rows.width,
     )?;
     let side = |kind: u32, on_host: usize, device: u64, pitch: u64| -> Answer<Side> {
-        let len = (rows.count - 1)
-            .checked_mul(pitch)
-            .and_then(|before| before.checked_add(rows.width));
-        let len = len.ok_or(Code::INVALID_VALUE)?;
+        let len = extent(rows, pitch)?;
         match kind {
             1 => host(call, on_host, len),
             2 | 4 => known(call, device, len),
@@ -68,20 +61,18 @@ fn copy(call: &Call, c: &Memcpy3d) -> Answer<Action> {
 }
 
 entries! {
-    cuGraphCreate none 10000 Driver (graph: Out<usize>, flags: u32) |call| {
+    cuGraphCreate none 10000 Driver (graph: Out<u64>, flags: u32) |call| {
         Code::INVALID_VALUE.when(flags != 0)?;
-        graph.check()?;
-        let made = call.driver.state().create_graph();
-        graph.set(made as usize)
+        graph.make(|| Ok(call.driver.state().create_graph()))
     }
-    cuGraphDestroy none 10000 Driver (graph: usize) |call| { call.driver.state().destroy_graph(graph as u64) }
-    cuGraphAddEmptyNode none 10000 Driver (node: Out<usize>, graph: usize, after: In<usize>, count: usize) |call| {
+    cuGraphDestroy none 10000 Driver (graph: u64) |call| { call.driver.state().destroy_graph(graph) }
+    cuGraphAddEmptyNode none 10000 Driver (node: Out<u64>, graph: u64, after: In<u64>, count: usize) |call| {
         add(call, node, graph, after, count, None, Action::Nothing)
     }
     cuGraphAddHostNode none 10000 Driver (
-        node: Out<usize>,
-        graph: usize,
-        after: In<usize>,
+        node: Out<u64>,
+        graph: u64,
+        after: In<u64>,
         count: usize,
         params: In<HostNode>,
     ) |call| {
@@ -91,9 +82,9 @@ entries! {
         add(call, node, graph, after, count, None, Action::Call(callback))
     }
     cuGraphAddKernelNode_v2 none 12000 Driver (
-        node: Out<usize>,
-        graph: usize,
-        after: In<usize>,
+        node: Out<u64>,
+        graph: u64,
+        after: In<u64>,
         count: usize,
         params: In<KernelNode>,
     ) |call| {
@@ -104,12 +95,12 @@ entries! {
         add(call, node, graph, after, count, None, Action::Kernel(Arc::new(launch)))
     }
     cuGraphAddMemsetNode none 10000 Driver (
-        node: Out<usize>,
-        graph: usize,
-        after: In<usize>,
+        node: Out<u64>,
+        graph: u64,
+        after: In<u64>,
         count: usize,
         params: In<MemsetNode>,
-        _context: usize,
+        _context: u64,
     ) |call| {
         let p = params.get()?;
         let size = match p.element {
@@ -119,28 +110,27 @@ entries! {
         let width = (p.width as u64).checked_mul(u64::from(size)).filter(|width| *width > 0).ok_or(Code::INVALID_VALUE)?;
         let to_pitch = if p.height == 1 { width } else { p.pitch as u64 };
         Code::INVALID_VALUE.when(p.height == 0 || to_pitch < width)?;
-        let len = (p.height as u64 - 1).checked_mul(to_pitch).and_then(|before| before.checked_add(width));
-        known(call, p.dst, len.ok_or(Code::INVALID_VALUE)?)?;
         let rows = Rows { width, count: p.height as u64, to_pitch, from_pitch: 0 };
+        known(call, p.dst, extent(rows, to_pitch)?)?;
         // The low bytes of the value come first.
         let action = Action::Fill { to: p.dst, pattern: p.value.to_le_bytes(), size, rows };
         add(call, node, graph, after, count, None, action)
     }
     cuGraphAddMemcpyNode none 10000 Driver (
-        node: Out<usize>,
-        graph: usize,
-        after: In<usize>,
+        node: Out<u64>,
+        graph: u64,
+        after: In<u64>,
         count: usize,
         params: In<Memcpy3d>,
-        _context: usize,
+        _context: u64,
     ) |call| {
         let action = copy(call, &params.get()?)?;
         add(call, node, graph, after, count, None, action)
     }
     cuGraphAddMemAllocNode none 11040 Pools (
-        node: Out<usize>,
-        graph: usize,
-        after: In<usize>,
+        node: Out<u64>,
+        graph: u64,
+        after: In<u64>,
         count: usize,
         params: Out<AllocNode>,
     ) |call| {
@@ -148,64 +138,64 @@ entries! {
         let mut p = params.get()?;
         Code::INVALID_VALUE.when(p.props.kind != 1 || p.props.location.kind != 1 || p.bytes == 0)?;
         let device = call.known_device(p.props.location.id)?;
-        let after: Vec<u64> = after.all(count)?.into_iter().map(|node| node as u64).collect();
-        let made = call.driver.state().add_allocation(graph as u64, &after, device, p.bytes as u64, call.origin())?;
+        let after = after.all(count)?;
+        let made = call.driver.state().add_allocation(graph, &after, device, p.bytes as u64, call.origin())?;
         p.address = made.1;
         params.set(p)?;
-        node.set(made.0 as usize)
+        node.set(made.0)
     }
     cuGraphAddMemFreeNode none 11040 Pools (
-        node: Out<usize>,
-        graph: usize,
-        after: In<usize>,
+        node: Out<u64>,
+        graph: u64,
+        after: In<u64>,
         count: usize,
         at: u64,
     ) |call| {
         Code::INVALID_VALUE.when(!call.driver.state().memory.is_graphs(at))?;
         add(call, node, graph, after, count, Some(NodeKind::Free), Action::Nothing)
     }
-    cuGraphGetNodes none 10000 Driver (graph: usize, nodes: Out<usize>, count: Out<usize>) |call| {
+    cuGraphGetNodes none 10000 Driver (graph: u64, nodes: Out<u64>, count: Out<usize>) |call| {
         let state = call.driver.state();
-        let found = state.graph(graph as u64)?;
+        let found = state.graph(graph)?;
         if nodes.is_null() {
             return count.set(found.nodes.len());
         }
         let room = count.get()?;
-        let mut handles: Vec<usize> = found.nodes.iter().map(|node| node.handle as usize).collect();
+        let mut handles: Vec<u64> = found.nodes.iter().map(|node| node.handle).collect();
         handles.truncate(room);
         count.set(handles.len())?;
         handles.resize(room, 0);
         nodes.fill(&handles)
     }
-    cuGraphNodeGetType none 10000 Driver (node: usize, kind: Out<i32>) |call| {
-        let found = call.driver.state().node_kind(node as u64)?;
+    cuGraphNodeGetType none 10000 Driver (node: u64, kind: Out<i32>) |call| {
+        let found = call.driver.state().node_kind(node)?;
         kind.set(found as i32)
     }
-    cuGraphInstantiateWithFlags none 11040 Driver (executable: Out<usize>, graph: usize, flags: u64) |call| {
+    cuGraphInstantiateWithFlags none 11040 Driver (executable: Out<u64>, graph: u64, flags: u64) |call| {
         instantiate(call, executable, graph, flags)
     }
     cuGraphInstantiate_v2 none 11000 Driver (
-        executable: Out<usize>,
-        graph: usize,
-        _node: Out<usize>,
+        executable: Out<u64>,
+        graph: u64,
+        _node: Out<u64>,
         _log: usize,
         _room: usize,
     ) |call| { instantiate(call, executable, graph, 0) }
-    cuGraphExecGetFlags none 12000 Driver (executable: usize, flags: Out<u64>) |call| {
+    cuGraphExecGetFlags none 12000 Driver (executable: u64, flags: Out<u64>) |call| {
         let state = call.driver.state();
-        flags.set(state.executables.get(&(executable as u64)).ok_or(Code::INVALID_VALUE)?.flags)
+        flags.set(state.executables.get(&(executable)).ok_or(Code::INVALID_VALUE)?.flags)
     }
-    cuGraphExecDestroy none 10000 Driver (executable: usize) |call| {
-        call.driver.destroy_executable(executable as u64)
+    cuGraphExecDestroy none 10000 Driver (executable: u64) |call| {
+        call.driver.destroy_executable(executable)
     }
-    cuGraphUpload ptsz 11010 Driver (executable: usize, stream: usize) |call| {
+    cuGraphUpload ptsz 11010 Driver (executable: u64, stream: u64) |call| {
         let stream = call.stream(stream)?;
-        call.driver.state().executables.get(&(executable as u64)).ok_or(Code::INVALID_VALUE)?;
+        call.driver.state().executables.get(&(executable)).ok_or(Code::INVALID_VALUE)?;
         call.driver.submit(stream, Action::Nothing, call.origin())
     }
-    cuGraphLaunch ptsz 10000 Driver (executable: usize, stream: usize) |call| {
+    cuGraphLaunch ptsz 10000 Driver (executable: u64, stream: u64) |call| {
         let stream = call.stream(stream)?;
-        call.driver.launch_graph(executable as u64, stream, call.origin())
+        call.driver.launch_graph(executable, stream, call.origin())
     }
     cuDeviceGraphMemTrim none 11040 Pools (device: i32) |call| {
         let device = call.known_device(device)?;

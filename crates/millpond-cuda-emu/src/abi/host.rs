@@ -27,8 +27,7 @@ entries! {
             return Ok(());
         }
         state.unwaited_block(at as u64, call.origin());
-        let open = state.queue.open(context, 0);
-        let mut state = call.driver.wait(state, &open);
+        let mut state = call.driver.wait_context(state, context);
         let block = state.memory.host_free(at as u64)?;
         state.strict.freed(at as u64, block.len, block.origin, call.origin());
         Ok(())
@@ -46,8 +45,7 @@ entries! {
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
         state.unwaited_block(at as u64, call.origin());
-        let open = state.queue.open(context, 0);
-        let mut state = call.driver.wait(state, &open);
+        let mut state = call.driver.wait_context(state, context);
         let block = state.memory.unregister(at as u64)?;
         state.strict.forget_range(at as u64, block.len);
         Ok(())

@@ -10,13 +10,13 @@ use crate::error::{Answer, Code};
 const LAZY_PEERS: u32 = 1;
 
 fn open(call: &Call, at: Out<u64>, handle: IpcHandle, flags: u32) -> Answer {
-    at.check()?;
-    Code::INVALID_VALUE.when(flags != LAZY_PEERS)?;
-    call.context()?;
-    let mut state = call.driver.state();
-    state.refuse_unsafe(call.thread)?;
-    let found = state.memory.open_block(&handle.reserved, call.origin())?;
-    at.set(found)
+    at.make(|| {
+        Code::INVALID_VALUE.when(flags != LAZY_PEERS)?;
+        call.context()?;
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
+        state.memory.open_block(&handle.reserved, call.origin())
+    })
 }
 
 entries! {
@@ -39,23 +39,20 @@ entries! {
         if state.memory.opened(at)? == 1 {
             // Addresses are unmapped, so the call waits for the device, as `cuMemFree` does.
             let context = state.memory.block(at).map_or(0, |(_, block)| block.context);
-            let open = state.queue.open(context, 0);
-            state = call.driver.wait(state, &open);
+            state = call.driver.wait_context(state, context);
         }
         if let Some(block) = state.memory.close_block(at)? {
             state.strict.freed(at, block.len, block.origin, call.origin());
         }
         Ok(())
     }
-    cuIpcGetEventHandle none 4010 Driver (handle: Out<IpcHandle>, event: usize) |call| {
-        handle.check()?;
-        let reserved = call.driver.state().export_event(event as u64)?;
-        handle.set(IpcHandle { reserved })
+    cuIpcGetEventHandle none 4010 Driver (handle: Out<IpcHandle>, event: u64) |call| {
+        handle.make(|| call.driver.state().export_event(event).map(|reserved| IpcHandle { reserved }))
     }
-    cuIpcOpenEventHandle none 4010 Driver (event: Out<usize>, handle: IpcHandle) |call| {
-        event.check()?;
-        let context = call.context()?;
-        let found = call.driver.state().open_event(context, &handle.reserved)?;
-        event.set(found as usize)
+    cuIpcOpenEventHandle none 4010 Driver (event: Out<u64>, handle: IpcHandle) |call| {
+        event.make(|| {
+            let context = call.context()?;
+            call.driver.state().open_event(context, &handle.reserved)
+        })
     }
 }

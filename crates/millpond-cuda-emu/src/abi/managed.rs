@@ -29,7 +29,7 @@ fn advise(call: &Call, at: u64, bytes: usize, advice: i32, place: i32) -> Answer
     state.memory.advise(at, bytes as u64, advice, place)
 }
 
-fn prefetch(call: &Call, at: u64, bytes: usize, place: i32, stream: usize) -> Answer {
+fn prefetch(call: &Call, at: u64, bytes: usize, place: i32, stream: u64) -> Answer {
     let stream = call.stream(stream)?;
     let len = bytes as u64;
     Code::INVALID_VALUE.when(!call.driver.state().memory.is_managed(at, len))?;
@@ -44,39 +44,30 @@ fn attribute(call: &Call, data: Out<u8>, size: usize, number: i32, at: u64, len:
     data.check()?;
     let mut state = call.driver.state();
     let memory = &mut state.memory;
-    let mut one = |what: fn(&Page) -> i32, other| -> Answer {
+    let mut agreed = |what: fn(&Page) -> i32, other| {
         Code::INVALID_VALUE.when(size != 4)?;
-        data.cast().set(memory.agreed(at, len, other, what)?)
+        memory.agreed(at, len, other, what)
     };
     let kind = |place: i32| match place {
         NOWHERE => 0,
         CPU => 2,
         _ => 1,
     };
-    match number {
-        1 => one(|page| i32::from(page.read_mostly), 0),
-        2 => one(|page| page.preferred, NOWHERE),
-        4 => one(|page| page.prefetched, NOWHERE),
-        6 => one(|page| page.preferred.max(CPU), 0),
-        8 => one(|page| page.prefetched.max(CPU), 0),
-        5 | 7 => {
-            let what = |page: &Page| {
-                if number == 5 {
-                    page.preferred
-                } else {
-                    page.prefetched
-                }
-            };
-            Code::INVALID_VALUE.when(size != 4)?;
-            data.cast().set(kind(memory.agreed(at, len, NOWHERE, what)?))
-        }
+    data.cast().set(match number {
+        1 => agreed(|page| i32::from(page.read_mostly), 0)?,
+        2 => agreed(|page| page.preferred, NOWHERE)?,
+        4 => agreed(|page| page.prefetched, NOWHERE)?,
+        5 => kind(agreed(|page| page.preferred, NOWHERE)?),
+        6 => agreed(|page| page.preferred.max(CPU), 0)?,
+        7 => kind(agreed(|page| page.prefetched, NOWHERE)?),
+        8 => agreed(|page| page.prefetched.max(CPU), 0)?,
         3 if size > 0 && size.is_multiple_of(4) => {
             let mut places = memory.accessors(at, len)?;
             places.resize(size / 4, NOWHERE);
-            data.cast().fill(&places)
+            return data.cast().fill(&places);
         }
-        _ => Err(Code::INVALID_VALUE),
-    }
+        _ => return Err(Code::INVALID_VALUE),
+    })
 }
 
 entries! {
@@ -98,10 +89,10 @@ entries! {
         };
         advise(call, at, bytes, advice, place)
     }
-    cuMemPrefetchAsync ptsz 8000 Driver (at: u64, bytes: usize, device: i32, stream: usize) |call| {
+    cuMemPrefetchAsync ptsz 8000 Driver (at: u64, bytes: usize, device: i32, stream: u64) |call| {
         prefetch(call, at, bytes, device, stream)
     }
-    cuMemPrefetchAsync_v2 ptsz 12020 Driver (at: u64, bytes: usize, location: Location, flags: u32, stream: usize) |call| {
+    cuMemPrefetchAsync_v2 ptsz 12020 Driver (at: u64, bytes: usize, location: Location, flags: u32, stream: u64) |call| {
         Code::INVALID_VALUE.when(flags != 0)?;
         prefetch(call, at, bytes, place(location)?, stream)
     }

@@ -15,25 +15,21 @@ fn allocate(call: &Call, bytes: usize) -> Answer<u64> {
     state.memory.allocate(device, bytes as u64, call.origin())
 }
 
-/// The value of one `CUpointer_attribute`.
+/// The value of one `CUpointer_attribute`, which has 64 or 32 bits.
 enum Attribute {
-    Context(usize),
-    Number(u32),
-    Signed(i32),
-    Address(u64),
-    Size(usize),
-    Flag(bool),
+    Word(u64),
+    Number(i32),
 }
 
 impl Attribute {
+    fn flag(value: bool) -> Self {
+        Self::Number(i32::from(value))
+    }
+
     fn write(self, data: Out<u8>) -> Answer {
         match self {
-            Self::Context(value) => data.cast().set(value),
+            Self::Word(value) => data.cast().set(value),
             Self::Number(value) => data.cast().set(value),
-            Self::Signed(value) => data.cast().set(value),
-            Self::Address(value) => data.cast().set(value),
-            Self::Size(value) => data.cast().set(value),
-            Self::Flag(value) => data.cast().set(i32::from(value)),
         }
     }
 }
@@ -57,33 +53,33 @@ fn attribute(call: &Call, number: i32, at: u64) -> Answer<Attribute> {
     Code::INVALID_VALUE.when(reserved && piece.is_none() && !matches!(number, 11..=13))?;
     Ok(match number {
         1 if reserved => return Err(Code::INVALID_VALUE),
-        1 => Attribute::Context(block.context as usize),
+        1 => Attribute::Word(block.context),
         2 => Attribute::Number(if host { 1 } else { 2 }),
-        3 => Attribute::Address(at),
-        4 if host || managed => Attribute::Address(at),
+        3 => Attribute::Word(at),
+        4 if host || managed => Attribute::Word(at),
         4 => return Err(Code::INVALID_VALUE),
-        6 => Attribute::Flag(false),
-        7 => Attribute::Address(block.id),
-        8 => Attribute::Flag(managed),
-        9 => Attribute::Signed(device as i32),
-        10 => Attribute::Flag(matches!(block.kind, Kind::Plain)),
-        11 => Attribute::Address(base),
-        12 => Attribute::Size(block.len as usize),
-        13 => Attribute::Flag(!reserved || piece.is_some()),
-        14 => Attribute::Address(0),
-        15 => Attribute::Flag(false),
+        6 => Attribute::flag(false),
+        7 => Attribute::Word(block.id),
+        8 => Attribute::flag(managed),
+        9 => Attribute::Number(device as i32),
+        10 => Attribute::flag(matches!(block.kind, Kind::Plain)),
+        11 => Attribute::Word(base),
+        12 => Attribute::Word(block.len),
+        13 => Attribute::flag(!reserved || piece.is_some()),
+        14 => Attribute::Word(0),
+        15 => Attribute::flag(false),
         16 => Attribute::Number(if piece.is_some_and(|(_, piece)| !piece.access.any()) {
             0
         } else {
             3
         }),
         17 => match block.kind {
-            Kind::Pool(pool) => Attribute::Context(pool as usize),
-            _ => Attribute::Context(0),
+            Kind::Pool(pool) => Attribute::Word(pool),
+            _ => Attribute::Word(0),
         },
-        18 => Attribute::Size(piece.map_or(block.len, |(_, piece)| piece.len) as usize),
-        19 => Attribute::Address(piece.map_or(base, |(start, _)| start)),
-        20 => Attribute::Address(piece.map_or(block.id, |(_, piece)| piece.handle.max(block.id))),
+        18 => Attribute::Word(piece.map_or(block.len, |(_, piece)| piece.len)),
+        19 => Attribute::Word(piece.map_or(base, |(start, _)| start)),
+        20 => Attribute::Word(piece.map_or(block.id, |(_, piece)| piece.handle.max(block.id))),
         _ => return Err(Code::INVALID_VALUE),
     })
 }
@@ -99,8 +95,7 @@ entries! {
         total.set(info.1 as usize)
     }
     cuMemAlloc_v2 none 3020 Driver (at: Out<u64>, bytes: usize) |call| {
-        at.check()?;
-        at.set(allocate(call, bytes)?)
+        at.make(|| allocate(call, bytes))
     }
     cuMemAllocPitch_v2 none 3020 Driver (at: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) |call| {
         at.check()?;
@@ -120,11 +115,10 @@ entries! {
         if state.memory.is_graphs(at) {
             return Ok(());
         }
-        let context = state.memory.block(at).filter(|(base, _)| *base == at).map(|(_, block)| block.context);
-        let context = context.ok_or(Code::INVALID_VALUE)?;
+        let context = state.memory.block_at(at)?.context;
         state.unwaited_block(at, call.origin());
         // A driver may wait for the device before it frees memory, and this one does. It frees memory of a pool without a wait.
-        let open = if state.memory.is_pooled(at) { Vec::new() } else { state.queue.open(context, 0) };
+        let open = if state.memory.is_pooled(at) { Vec::new() } else { state.queue.open(context) };
         let mut state = call.driver.wait(state, &open);
         let block = state.memory.free(at)?;
         state.strict.freed(at, block.len, block.origin, call.origin());
@@ -163,6 +157,6 @@ entries! {
         value.get()?;
         call.driver.state().memory.block(at).ok_or(Code::INVALID_VALUE)?;
         // All copies are complete where this attribute would matter, so there is nothing to set.
-        if number == 6 { Ok(()) } else { Err(Code::INVALID_VALUE) }
+        Code::INVALID_VALUE.when(number != 6)
     }
 }

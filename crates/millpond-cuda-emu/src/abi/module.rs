@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// The first bytes of images that are not text: an ELF file, or several in one.
 const BINARIES: [[u8; 4]; 2] = [*b"\x7fELF", 0xba55_ed50_u32.to_le_bytes()];
 
-fn load(call: &Call, module: Out<usize>, image: In<u8>) -> Answer {
+fn load(call: &Call, module: Out<u64>, image: In<u8>) -> Answer {
     module.check()?;
     call.context()?;
     let first = image.get()?;
@@ -66,20 +66,20 @@ fn cubin(image: In<u8>) -> Answer<Vec<String>> {
     Ok(kernels)
 }
 
-fn keep(call: &Call, module: Out<usize>, names: Vec<String>) -> Answer {
+fn keep(call: &Call, module: Out<u64>, names: Vec<String>) -> Answer {
     let mut state = call.driver.state();
     state.refuse_unsafe(call.thread)?;
     let handle = state.new_handle();
     state.kernels.keep(handle, names);
-    module.set(handle as usize)
+    module.set(handle)
 }
 
-fn load_text(call: &Call, module: Out<usize>, text: &str) -> Answer {
+fn load_text(call: &Call, module: Out<u64>, text: &str) -> Answer {
     let mut state = call.driver.state();
     state.refuse_unsafe(call.thread)?;
     let handle = state.new_handle();
     state.kernels.load(handle, text, call.options().version)?;
-    module.set(handle as usize)
+    module.set(handle)
 }
 
 /// Writes the reason why an image was refused to the client's log, if it wants one. Unknown options are ignored, as in the
@@ -116,14 +116,14 @@ const CUBINS: [u8; 2] = [0x33, 0x41];
 /// Returns a launch of a function. The parameters are copied from the client's memory at the call, as in the driver.
 pub(super) fn launch(
     call: &Call,
-    function: usize,
+    function: u64,
     grid: [u32; 3],
     block: [u32; 3],
     params: In<In<u8>>,
 ) -> Answer<Launch> {
     let kernel = {
         let state = call.driver.state();
-        Arc::clone(&state.kernels.get(function as u64)?.kernel)
+        Arc::clone(&state.kernels.get(function)?.kernel)
     };
     let threads = block.iter().map(|side| u64::from(*side)).product::<u64>();
     Code::INVALID_VALUE.when(grid.contains(&0) || block.contains(&0) || threads > 1024)?;
@@ -149,54 +149,54 @@ fn blocks(size: i32) -> Answer<i32> {
     Ok((2048 / ((size + 31) / 32 * 32)).min(32))
 }
 
-fn known(call: &Call, function: usize) -> Answer {
-    call.driver.state().kernels.get(function as u64).map(|_| ())
+fn known(call: &Call, function: u64) -> Answer {
+    call.driver.state().kernels.get(function).map(|_| ())
 }
 
 entries! {
-    cuModuleLoad none 2000 Driver (module: Out<usize>, path: Text) |call| {
+    cuModuleLoad none 2000 Driver (module: Out<u64>, path: Text) |call| {
         module.check()?;
         call.context()?;
         let bytes = std::fs::read(path.get()?).map_err(|_| Code::FILE_NOT_FOUND)?;
         Code::NO_BINARY_FOR_GPU.when(BINARIES.iter().any(|begin| bytes.starts_with(begin)))?;
         load_text(call, module, &String::from_utf8_lossy(&bytes))
     }
-    cuModuleLoadData none 2000 Driver (module: Out<usize>, image: In<u8>) |call| { load(call, module, image) }
-    cuModuleLoadDataEx none 2010 Driver (module: Out<usize>, image: In<u8>, count: u32, options: In<i32>, values: In<usize>) |call| {
+    cuModuleLoadData none 2000 Driver (module: Out<u64>, image: In<u8>) |call| { load(call, module, image) }
+    cuModuleLoadDataEx none 2010 Driver (module: Out<u64>, image: In<u8>, count: u32, options: In<i32>, values: In<usize>) |call| {
         load(call, module, image).inspect_err(|why| {
             // The error code is the same whether or not it can be explained.
             let _ = explain(*why, count, options, values);
         })
     }
-    cuModuleLoadFatBinary none 2000 Driver (_module: Out<usize>, _image: usize) |_call| { Err(Code::NO_BINARY_FOR_GPU) }
-    cuModuleUnload none 2000 Driver (module: usize) |call| {
+    cuModuleLoadFatBinary none 2000 Driver (_module: Out<u64>, _image: usize) |_call| { Err(Code::NO_BINARY_FOR_GPU) }
+    cuModuleUnload none 2000 Driver (module: u64) |call| {
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
-        state.kernels.unload(module as u64)
+        state.kernels.unload(module)
     }
-    cuModuleGetFunction none 2000 Driver (function: Out<usize>, module: usize, name: Text) |call| {
+    cuModuleGetFunction none 2000 Driver (function: Out<u64>, module: u64, name: Text) |call| {
         function.check()?;
         let name = name.get()?;
         let mut state = call.driver.state();
         let handle = state.new_handle();
-        let found = state.kernels.function(handle, module as u64, &name)?;
-        function.set(found as usize)
+        let found = state.kernels.function(handle, module, &name)?;
+        function.set(found)
     }
-    cuModuleGetGlobal_v2 none 3020 Driver (at: Out<u64>, bytes: Out<usize>, module: usize, name: Text) |call| {
+    cuModuleGetGlobal_v2 none 3020 Driver (at: Out<u64>, bytes: Out<usize>, module: u64, name: Text) |call| {
         name.get()?;
         at.offer(0);
         bytes.offer(0);
-        let known = call.driver.state().kernels.is_module(module as u64);
+        let known = call.driver.state().kernels.is_module(module);
         Err(if known { Code::NOT_FOUND } else { Code::INVALID_HANDLE })
     }
     cuModuleGetLoadingMode none 11070 Driver (mode: Out<i32>) |_call| { mode.set(1) }
-    cuFuncGetModule none 11000 Driver (module: Out<usize>, function: usize) |call| {
-        let found = call.driver.state().kernels.get(function as u64)?.module;
-        module.set(found as usize)
+    cuFuncGetModule none 11000 Driver (module: Out<u64>, function: u64) |call| {
+        let found = call.driver.state().kernels.get(function)?.module;
+        module.set(found)
     }
-    cuFuncGetAttribute none 2020 Driver (value: Out<i32>, number: i32, function: usize) |call| {
+    cuFuncGetAttribute none 2020 Driver (value: Out<i32>, number: i32, function: u64) |call| {
         let state = call.driver.state();
-        let found = state.kernels.get(function as u64)?;
+        let found = state.kernels.get(function)?;
         let default = match number {
             0 => 1024,
             1..=3 | 7 | 10..=15 => 0,
@@ -208,26 +208,26 @@ entries! {
         };
         value.set(found.attributes.get(&number).copied().unwrap_or(default))
     }
-    cuFuncGetParamInfo none 12040 Driver (function: usize, index: usize, offset: Out<usize>, bytes: Out<usize>) |call| {
+    cuFuncGetParamInfo none 12040 Driver (function: u64, index: usize, offset: Out<usize>, bytes: Out<usize>) |call| {
         offset.check()?;
         let state = call.driver.state();
-        let found = state.kernels.get(function as u64)?;
+        let found = state.kernels.get(function)?;
         let size = *found.kernel.sizes().get(index).ok_or(Code::INVALID_VALUE)?;
         offset.set(found.kernel.offset(index))?;
         bytes.offer(size);
         Ok(())
     }
-    cuFuncSetAttribute none 9000 Driver (function: usize, number: i32, value: i32) |call| {
+    cuFuncSetAttribute none 9000 Driver (function: u64, number: i32, value: i32) |call| {
         Code::INVALID_VALUE.when(!(8..=15).contains(&number))?;
-        call.driver.state().kernels.get_mut(function as u64)?.attributes.insert(number, value);
+        call.driver.state().kernels.get_mut(function)?.attributes.insert(number, value);
         Ok(())
     }
-    cuFuncSetCacheConfig none 2000 Driver (function: usize, config: i32) |call| {
+    cuFuncSetCacheConfig none 2000 Driver (function: u64, config: i32) |call| {
         Code::INVALID_VALUE.when(!(0..=3).contains(&config))?;
         known(call, function)
     }
     cuLaunchKernel ptsz 4000 Driver (
-        function: usize,
+        function: u64,
         grid_x: u32,
         grid_y: u32,
         grid_z: u32,
@@ -235,7 +235,7 @@ entries! {
         block_y: u32,
         block_z: u32,
         shared: u32,
-        stream: usize,
+        stream: u64,
         params: In<In<u8>>,
         extra: usize,
     ) |call| {
@@ -246,7 +246,7 @@ entries! {
         call.driver.submit(stream, Action::Kernel(Arc::new(launch)), call.origin())
     }
     cuLaunchCooperativeKernel ptsz 9000 Driver (
-        function: usize,
+        function: u64,
         grid_x: u32,
         grid_y: u32,
         grid_z: u32,
@@ -254,7 +254,7 @@ entries! {
         block_y: u32,
         block_z: u32,
         shared: u32,
-        stream: usize,
+        stream: u64,
         params: In<In<u8>>,
     ) |call| {
         cuLaunchKernel(
@@ -263,7 +263,7 @@ entries! {
     }
     cuOccupancyMaxActiveBlocksPerMultiprocessor none 6050 Driver (
         count: Out<i32>,
-        function: usize,
+        function: u64,
         size: i32,
         _shared: usize,
     ) |call| {
@@ -272,7 +272,7 @@ entries! {
     }
     cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags none 7000 Driver (
         count: Out<i32>,
-        function: usize,
+        function: u64,
         size: i32,
         shared: usize,
         _flags: u32,
@@ -280,7 +280,7 @@ entries! {
     cuOccupancyMaxPotentialBlockSize none 6050 Driver (
         grid: Out<i32>,
         block: Out<i32>,
-        function: usize,
+        function: u64,
         _shared_of: usize,
         _shared: usize,
         limit: i32,
@@ -293,7 +293,7 @@ entries! {
     cuOccupancyMaxPotentialBlockSizeWithFlags none 7000 Driver (
         grid: Out<i32>,
         block: Out<i32>,
-        function: usize,
+        function: u64,
         shared_of: usize,
         shared: usize,
         limit: i32,
@@ -301,7 +301,7 @@ entries! {
     ) |call| { cuOccupancyMaxPotentialBlockSize(call, grid, block, function, shared_of, shared, limit) }
     cuOccupancyAvailableDynamicSMemPerBlock none 10020 Driver (
         bytes: Out<usize>,
-        function: usize,
+        function: u64,
         count: i32,
         size: i32,
     ) |call| {

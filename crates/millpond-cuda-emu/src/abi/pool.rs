@@ -11,7 +11,7 @@ use crate::work::action::Action;
 
 /// Implements `cuMemAllocAsync` and similar calls. The stream may use the block at once. Work that must be complete before is
 /// put before it in the stream's order.
-fn allocate(call: &Call, at: Out<u64>, pool: Option<u64>, bytes: usize, stream: usize) -> Answer {
+fn allocate(call: &Call, at: Out<u64>, pool: Option<u64>, bytes: usize, stream: u64) -> Answer {
     at.check()?;
     let stream = call.stream(stream)?;
     Code::INVALID_VALUE.when(bytes == 0)?;
@@ -56,13 +56,13 @@ fn device(call: &Call, kind: i32, location: Location) -> Answer<u32> {
 }
 
 entries! {
-    cuMemAllocAsync ptsz 11020 Pools (at: Out<u64>, bytes: usize, stream: usize) |call| {
+    cuMemAllocAsync ptsz 11020 Pools (at: Out<u64>, bytes: usize, stream: u64) |call| {
         allocate(call, at, None, bytes, stream)
     }
-    cuMemAllocFromPoolAsync ptsz 11020 Pools (at: Out<u64>, bytes: usize, pool: usize, stream: usize) |call| {
-        allocate(call, at, Some(pool as u64), bytes, stream)
+    cuMemAllocFromPoolAsync ptsz 11020 Pools (at: Out<u64>, bytes: usize, pool: u64, stream: u64) |call| {
+        allocate(call, at, Some(pool), bytes, stream)
     }
-    cuMemFreeAsync ptsz 11020 Pools (at: u64, stream: usize) |call| {
+    cuMemFreeAsync ptsz 11020 Pools (at: u64, stream: u64) |call| {
         let stream = call.stream(stream)?;
         Code::INVALID_VALUE.when(at == 0)?;
         let mut state = call.driver.state();
@@ -87,7 +87,7 @@ entries! {
         call.driver.queued(state, task, stream);
         Ok(())
     }
-    cuMemPoolCreate none 11020 Pools (pool: Out<usize>, props: In<PoolProps>) |call| {
+    cuMemPoolCreate none 11020 Pools (pool: Out<u64>, props: In<PoolProps>) |call| {
         pool.check()?;
         call.driver.state().refuse_unsafe(call.thread)?;
         let props = props.get()?;
@@ -96,43 +96,43 @@ entries! {
         // Drivers before CUDA 12.2 do not support a limit.
         let max = if call.options().version < 12_020 { 0 } else { props.max_size as u64 };
         let handle = call.driver.state().memory.create_pool(device, max)?;
-        pool.set(handle as usize)
+        pool.set(handle)
     }
-    cuMemPoolDestroy none 11020 Pools (pool: usize) |call| {
+    cuMemPoolDestroy none 11020 Pools (pool: u64) |call| {
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
-        state.memory.destroy_pool(pool as u64)?;
+        state.memory.destroy_pool(pool)?;
         state.trim_pools();
         Ok(())
     }
-    cuDeviceGetDefaultMemPool none 11020 Pools (pool: Out<usize>, device: i32) |call| {
+    cuDeviceGetDefaultMemPool none 11020 Pools (pool: Out<u64>, device: i32) |call| {
         let device = call.known_device(device)?;
-        pool.set(call.driver.state().memory.default_pool(device)? as usize)
+        pool.set(call.driver.state().memory.default_pool(device)?)
     }
-    cuDeviceGetMemPool none 11020 Pools (pool: Out<usize>, device: i32) |call| {
-        let device = call.known_device(device)?;
-        let mut state = call.driver.state();
-        state.refuse_doubtful(call.thread)?;
-        pool.set(state.memory.current_pool(device)? as usize)
-    }
-    cuDeviceSetMemPool none 11020 Pools (device: i32, pool: usize) |call| {
+    cuDeviceGetMemPool none 11020 Pools (pool: Out<u64>, device: i32) |call| {
         let device = call.known_device(device)?;
         let mut state = call.driver.state();
         state.refuse_doubtful(call.thread)?;
-        state.memory.set_current_pool(device, pool as u64)
+        pool.set(state.memory.current_pool(device)?)
     }
-    cuMemPoolTrimTo none 11020 Pools (pool: usize, keep: usize) |call| {
+    cuDeviceSetMemPool none 11020 Pools (device: i32, pool: u64) |call| {
+        let device = call.known_device(device)?;
+        let mut state = call.driver.state();
+        state.refuse_doubtful(call.thread)?;
+        state.memory.set_current_pool(device, pool)
+    }
+    cuMemPoolTrimTo none 11020 Pools (pool: u64, keep: usize) |call| {
         let mut guard = call.driver.state();
         let state = &mut *guard;
         state.refuse_unsafe(call.thread)?;
-        state.memory.pool(pool as u64)?;
+        state.memory.pool(pool)?;
         let queue = &state.queue;
-        state.memory.trim(pool as u64, keep as u64, &|task| queue.is_done(task))
+        state.memory.trim(pool, keep as u64, &|task| queue.is_done(task))
     }
-    cuMemPoolGetAttribute none 11020 Pools (pool: usize, number: i32, value: Out<u8>) |call| {
+    cuMemPoolGetAttribute none 11020 Pools (pool: u64, number: i32, value: Out<u8>) |call| {
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
-        let pool = state.memory.pool(pool as u64)?;
+        let pool = state.memory.pool(pool)?;
         match number {
             1 => value.cast().set(i32::from(pool.follow_events)),
             2 => value.cast().set(i32::from(pool.opportunistic)),
@@ -146,10 +146,10 @@ entries! {
         }
     }
     /// Sets an attribute. Peaks can only be set to 0, which resets them to the current value.
-    cuMemPoolSetAttribute none 11020 Pools (pool: usize, number: i32, value: Out<u8>) |call| {
+    cuMemPoolSetAttribute none 11020 Pools (pool: u64, number: i32, value: Out<u8>) |call| {
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
-        let pool = state.memory.pool_mut(pool as u64)?;
+        let pool = state.memory.pool_mut(pool)?;
         let peak = |now| if value.cast::<u64>().get()? == 0 { Ok(now) } else { Err(Code::INVALID_VALUE) };
         match number {
             1 => pool.follow_events = value.cast::<i32>().get()? != 0,
@@ -162,12 +162,12 @@ entries! {
         }
         Ok(())
     }
-    cuMemPoolSetAccess none 11020 Pools (pool: usize, map: In<AccessDesc>, count: usize) |call| {
+    cuMemPoolSetAccess none 11020 Pools (pool: u64, map: In<AccessDesc>, count: usize) |call| {
         call.driver.state().refuse_unsafe(call.thread)?;
         for desc in map.all(count)? {
             let device = device(call, 1, desc.location)?;
             let mut state = call.driver.state();
-            let pool = state.memory.pool_mut(pool as u64)?;
+            let pool = state.memory.pool_mut(pool)?;
             let bit = 1u64 << device;
             match desc.flags {
                 3 => pool.peers |= bit,
@@ -177,11 +177,11 @@ entries! {
         }
         Ok(())
     }
-    cuMemPoolGetAccess none 11020 Pools (flags: Out<i32>, pool: usize, location: In<Location>) |call| {
+    cuMemPoolGetAccess none 11020 Pools (flags: Out<i32>, pool: u64, location: In<Location>) |call| {
         let device = device(call, 1, location.get()?)?;
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
-        let pool = state.memory.pool(pool as u64)?;
+        let pool = state.memory.pool(pool)?;
         let access = device == pool.device || pool.peers & 1 << device != 0;
         flags.set(if access { 3 } else { 0 })
     }
@@ -189,10 +189,7 @@ entries! {
 
 /// Frees plain memory in the order of a stream, which the driver also allows. The call waits for work that uses the memory.
 fn free_plain(call: &Call, at: u64, stream: u64) -> Answer {
-    let state = call.driver.state();
-    let known = state.memory.block(at).is_some_and(|(base, _)| base == at);
-    Code::INVALID_VALUE.when(!known)?;
-    drop(state);
+    call.driver.state().memory.block_at(at)?;
     call.driver.finish(stream, Action::Nothing, call.origin())?;
     let mut state = call.driver.state();
     let block = state.memory.free(at)?;

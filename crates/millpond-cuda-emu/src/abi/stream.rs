@@ -7,53 +7,48 @@ use crate::driver::capture::exchange_mode;
 use crate::error::{Answer, Code};
 use crate::work::action::{Action, Callback};
 
-fn create(call: &Call, stream: Out<usize>, flags: u32, priority: i32) -> Answer {
-    stream.check()?;
-    let context = call.context()?;
-    let mut state = call.driver.state();
-    state.refuse_unsafe(call.thread)?;
-    let handle = state.create_stream(context, flags, priority)?;
-    drop(state);
-    stream.set(handle as usize)
+fn create(call: &Call, stream: Out<u64>, flags: u32, priority: i32) -> Answer {
+    stream.make(|| {
+        let context = call.context()?;
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
+        state.create_stream(context, flags, priority)
+    })
 }
 
 entries! {
-    cuStreamCreate none 2000 Driver (stream: Out<usize>, flags: u32) |call| { create(call, stream, flags, 0) }
-    cuStreamCreateWithPriority none 5050 Driver (stream: Out<usize>, flags: u32, priority: i32) |call| {
+    cuStreamCreate none 2000 Driver (stream: Out<u64>, flags: u32) |call| { create(call, stream, flags, 0) }
+    cuStreamCreateWithPriority none 5050 Driver (stream: Out<u64>, flags: u32, priority: i32) |call| {
         create(call, stream, flags, priority)
     }
-    cuStreamDestroy_v2 none 4000 Driver (stream: usize) |call| {
+    cuStreamDestroy_v2 none 4000 Driver (stream: u64) |call| {
         match stream {
             0..=2 => Err(Code::INVALID_HANDLE),
             _ => call.driver.destroy_stream(call.named_stream(stream)?),
         }
     }
-    cuStreamSynchronize ptsz 2000 Driver (stream: usize) |call| { call.driver.synchronise_stream(call.stream(stream)?) }
-    cuStreamQuery ptsz 2000 Driver (stream: usize) |call| { call.driver.query_stream(call.stream(stream)?) }
-    cuStreamWaitEvent ptsz 3020 Driver (stream: usize, event: usize, flags: u32) |call| {
+    cuStreamSynchronize ptsz 2000 Driver (stream: u64) |call| { call.driver.synchronise_stream(call.stream(stream)?) }
+    cuStreamQuery ptsz 2000 Driver (stream: u64) |call| { call.driver.query_stream(call.stream(stream)?) }
+    cuStreamWaitEvent ptsz 3020 Driver (stream: u64, event: u64, flags: u32) |call| {
         Code::INVALID_VALUE.when(flags > 1)?;
         call.driver.wait_event(call.stream(stream)?, call.event(event)?, call.origin())
     }
-    cuStreamGetPriority ptsz 5050 Driver (stream: usize, priority: Out<i32>) |call| {
-        let stream = call.stream(stream)?;
-        priority.set(call.driver.state().stream(stream)?.priority)
+    cuStreamGetPriority ptsz 5050 Driver (stream: u64, priority: Out<i32>) |call| {
+        priority.set(call.of_stream(stream, |stream| stream.priority)?)
     }
-    cuStreamGetFlags ptsz 5050 Driver (stream: usize, flags: Out<u32>) |call| {
-        let stream = call.stream(stream)?;
-        flags.set(call.driver.state().stream(stream)?.flags)
+    cuStreamGetFlags ptsz 5050 Driver (stream: u64, flags: Out<u32>) |call| {
+        flags.set(call.of_stream(stream, |stream| stream.flags)?)
     }
-    cuStreamGetCtx ptsz 9020 Driver (stream: usize, context: Out<usize>) |call| {
-        let stream = call.stream(stream)?;
-        context.set(call.driver.state().stream(stream)?.context as usize)
+    cuStreamGetCtx ptsz 9020 Driver (stream: u64, context: Out<u64>) |call| {
+        context.set(call.of_stream(stream, |stream| stream.context)?)
     }
-    cuStreamGetDevice ptsz 12080 Driver (stream: usize, device: Out<i32>) |call| {
-        let stream = call.stream(stream)?;
-        device.set(call.driver.state().stream(stream)?.device as i32)
+    cuStreamGetDevice ptsz 12080 Driver (stream: u64, device: Out<i32>) |call| {
+        device.set(call.of_stream(stream, |stream| stream.device as i32)?)
     }
-    cuStreamGetId ptsz 12000 Driver (stream: usize, id: Out<u64>) |call| { id.set(call.stream(stream)?) }
+    cuStreamGetId ptsz 12000 Driver (stream: u64, id: Out<u64>) |call| { id.set(call.stream(stream)?) }
     cuStreamAddCallback ptsz 5000 Driver (
-        stream: usize,
-        function: Option<unsafe extern "C" fn(usize, i32, usize)>,
+        stream: u64,
+        function: Option<unsafe extern "C" fn(u64, i32, usize)>,
         data: usize,
         flags: u32,
     ) |call| {
@@ -64,7 +59,7 @@ entries! {
         call.driver.submit(found, Action::Call(callback), call.origin())
     }
     cuLaunchHostFunc ptsz 10000 Driver (
-        stream: usize,
+        stream: u64,
         function: Option<unsafe extern "C" fn(usize)>,
         data: usize,
     ) |call| {
@@ -72,25 +67,24 @@ entries! {
         let callback = Callback::Host { function, data };
         call.driver.submit(call.stream(stream)?, Action::Call(callback), call.origin())
     }
-    cuStreamAttachMemAsync ptsz 6000 Driver (stream: usize, at: u64, len: usize, flags: u32) |call| {
+    cuStreamAttachMemAsync ptsz 6000 Driver (stream: u64, at: u64, len: usize, flags: u32) |call| {
         let stream = call.stream(stream)?;
-        let whole = call.driver.state().memory.block(at).filter(|(base, _)| *base == at).map(|(_, block)| block.len);
-        let whole = whole.ok_or(Code::INVALID_VALUE)?;
+        let whole = call.driver.state().memory.block_at(at)?.len;
         let managed = call.driver.state().memory.is_managed(at, whole);
         Code::INVALID_VALUE.when(!managed || len != 0 && len as u64 != whole || !matches!(flags, 1 | 2 | 4))?;
         call.driver.submit(stream, Action::Nothing, call.origin())
     }
-    cuStreamBeginCapture_v2 ptsz 10010 Driver (stream: usize, mode: i32) |call| {
+    cuStreamBeginCapture_v2 ptsz 10010 Driver (stream: u64, mode: i32) |call| {
         let stream = call.stream(stream)?;
         call.driver.state().begin_capture(stream, mode, call.thread)
     }
-    cuStreamEndCapture ptsz 10000 Driver (stream: usize, graph: Out<usize>) |call| {
+    cuStreamEndCapture ptsz 10000 Driver (stream: u64, graph: Out<u64>) |call| {
         let stream = call.stream(stream)?;
         graph.set(0)?;
         let mut state = call.driver.state();
         let made = state.end_capture(stream, call.thread)?;
         match call.fault {
-            None => graph.set(made as usize),
+            None => graph.set(made),
             Some(code) => {
                 state.destroy_graph(made)?;
                 Err(code)
@@ -100,11 +94,11 @@ entries! {
     cuThreadExchangeStreamCaptureMode none 10010 Driver (mode: Out<i32>) |_call| {
         mode.set(exchange_mode(mode.get()?)?)
     }
-    cuStreamIsCapturing ptsz 10000 Driver (stream: usize, status: Out<i32>) |call| {
+    cuStreamIsCapturing ptsz 10000 Driver (stream: u64, status: Out<i32>) |call| {
         let stream = call.stream(stream)?;
         status.set(call.driver.state().capture_status(stream)?.0)
     }
-    cuStreamGetCaptureInfo ptsz 10010 Driver (stream: usize, status: Out<i32>, id: Out<u64>) |call| {
+    cuStreamGetCaptureInfo ptsz 10010 Driver (stream: u64, status: Out<i32>, id: Out<u64>) |call| {
         let stream = call.stream(stream)?;
         let (found, number) = call.driver.state().capture_status(stream)?;
         id.offer(number);
@@ -112,11 +106,11 @@ entries! {
     }
     /// Does not return the growing graph or the nodes that the next one comes after.
     cuStreamGetCaptureInfo_v2 ptsz 11030 Driver (
-        stream: usize,
+        stream: u64,
         status: Out<i32>,
         id: Out<u64>,
-        graph: Out<usize>,
-        nodes: Out<usize>,
+        graph: Out<u64>,
+        nodes: Out<u64>,
         count: Out<usize>,
     ) |call| {
         graph.offer(0);

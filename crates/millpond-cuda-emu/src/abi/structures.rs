@@ -128,7 +128,7 @@ pub(crate) struct HostNode {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct KernelNode {
-    pub(crate) function: usize,
+    pub(crate) function: u64,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) shared: u32,

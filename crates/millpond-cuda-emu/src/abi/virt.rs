@@ -26,10 +26,10 @@ entries! {
         bytes.set(GRANULE as usize)
     }
     cuMemAddressReserve none 10020 Vmm (at: Out<u64>, bytes: usize, align: usize, wish: u64, flags: u64) |call| {
-        at.check()?;
-        Code::INVALID_VALUE.when(flags != 0)?;
-        let found = call.driver.state().memory.reserve(bytes as u64, align as u64, wish, call.origin())?;
-        at.set(found)
+        at.make(|| {
+            Code::INVALID_VALUE.when(flags != 0)?;
+            call.driver.state().memory.reserve(bytes as u64, align as u64, wish, call.origin())
+        })
     }
     cuMemAddressFree none 10020 Vmm (at: u64, bytes: usize) |call| {
         call.driver.state().memory.unreserve(at, bytes as u64)
@@ -94,9 +94,7 @@ entries! {
         flags.set(if piece.access.allows(device) { 3 } else { 0 })
     }
     cuMemRetainAllocationHandle none 11000 Vmm (handle: Out<u64>, at: u64) |call| {
-        handle.check()?;
-        let found = call.driver.state().memory.retain(at)?;
-        handle.set(found)
+        handle.make(|| call.driver.state().memory.retain(at))
     }
     cuMemGetAllocationPropertiesFromHandle none 10020 Vmm (prop: Out<AllocationProp>, handle: u64) |call| {
         let state = call.driver.state();

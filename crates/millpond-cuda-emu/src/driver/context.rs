@@ -149,8 +149,7 @@ impl Driver {
     pub(crate) fn destroy_context(&self, handle: u64) -> Answer {
         let state = self.state();
         state.context(handle)?;
-        let open = state.queue.open(handle, 0);
-        let mut state = self.wait(state, &open);
+        let mut state = self.wait_context(state, handle);
         state.host_knows_all(handle);
         state.remove_context(handle);
         drop(state);
@@ -163,8 +162,7 @@ impl Driver {
         let mut state = self.state();
         state.healthy(handle)?;
         state.refuse_in_capture(handle)?;
-        let open = state.queue.open(handle, 0);
-        let mut state = self.wait(state, &open);
+        let mut state = self.wait_context(state, handle);
         state.host_knows_all(handle);
         state.trim_pools();
         state.healthy(handle)?;

@@ -253,9 +253,8 @@ impl State {
 
     /// Calls [`unwaited`](Self::unwaited) for the block that begins at an address, if there is one.
     pub(crate) fn unwaited_block(&mut self, at: u64, origin: Origin) {
-        let found = self.memory.block(at).filter(|(base, _)| *base == at);
-        if let Some(len) = found.map(|(_, block)| block.len) {
-            self.unwaited(at, len, origin);
+        if let Ok(block) = self.memory.block_at(at) {
+            self.unwaited(at, block.len, origin);
         }
     }
 

@@ -65,8 +65,8 @@ pub(crate) enum Callback {
     },
     /// `cuStreamAddCallback`, which passes the stream as the client names it.
     Stream {
-        function: unsafe extern "C" fn(usize, i32, usize),
-        stream: usize,
+        function: unsafe extern "C" fn(u64, i32, usize),
+        stream: u64,
         data: usize,
     },
 }

@@ -51,14 +51,13 @@ impl Queue {
         if waiting == 0 {
             self.ready.insert(id);
         }
-        self.tasks.insert(
-            id,
-            Task {
-                work,
-                waiting,
-                dependents: Vec::new(),
-            },
-        );
+        let dependents = Vec::new();
+        let task = Task {
+            work,
+            waiting,
+            dependents,
+        };
+        self.tasks.insert(id, task);
         id
     }
 
@@ -88,14 +87,11 @@ impl Queue {
             .filter_map(|id| Some((*id, &self.tasks.get(id)?.work)))
     }
 
-    /// Returns the incomplete work of a stream, or of a whole context if `stream` is 0.
-    pub(crate) fn open(&self, context: u64, stream: u64) -> Vec<u64> {
-        let of = |task: &Task| task.work.context == context && (stream == 0 || task.work.stream == stream);
-        self.tasks
-            .iter()
-            .filter(|(_, task)| of(task))
-            .map(|(id, _)| *id)
-            .collect()
+    /// Returns the incomplete work of a context.
+    pub(crate) fn open(&self, context: u64) -> Vec<u64> {
+        let tasks = self.tasks.iter();
+        let of = tasks.filter(|(_, task)| task.work.context == context);
+        of.map(|(id, _)| *id).collect()
     }
 
     /// Takes work that is ready in order to run it.
