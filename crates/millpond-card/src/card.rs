@@ -1,6 +1,7 @@
 //! The device that the probes work on, and the kernels that they load into it.
 
-use crate::driver::{Access, AllocationProperties, Driver, Failed, Handle, call, ok};
+use crate::driver::{Access, AllocationProperties, Code, Driver, Failed, Handle, SUCCESS, call, ok};
+use crate::say::{self, row};
 use serde_json::{Value, json};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -125,6 +126,49 @@ impl Card {
         Ok(stream)
     }
 
+    /// Makes a call, adds a row with its answer and its time to a table, and returns its code.
+    pub(crate) fn tell(&self, table: &str, what: &str, call: impl FnOnce() -> Code) -> Code {
+        let (code, taken) = say::timed(call);
+        row!(table, what, self.driver.name(code), say::us(taken));
+        code
+    }
+
+    /// Calls `meanwhile` during the capture of a new stream. `meanwhile` has to end the capture.
+    pub(crate) fn during_capture<T>(
+        &self,
+        mode: u32,
+        meanwhile: impl FnOnce(Handle) -> T,
+    ) -> Result<T, Failed> {
+        let (word, stream) = (self.allocate(256)?, self.stream()?);
+        ok!(self.driver, cuStreamBeginCapture_v2(stream, mode))?;
+        ok!(self.driver, cuMemsetD8Async(word, 1, 256, stream))?;
+        let result = meanwhile(stream);
+        ok!(self.driver, cuStreamDestroy_v2(stream))?;
+        ok!(self.driver, cuMemFree_v2(word))?;
+        Ok(result)
+    }
+
+    /// Returns the name of a stream's capture status, or of the driver's code if it does not tell.
+    pub(crate) fn capture_status(&self, stream: Handle) -> String {
+        let mut status = 0;
+        match call!(self.driver, cuStreamIsCapturing(stream, &raw mut status)) {
+            SUCCESS => ["none", "active", "invalidated"]
+                .get(status as usize)
+                .map_or_else(|| status.to_string(), |name| (*name).to_owned()),
+            code => self.driver.name(code),
+        }
+    }
+
+    /// Ends a capture, destroys the graph if there is one, and returns the driver's code.
+    pub(crate) fn end_capture(&self, stream: Handle) -> Code {
+        let mut graph = 0;
+        let code = call!(self.driver, cuStreamEndCapture(stream, &raw mut graph));
+        if graph != 0 {
+            let _ = call!(self.driver, cuGraphDestroy(graph));
+        }
+        code
+    }
+
     pub(crate) fn synchronize(&self, stream: Handle) -> Result<(), Failed> {
         ok!(self.driver, cuStreamSynchronize(stream))
     }
@@ -154,11 +198,8 @@ impl Card {
 
     /// Makes a range accessible to the device and returns the driver's code.
     pub(crate) fn access(&self, at: u64, bytes: u64) -> i32 {
-        let access = Access::on(self.device);
-        call!(
-            self.driver,
-            cuMemSetAccess(at, bytes as usize, &raw const access, 1)
-        )
+        let access = &Access::on(self.device);
+        call!(self.driver, cuMemSetAccess(at, bytes as usize, access, 1))
     }
 
     pub(crate) fn unmap(&self, at: u64, bytes: u64) -> Result<(), Failed> {
@@ -206,7 +247,7 @@ impl Card {
         })
     }
 
-    fn launch(
+    pub(crate) fn launch(
         &self,
         function: Handle,
         blocks: u32,

@@ -194,15 +194,21 @@ const PINNED: i32 = 1;
 const DEVICE: i32 = 1;
 const READ_WRITE: i32 = 3;
 
+impl Location {
+    fn of(device: i32) -> Self {
+        Self {
+            kind: DEVICE,
+            id: device,
+        }
+    }
+}
+
 impl AllocationProperties {
     pub(crate) fn on(device: i32) -> Self {
         Self {
             kind: PINNED,
             handle_types: 0,
-            location: Location {
-                kind: DEVICE,
-                id: device,
-            },
+            location: Location::of(device),
             win32: 0,
             flags: [0; 8],
         }
@@ -212,10 +218,7 @@ impl AllocationProperties {
 impl Access {
     pub(crate) fn on(device: i32) -> Self {
         Self {
-            location: Location {
-                kind: DEVICE,
-                id: device,
-            },
+            location: Location::of(device),
             flags: READ_WRITE,
         }
     }
@@ -226,10 +229,7 @@ impl PoolProperties {
         Self {
             kind: PINNED,
             handle_types: 0,
-            location: Location {
-                kind: DEVICE,
-                id: device,
-            },
+            location: Location::of(device),
             win32: 0,
             max_bytes,
             reserved: [0; 56],

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use std::io::Write;
+use std::time::Instant;
 
 fn line(value: &Value) {
     let mut out = std::io::stdout().lock();
@@ -16,9 +17,17 @@ pub(crate) fn table(name: &str, columns: &[&str]) {
 }
 
 /// Adds a row to a table that was begun.
-pub(crate) fn row(table: &str, cells: &[Value]) {
+pub(crate) fn cells(table: &str, cells: &[Value]) {
     line(&json!({ "row": cells, "of": table }));
 }
+
+/// Adds a row to a table that was begun, from values that can be JSON.
+macro_rules! row {
+    ($table:expr, $($cell:expr),* $(,)?) => {
+        $crate::say::cells($table, &[$(serde_json::json!($cell)),*])
+    };
+}
+pub(crate) use row;
 
 /// Reports an assumption of the library, whether it holds here, and what the probe saw.
 pub(crate) fn check(what: &str, holds: bool, seen: &str) {
@@ -38,6 +47,13 @@ pub(crate) fn file(name: &str, text: &str) {
 /// Reports the facts about the probed device.
 pub(crate) fn device(facts: &Value) {
     line(&json!({ "device": facts }));
+}
+
+/// Calls a function. Returns its result and its time in seconds.
+pub(crate) fn timed<T>(call: impl FnOnce() -> T) -> (T, f64) {
+    let begun = Instant::now();
+    let result = call();
+    (result, begun.elapsed().as_secs_f64())
 }
 
 /// Converts seconds to microseconds, rounded to a hundredth.

@@ -2,8 +2,8 @@
 
 use crate::card::Card;
 use crate::driver::{Failed, PoolProperties, SUCCESS, call, ok};
-use crate::say;
-use serde_json::json;
+use crate::say::{self, row};
+use serde_json::Value;
 use std::time::Instant;
 
 const RESERVED: &str = "Address space";
@@ -20,10 +20,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
             cuMemAddressReserve(&raw mut at, bytes as usize, 0, 0, 0)
         );
         let taken = begun.elapsed().as_secs_f64();
-        say::row(
-            RESERVED,
-            &[json!(what), json!(card.driver.name(code)), say::us(taken)],
-        );
+        row!(RESERVED, what, card.driver.name(code), say::us(taken));
         (code == SUCCESS).then_some((at, bytes))
     };
     let eight = ask(
@@ -64,13 +61,11 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
             break;
         }
     }
-    say::row(
+    row!(
         RESERVED,
-        &[
-            json!("the largest power of two at once"),
-            json!(format!("{} GiB", most >> 30)),
-            json!(null),
-        ],
+        "the largest power of two at once",
+        format!("{} GiB", most >> 30),
+        Value::Null
     );
     pools(card)
 }
@@ -96,7 +91,7 @@ fn pools(card: &Card) -> Result<(), Failed> {
         let code = call!(driver, cuMemPoolCreate(&raw mut pool, &raw const properties));
         if code != SUCCESS {
             exact = false;
-            say::row(POOLS, &[json!(limit), json!(driver.name(code))]);
+            row!(POOLS, limit, driver.name(code));
             continue;
         }
         let mut blocks = Vec::new();
@@ -114,16 +109,7 @@ fn pools(card: &Card) -> Result<(), Failed> {
             cuMemPoolGetAttribute(pool, reserved_now, (&raw mut reserved).cast())
         );
         exact &= blocks.len() == limit;
-        say::row(
-            POOLS,
-            &[
-                json!(limit),
-                json!("0"),
-                json!(blocks.len()),
-                json!(driver.name(last)),
-                json!(reserved >> 20),
-            ],
-        );
+        row!(POOLS, limit, "0", blocks.len(), driver.name(last), reserved >> 20);
         for at in blocks {
             ok!(driver, cuMemFreeAsync(at, stream))?;
         }

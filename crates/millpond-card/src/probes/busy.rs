@@ -1,10 +1,9 @@
 //! Measures how long each call takes while a kernel runs, and whether the call waits for the kernel.
 
-use super::calls::{Kind, Slots, kinds};
+use super::calls::{KINDS, Kind, Slots};
 use crate::card::{Card, Kernels};
 use crate::driver::{Code, Failed, Handle, NOT_READY, SUCCESS, call, ok};
-use crate::say;
-use serde_json::json;
+use crate::say::{self, row};
 use std::time::{Duration, Instant};
 
 const TABLE: &str = "Calls while a kernel runs";
@@ -38,33 +37,31 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     );
     let mut waiting = Vec::new();
     let slots = Slots::default();
-    for kind in kinds() {
+    for kind in KINDS {
         // The first call of a kind may take longer than the others, so its time is not used.
-        let first = idle(card, &kind, &slots);
+        let first = idle(card, kind, &slots);
         let seen = first.and_then(|_| {
-            let quiet = idle(card, &kind, &slots)?;
-            Ok((quiet, busy(card, &kind, &slots, &kernels, stream, time)?))
+            let quiet = idle(card, kind, &slots)?;
+            Ok((quiet, busy(card, kind, &slots, &kernels, stream, time)?))
         });
         let (quiet, (code, taken, running)) = match seen {
             Ok(seen) => seen,
             // A call that cannot be tried does not stop the others.
             Err(failed) => {
-                say::row(TABLE, &[json!(kind.name), json!(failed.0)]);
+                row!(TABLE, kind.name, failed.0);
                 continue;
             }
         };
         let state = if running { "runs" } else { "is over" };
-        say::row(
+        row!(
             TABLE,
-            &[
-                json!(kind.name),
-                json!(card.driver.name(code)),
-                say::us(quiet),
-                say::us(taken),
-                json!(state),
-            ],
+            kind.name,
+            card.driver.name(code),
+            say::us(quiet),
+            say::us(taken),
+            state
         );
-        if !running && !kind.waits {
+        if !running && !kind.waits() {
             waiting.push(kind.name);
         }
     }
@@ -79,12 +76,9 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
 }
 
 fn idle(card: &Card, kind: &Kind, slots: &Slots) -> Result<f64, Failed> {
-    let before = (kind.before)(card, slots);
-    card.driver.check(&format!("preparing {}", kind.name), before)?;
-    let begun = Instant::now();
-    let _ = (kind.call)(card, slots);
-    let taken = begun.elapsed().as_secs_f64();
-    let _ = (kind.after)(card, slots);
+    kind.prepare(card, slots)?;
+    let (_, taken) = say::timed(|| kind.call(card, slots));
+    kind.clean_up(card, slots);
     Ok(taken)
 }
 
@@ -97,18 +91,15 @@ fn busy(
     stream: Handle,
     time: Duration,
 ) -> Result<(Code, f64, bool), Failed> {
-    let before = (kind.before)(card, slots);
-    card.driver.check(&format!("preparing {}", kind.name), before)?;
+    kind.prepare(card, slots)?;
     card.spin(kernels, time, stream)?;
     // Gives the kernel time to begin.
     std::thread::sleep(Duration::from_millis(2));
-    let begun = Instant::now();
-    let code = (kind.call)(card, slots);
-    let taken = begun.elapsed().as_secs_f64();
+    let (code, taken) = say::timed(|| kind.call(card, slots));
     let running = call!(card.driver, cuStreamQuery(stream)) == NOT_READY;
     card.synchronize(stream)?;
     if code == SUCCESS {
-        let _ = (kind.after)(card, slots);
+        kind.clean_up(card, slots);
     }
     Ok((code, taken, running))
 }

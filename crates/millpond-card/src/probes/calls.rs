@@ -1,25 +1,33 @@
 //! Every kind of driver call that the library makes. Each kind has a preparation, the call itself, and a cleanup.
 
 use crate::card::{Card, PTX};
-use crate::driver::{AllocationProperties, Code, PoolProperties, call};
+use crate::driver::{AllocationProperties, Code, Failed, PoolProperties, call};
 use std::ffi::CString;
+use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The addresses and handles that the three parts of a kind share.
+/// The addresses and handles that the parts of a kind share. By convention, device memory and graphs are in slot 0, host memory, pools,
+/// physical handles, modules and executable graphs in slot 1, streams in slot 2, and events and functions in slot 3.
 #[derive(Default)]
 pub(super) struct Slots([AtomicU64; 4]);
 
 impl Slots {
-    pub(super) fn get(&self, index: usize) -> u64 {
+    fn get(&self, index: usize) -> u64 {
         self.0[index].load(Ordering::SeqCst)
     }
 
-    pub(super) fn set(&self, index: usize, value: u64) {
+    fn set(&self, index: usize, value: u64) {
         self.0[index].store(value, Ordering::SeqCst);
     }
 
     fn handle(&self, index: usize) -> usize {
         self.get(index) as usize
+    }
+
+    /// Clears a slot and returns a pointer to it, through which a call writes a value of at most 64 bits.
+    fn out<T>(&self, index: usize) -> *mut T {
+        self.set(index, 0);
+        self.0[index].as_ptr().cast()
     }
 }
 
@@ -28,59 +36,117 @@ type Part = fn(&Card, &Slots) -> Code;
 /// One kind of call. Only `call` is probed: `before` prepares it, and `after` cleans up.
 pub(super) struct Kind {
     pub(super) name: &'static str,
-    pub(super) before: Part,
-    pub(super) call: Part,
-    pub(super) after: Part,
-    /// Whether the purpose of the call is to wait for the device's work.
-    pub(super) waits: bool,
+    before: &'static [Part],
+    call: Part,
+    after: &'static [Part],
 }
 
-const fn kind(name: &'static str, before: Part, call: Part, after: Part) -> Kind {
-    Kind {
-        name,
-        before,
-        call,
-        after,
-        waits: false,
+impl Kind {
+    pub(super) fn prepare(&self, card: &Card, slots: &Slots) -> Result<(), Failed> {
+        let codes = self.before.iter().map(|part| part(card, slots));
+        let code = codes.max().unwrap_or_default();
+        card.driver.check(&format!("preparing {}", self.name), code)
+    }
+
+    pub(super) fn call(&self, card: &Card, slots: &Slots) -> Code {
+        (self.call)(card, slots)
+    }
+
+    /// Cleans up after a call that succeeded. The codes do not matter, because the probe goes on in any case.
+    pub(super) fn clean_up(&self, card: &Card, slots: &Slots) {
+        for part in self.after {
+            let _ = part(card, slots);
+        }
+    }
+
+    /// Returns whether the purpose of the call is to wait for the device's work.
+    pub(super) fn waits(&self) -> bool {
+        self.name == "cuCtxSynchronize"
     }
 }
 
 const BYTES: usize = 4 << 20;
 /// The size of memory that is copied, pinned, registered or managed.
 const SMALL: usize = 1 << 20;
+/// `CU_MEM_ATTACH_GLOBAL`.
+const GLOBAL: u32 = 1;
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: u32 = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: u32 = 2;
+/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
+const MEMORY_TYPE: i32 = 2;
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: the bytes that a pool keeps before it releases memory.
+const THRESHOLD: i32 = 4;
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
+const RESERVED_NOW: i32 = 5;
 
-fn nothing(_: &Card, _: &Slots) -> Code {
-    0
+/// Defines parts that make one call of the driver.
+macro_rules! parts {
+    ($($part:ident($card:ident, $slots:pat) $function:ident($($argument:expr),*);)*) => {
+        $(fn $part($card: &Card, $slots: &Slots) -> Code {
+            call!($card.driver, $function($($argument),*))
+        })*
+    };
 }
 
-/// Makes a call that writes a handle or an address through a pointer, and stores the value in a slot.
-macro_rules! made {
-    ($of:ty, $slots:expr, $index:expr, |$out:ident| $call:expr) => {{
-        let mut value: $of = 0;
-        let $out = &raw mut value;
-        let code = $call;
-        $slots.set($index, value as u64);
-        code
-    }};
-}
-
-fn allocate(card: &Card, slots: &Slots) -> Code {
-    made!(u64, slots, 0, |out| call!(card.driver, cuMemAlloc_v2(out, BYTES)))
-}
-
-fn free(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuMemFree_v2(slots.get(0)))
-}
-
-fn host_allocate(card: &Card, slots: &Slots) -> Code {
-    made!(usize, slots, 1, |out| call!(
-        card.driver,
-        cuMemHostAlloc(out, SMALL, 0)
-    ))
-}
-
-fn host_free(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuMemFreeHost(slots.handle(1)))
+parts! {
+    allocate(card, slots) cuMemAlloc_v2(slots.out(0), BYTES);
+    free(card, slots) cuMemFree_v2(slots.get(0));
+    host_allocate(card, slots) cuMemHostAlloc(slots.out(1), SMALL, 0);
+    host_free(card, slots) cuMemFreeHost(slots.handle(1));
+    register(card, slots) cuMemHostRegister_v2(slots.handle(1), SMALL, 0);
+    unregister(card, slots) cuMemHostUnregister(slots.handle(1));
+    host_flags(card, slots) cuMemHostGetFlags(slots.out(0), slots.handle(1));
+    device_pointer(card, slots) cuMemHostGetDevicePointer_v2(slots.out(0), slots.handle(1), 0);
+    memory_type(card, slots) cuPointerGetAttribute(slots.out(1), MEMORY_TYPE, slots.get(0));
+    managed(card, slots) cuMemAllocManaged(slots.out(0), SMALL, GLOBAL);
+    prefetch(card, slots) cuMemPrefetchAsync(slots.get(0), SMALL, card.device, slots.handle(2));
+    info(card, slots) cuMemGetInfo_v2(slots.out(0), slots.out(1));
+    pool_create(card, slots) cuMemPoolCreate(slots.out(1), &PoolProperties::on(card.device, 0));
+    pool_destroy(card, slots) cuMemPoolDestroy(slots.handle(1));
+    pool_get(card, slots) cuMemPoolGetAttribute(slots.handle(1), RESERVED_NOW, slots.out(0));
+    pool_trim(card, slots) cuMemPoolTrimTo(slots.handle(1), 0);
+    device_pool(card, slots) cuDeviceGetMemPool(slots.out(1), card.device);
+    pool_allocate(card, slots) cuMemAllocFromPoolAsync(slots.out(0), BYTES, slots.handle(1), slots.handle(2));
+    pool_free(card, slots) cuMemFreeAsync(slots.get(0), slots.handle(2));
+    granularity(card, slots) cuMemGetAllocationGranularity(slots.out(0), &AllocationProperties::on(card.device), 1);
+    reserve(card, slots) cuMemAddressReserve(slots.out(0), 2 * BYTES, 0, 0, 0);
+    free_addresses(card, slots) cuMemAddressFree(slots.get(0), 2 * BYTES);
+    create(card, slots) cuMemCreate(slots.out(1), BYTES, &AllocationProperties::on(card.device), 0);
+    release(card, slots) cuMemRelease(slots.get(1));
+    map(card, slots) cuMemMap(slots.get(0), BYTES, 0, slots.get(1), 0);
+    unmap(card, slots) cuMemUnmap(slots.get(0), BYTES);
+    stream(card, slots) cuStreamCreate(slots.out(2), NON_BLOCKING);
+    end_stream(card, slots) cuStreamDestroy_v2(slots.handle(2));
+    query(card, slots) cuStreamQuery(slots.handle(2));
+    wait(card, slots) cuStreamSynchronize(slots.handle(2));
+    wait_event(card, slots) cuStreamWaitEvent(slots.handle(2), slots.handle(3), 0);
+    is_capturing(card, slots) cuStreamIsCapturing(slots.handle(2), slots.out(0));
+    event(card, slots) cuEventCreate(slots.out(3), 0);
+    end_event(card, slots) cuEventDestroy_v2(slots.handle(3));
+    record(card, slots) cuEventRecord(slots.handle(3), slots.handle(2));
+    query_event(card, slots) cuEventQuery(slots.handle(3));
+    synchronize_event(card, slots) cuEventSynchronize(slots.handle(3));
+    elapsed(card, slots) cuEventElapsedTime(slots.out(0), slots.handle(3), slots.handle(3));
+    upload(card, slots) cuMemcpyHtoDAsync_v2(slots.get(0), with_exposed_provenance(slots.handle(1)), SMALL, slots.handle(2));
+    download(card, slots) cuMemcpyDtoHAsync_v2(with_exposed_provenance_mut(slots.handle(1)), slots.get(0), SMALL, slots.handle(2));
+    copy(card, slots) cuMemcpyDtoDAsync_v2(slots.get(0), slots.get(0) + SMALL as u64, SMALL, slots.handle(2));
+    fill(card, slots) cuMemsetD8Async(slots.get(0), 7, SMALL, slots.handle(2));
+    unload(card, slots) cuModuleUnload(slots.handle(1));
+    function(card, slots) cuModuleGetFunction(slots.out(3), slots.handle(1), c"millpond_card_spin".as_ptr());
+    parameter(card, slots) cuFuncGetParamInfo(slots.handle(3), 0, slots.out(0), slots.out(2));
+    begin_capture(card, slots) cuStreamBeginCapture_v2(slots.handle(2), RELAXED);
+    end_capture(card, slots) cuStreamEndCapture(slots.handle(2), slots.out(0));
+    end_graph(card, slots) cuGraphDestroy(slots.handle(0));
+    instantiate(card, slots) cuGraphInstantiateWithFlags(slots.out(1), slots.handle(0), 0);
+    end_executable(card, slots) cuGraphExecDestroy(slots.handle(1));
+    launch_graph(card, slots) cuGraphLaunch(slots.handle(1), slots.handle(2));
+    retain_context(card, slots) cuDevicePrimaryCtxRetain(slots.out(0), card.device);
+    release_context(card, _) cuDevicePrimaryCtxRelease_v2(card.device);
+    push_context(card, _) cuCtxPushCurrent_v2(card.context);
+    pop_context(card, slots) cuCtxPopCurrent_v2(slots.out(0));
+    wait_context(card, _) cuCtxSynchronize();
 }
 
 fn host_map(_: &Card, slots: &Slots) -> Code {
@@ -98,566 +164,112 @@ fn host_unmap(_: &Card, slots: &Slots) -> Code {
     0
 }
 
-fn register(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuMemHostRegister_v2(slots.handle(1), SMALL, 0))
-}
-
-fn unregister(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuMemHostUnregister(slots.handle(1)))
-}
-
-fn registered(card: &Card, slots: &Slots) -> Code {
-    host_map(card, slots).max(register(card, slots))
-}
-
-fn unregistered(card: &Card, slots: &Slots) -> Code {
-    unregister(card, slots).max(host_unmap(card, slots))
-}
-
-fn managed(card: &Card, slots: &Slots) -> Code {
-    let global = 1;
-    made!(u64, slots, 0, |out| call!(
-        card.driver,
-        cuMemAllocManaged(out, SMALL, global)
-    ))
-}
-
-fn pool_create(card: &Card, slots: &Slots) -> Code {
-    let properties = PoolProperties::on(card.device, 0);
-    made!(usize, slots, 1, |out| call!(
-        card.driver,
-        cuMemPoolCreate(out, &raw const properties)
-    ))
-}
-
-fn pool_destroy(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuMemPoolDestroy(slots.handle(1)))
-}
-
-fn stream(card: &Card, slots: &Slots) -> Code {
-    let non_blocking = 1;
-    made!(usize, slots, 2, |out| call!(
-        card.driver,
-        cuStreamCreate(out, non_blocking)
-    ))
-}
-
-fn end_stream(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuStreamDestroy_v2(slots.handle(2)))
-}
-
-fn pool_and_stream(card: &Card, slots: &Slots) -> Code {
-    pool_create(card, slots).max(stream(card, slots))
-}
-
-fn pool_allocate(card: &Card, slots: &Slots) -> Code {
-    made!(u64, slots, 0, |out| call!(
-        card.driver,
-        cuMemAllocFromPoolAsync(out, BYTES, slots.handle(1), slots.handle(2))
-    ))
-}
-
-fn pool_free(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuMemFreeAsync(slots.get(0), slots.handle(2)))
-}
-
-fn pooled(card: &Card, slots: &Slots) -> Code {
-    let code = pool_and_stream(card, slots).max(pool_allocate(card, slots));
-    code.max(call!(card.driver, cuStreamSynchronize(slots.handle(2))))
-}
-
-fn end_pool_and_stream(card: &Card, slots: &Slots) -> Code {
-    let _ = call!(card.driver, cuStreamSynchronize(slots.handle(2)));
-    end_stream(card, slots).max(pool_destroy(card, slots))
-}
-
-fn end_pooled(card: &Card, slots: &Slots) -> Code {
-    pool_free(card, slots).max(end_pool_and_stream(card, slots))
-}
-
-/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: the bytes that a pool keeps before it releases memory.
-const THRESHOLD: i32 = 4;
-
 fn pool_set(card: &Card, slots: &Slots) -> Code {
     let mut most = u64::MAX;
+    let most = (&raw mut most).cast();
     call!(
         card.driver,
-        cuMemPoolSetAttribute(slots.handle(1), THRESHOLD, (&raw mut most).cast())
+        cuMemPoolSetAttribute(slots.handle(1), THRESHOLD, most)
     )
-}
-
-fn pool_get(card: &Card, slots: &Slots) -> Code {
-    let (mut bytes, reserved_now) = (0u64, 5);
-    call!(
-        card.driver,
-        cuMemPoolGetAttribute(slots.handle(1), reserved_now, (&raw mut bytes).cast())
-    )
-}
-
-fn reserve(card: &Card, slots: &Slots) -> Code {
-    made!(u64, slots, 0, |out| call!(
-        card.driver,
-        cuMemAddressReserve(out, 2 * BYTES, 0, 0, 0)
-    ))
-}
-
-fn free_addresses(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuMemAddressFree(slots.get(0), 2 * BYTES))
-}
-
-fn create(card: &Card, slots: &Slots) -> Code {
-    let properties = AllocationProperties::on(card.device);
-    made!(u64, slots, 1, |out| call!(
-        card.driver,
-        cuMemCreate(out, BYTES, &raw const properties, 0)
-    ))
-}
-
-fn release(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuMemRelease(slots.get(1)))
-}
-
-fn reserved(card: &Card, slots: &Slots) -> Code {
-    reserve(card, slots).max(create(card, slots))
-}
-
-fn map(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuMemMap(slots.get(0), BYTES, 0, slots.get(1), 0))
-}
-
-fn mapped(card: &Card, slots: &Slots) -> Code {
-    reserved(card, slots).max(map(card, slots))
 }
 
 fn access(card: &Card, slots: &Slots) -> Code {
     card.access(slots.get(0), BYTES as u64)
 }
 
-fn accessible(card: &Card, slots: &Slots) -> Code {
-    mapped(card, slots).max(access(card, slots))
-}
-
-fn unmap(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuMemUnmap(slots.get(0), BYTES))
-}
-
-fn end_reserved(card: &Card, slots: &Slots) -> Code {
-    release(card, slots).max(free_addresses(card, slots))
-}
-
-fn end_mapped(card: &Card, slots: &Slots) -> Code {
-    unmap(card, slots).max(end_reserved(card, slots))
-}
-
-fn event(card: &Card, slots: &Slots) -> Code {
-    made!(usize, slots, 3, |out| call!(card.driver, cuEventCreate(out, 0)))
-}
-
-fn end_event(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuEventDestroy_v2(slots.handle(3)))
-}
-
-fn stream_and_event(card: &Card, slots: &Slots) -> Code {
-    stream(card, slots).max(event(card, slots))
-}
-
-fn record(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuEventRecord(slots.handle(3), slots.handle(2)))
-}
-
-fn recorded(card: &Card, slots: &Slots) -> Code {
-    let code = stream_and_event(card, slots).max(record(card, slots));
-    code.max(call!(card.driver, cuStreamSynchronize(slots.handle(2))))
-}
-
-fn end_stream_and_event(card: &Card, slots: &Slots) -> Code {
-    end_event(card, slots).max(end_stream(card, slots))
-}
-
-/// Allocates device memory and pinned memory, and creates a stream.
-fn all_three(card: &Card, slots: &Slots) -> Code {
-    allocate(card, slots)
-        .max(host_allocate(card, slots))
-        .max(stream(card, slots))
-}
-
-fn end_all_three(card: &Card, slots: &Slots) -> Code {
-    let _ = call!(card.driver, cuStreamSynchronize(slots.handle(2)));
-    end_stream(card, slots)
-        .max(host_free(card, slots))
-        .max(free(card, slots))
-}
-
 fn load(card: &Card, slots: &Slots) -> Code {
     let Ok(text) = CString::new(PTX) else { return 1 };
-    let (no_options, no_values) = (std::ptr::null_mut(), std::ptr::null_mut());
-    made!(usize, slots, 1, |out| call!(
+    let (text, no_options, no_values) = (text.as_ptr().cast(), null_mut(), null_mut());
+    let module = slots.out(1);
+    call!(
         card.driver,
-        cuModuleLoadDataEx(out, text.as_ptr().cast(), 0, no_options, no_values)
-    ))
-}
-
-fn unload(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuModuleUnload(slots.handle(1)))
-}
-
-fn function(card: &Card, slots: &Slots) -> Code {
-    made!(usize, slots, 3, |out| call!(
-        card.driver,
-        cuModuleGetFunction(out, slots.handle(1), c"millpond_card_spin".as_ptr())
-    ))
-}
-
-fn loaded(card: &Card, slots: &Slots) -> Code {
-    load(card, slots)
-        .max(function(card, slots))
-        .max(stream(card, slots))
+        cuModuleLoadDataEx(module, text, 0, no_options, no_values)
+    )
 }
 
 fn launch(card: &Card, slots: &Slots) -> Code {
     let mut nanoseconds = 0u64;
-    let mut arguments = [(&raw mut nanoseconds).cast()];
-    let (places, extra) = (arguments.as_mut_ptr(), std::ptr::null_mut());
-    call!(
-        card.driver,
-        cuLaunchKernel(
-            slots.handle(3),
-            1,
-            1,
-            1,
-            1,
-            1,
-            1,
-            0,
-            slots.handle(2),
-            places,
-            extra
-        )
+    card.launch(
+        slots.handle(3),
+        1,
+        1,
+        slots.handle(2),
+        &mut [(&raw mut nanoseconds).cast()],
     )
 }
 
-fn end_loaded(card: &Card, slots: &Slots) -> Code {
-    let _ = call!(card.driver, cuStreamSynchronize(slots.handle(2)));
-    end_stream(card, slots).max(unload(card, slots))
+fn push_and_pop_context(card: &Card, slots: &Slots) -> Code {
+    push_context(card, slots).max(pop_context(card, slots))
 }
 
-/// Captures an empty graph from its own stream.
-fn graph(card: &Card, slots: &Slots) -> Code {
-    let relaxed = 2;
-    let code = stream(card, slots).max(call!(
-        card.driver,
-        cuStreamBeginCapture_v2(slots.handle(2), relaxed)
-    ));
-    code.max(made!(usize, slots, 0, |out| call!(
-        card.driver,
-        cuStreamEndCapture(slots.handle(2), out)
-    )))
+/// Defines the table of all kinds: the name of the call, the preparation, the call, and the cleanup.
+macro_rules! kinds {
+    ($($name:literal: [$($before:ident),*] $call:ident [$($after:ident),*];)*) => {
+        /// All kinds of calls.
+        pub(super) const KINDS: &[Kind] = &[$(Kind {
+            name: $name,
+            before: &[$($before),*],
+            call: $call,
+            after: &[$($after),*],
+        }),*];
+    };
 }
 
-fn instantiate(card: &Card, slots: &Slots) -> Code {
-    made!(usize, slots, 1, |out| call!(
-        card.driver,
-        cuGraphInstantiateWithFlags(out, slots.handle(0), 0)
-    ))
-}
-
-fn end_executable(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuGraphExecDestroy(slots.handle(1)))
-}
-
-fn end_graph(card: &Card, slots: &Slots) -> Code {
-    call!(card.driver, cuGraphDestroy(slots.handle(0))).max(end_stream(card, slots))
-}
-
-fn executable(card: &Card, slots: &Slots) -> Code {
-    graph(card, slots).max(instantiate(card, slots))
-}
-
-fn end_all_of_a_graph(card: &Card, slots: &Slots) -> Code {
-    let _ = call!(card.driver, cuStreamSynchronize(slots.handle(2)));
-    end_executable(card, slots).max(end_graph(card, slots))
-}
-
-/// Returns all kinds of calls.
-pub(super) fn kinds() -> Vec<Kind> {
-    let waits = |kind: Kind| Kind { waits: true, ..kind };
-    vec![
-        kind("cuMemAlloc", nothing, allocate, free),
-        kind("cuMemFree", allocate, free, nothing),
-        kind("cuMemHostAlloc", nothing, host_allocate, host_free),
-        kind("cuMemFreeHost", host_allocate, host_free, nothing),
-        kind("cuMemHostRegister", host_map, register, unregistered),
-        kind("cuMemHostUnregister", registered, unregister, host_unmap),
-        kind(
-            "cuMemHostGetFlags",
-            host_allocate,
-            |card, slots| {
-                let mut flags = 0;
-                call!(card.driver, cuMemHostGetFlags(&raw mut flags, slots.handle(1)))
-            },
-            host_free,
-        ),
-        kind(
-            "cuMemHostGetDevicePointer",
-            host_allocate,
-            |card, slots| {
-                let mut at = 0;
-                call!(
-                    card.driver,
-                    cuMemHostGetDevicePointer_v2(&raw mut at, slots.handle(1), 0)
-                )
-            },
-            host_free,
-        ),
-        kind(
-            "cuPointerGetAttribute",
-            allocate,
-            |card, slots| {
-                let (mut memory, kind_of_memory) = (0u32, 2);
-                call!(
-                    card.driver,
-                    cuPointerGetAttribute((&raw mut memory).cast(), kind_of_memory, slots.get(0))
-                )
-            },
-            free,
-        ),
-        kind("cuMemAllocManaged", nothing, managed, free),
-        kind(
-            "cuMemPrefetchAsync",
-            |card, slots| managed(card, slots).max(stream(card, slots)),
-            |card, slots| {
-                call!(
-                    card.driver,
-                    cuMemPrefetchAsync(slots.get(0), SMALL, card.device, slots.handle(2))
-                )
-            },
-            |card, slots| {
-                let _ = call!(card.driver, cuStreamSynchronize(slots.handle(2)));
-                free(card, slots).max(end_stream(card, slots))
-            },
-        ),
-        kind(
-            "cuMemGetInfo",
-            nothing,
-            |card, _| {
-                let (mut free, mut total) = (0, 0);
-                call!(card.driver, cuMemGetInfo_v2(&raw mut free, &raw mut total))
-            },
-            nothing,
-        ),
-        kind("cuMemPoolCreate", nothing, pool_create, pool_destroy),
-        kind("cuMemPoolDestroy", pool_create, pool_destroy, nothing),
-        kind("cuMemPoolSetAttribute", pool_create, pool_set, pool_destroy),
-        kind("cuMemPoolGetAttribute", pool_create, pool_get, pool_destroy),
-        kind(
-            "cuMemPoolTrimTo",
-            pool_create,
-            |card, slots| call!(card.driver, cuMemPoolTrimTo(slots.handle(1), 0)),
-            pool_destroy,
-        ),
-        kind(
-            "cuDeviceGetMemPool",
-            nothing,
-            |card, slots| {
-                made!(usize, slots, 1, |out| call!(
-                    card.driver,
-                    cuDeviceGetMemPool(out, card.device)
-                ))
-            },
-            nothing,
-        ),
-        kind(
-            "cuMemAllocFromPoolAsync",
-            pool_and_stream,
-            pool_allocate,
-            end_pooled,
-        ),
-        kind("cuMemFreeAsync", pooled, pool_free, end_pool_and_stream),
-        kind(
-            "cuMemGetAllocationGranularity",
-            nothing,
-            |card, _| {
-                let (properties, mut bytes) = (AllocationProperties::on(card.device), 0);
-                call!(
-                    card.driver,
-                    cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, 1)
-                )
-            },
-            nothing,
-        ),
-        kind("cuMemAddressReserve", nothing, reserve, free_addresses),
-        kind("cuMemAddressFree", reserve, free_addresses, nothing),
-        kind("cuMemCreate", nothing, create, release),
-        kind("cuMemRelease", create, release, nothing),
-        kind("cuMemMap", reserved, map, end_mapped),
-        kind("cuMemSetAccess", mapped, access, end_mapped),
-        kind("cuMemUnmap", accessible, unmap, end_reserved),
-        kind("cuStreamCreate", nothing, stream, end_stream),
-        kind("cuStreamDestroy", stream, end_stream, nothing),
-        kind(
-            "cuStreamQuery",
-            stream,
-            |card, slots| call!(card.driver, cuStreamQuery(slots.handle(2))),
-            end_stream,
-        ),
-        kind(
-            "cuStreamSynchronize",
-            stream,
-            |card, slots| call!(card.driver, cuStreamSynchronize(slots.handle(2))),
-            end_stream,
-        ),
-        kind(
-            "cuStreamWaitEvent",
-            recorded,
-            |card, slots| {
-                call!(
-                    card.driver,
-                    cuStreamWaitEvent(slots.handle(2), slots.handle(3), 0)
-                )
-            },
-            end_stream_and_event,
-        ),
-        kind(
-            "cuStreamIsCapturing",
-            stream,
-            |card, slots| {
-                let mut status = 0;
-                call!(card.driver, cuStreamIsCapturing(slots.handle(2), &raw mut status))
-            },
-            end_stream,
-        ),
-        kind("cuEventCreate", nothing, event, end_event),
-        kind("cuEventDestroy", event, end_event, nothing),
-        kind("cuEventRecord", stream_and_event, record, end_stream_and_event),
-        kind(
-            "cuEventQuery",
-            recorded,
-            |card, slots| call!(card.driver, cuEventQuery(slots.handle(3))),
-            end_stream_and_event,
-        ),
-        kind(
-            "cuEventSynchronize",
-            recorded,
-            |card, slots| call!(card.driver, cuEventSynchronize(slots.handle(3))),
-            end_stream_and_event,
-        ),
-        kind(
-            "cuEventElapsedTime",
-            recorded,
-            |card, slots| {
-                let mut milliseconds = 0.0;
-                call!(
-                    card.driver,
-                    cuEventElapsedTime(&raw mut milliseconds, slots.handle(3), slots.handle(3))
-                )
-            },
-            end_stream_and_event,
-        ),
-        kind(
-            "cuMemcpyHtoDAsync",
-            all_three,
-            |card, slots| {
-                let from = std::ptr::with_exposed_provenance(slots.handle(1));
-                call!(
-                    card.driver,
-                    cuMemcpyHtoDAsync_v2(slots.get(0), from, SMALL, slots.handle(2))
-                )
-            },
-            end_all_three,
-        ),
-        kind(
-            "cuMemcpyDtoHAsync",
-            all_three,
-            |card, slots| {
-                let to = std::ptr::with_exposed_provenance_mut(slots.handle(1));
-                call!(
-                    card.driver,
-                    cuMemcpyDtoHAsync_v2(to, slots.get(0), SMALL, slots.handle(2))
-                )
-            },
-            end_all_three,
-        ),
-        kind(
-            "cuMemcpyDtoDAsync",
-            all_three,
-            |card, slots| {
-                let (to, from) = (slots.get(0), slots.get(0) + SMALL as u64);
-                call!(
-                    card.driver,
-                    cuMemcpyDtoDAsync_v2(to, from, SMALL, slots.handle(2))
-                )
-            },
-            end_all_three,
-        ),
-        kind(
-            "cuMemsetD8Async",
-            all_three,
-            |card, slots| {
-                call!(
-                    card.driver,
-                    cuMemsetD8Async(slots.get(0), 7, SMALL, slots.handle(2))
-                )
-            },
-            end_all_three,
-        ),
-        kind("cuModuleLoadDataEx", nothing, load, unload),
-        kind("cuModuleUnload", load, unload, nothing),
-        kind("cuModuleGetFunction", load, function, unload),
-        kind(
-            "cuFuncGetParamInfo",
-            |card, slots| load(card, slots).max(function(card, slots)),
-            |card, slots| {
-                let (mut offset, mut bytes) = (0, 0);
-                call!(
-                    card.driver,
-                    cuFuncGetParamInfo(slots.handle(3), 0, &raw mut offset, &raw mut bytes)
-                )
-            },
-            unload,
-        ),
-        kind("cuLaunchKernel", loaded, launch, end_loaded),
-        kind("cuGraphInstantiate", graph, instantiate, end_all_of_a_graph),
-        kind(
-            "cuGraphLaunch",
-            executable,
-            |card, slots| call!(card.driver, cuGraphLaunch(slots.handle(1), slots.handle(2))),
-            end_all_of_a_graph,
-        ),
-        kind("cuGraphExecDestroy", executable, end_executable, end_graph),
-        kind(
-            "cuGraphDestroy",
-            graph,
-            |card, slots| call!(card.driver, cuGraphDestroy(slots.handle(0))),
-            end_stream,
-        ),
-        kind(
-            "cuDevicePrimaryCtxRetain",
-            nothing,
-            |card, slots| {
-                made!(usize, slots, 0, |out| call!(
-                    card.driver,
-                    cuDevicePrimaryCtxRetain(out, card.device)
-                ))
-            },
-            |card, _| call!(card.driver, cuDevicePrimaryCtxRelease_v2(card.device)),
-        ),
-        kind(
-            "cuCtxPushCurrent, cuCtxPopCurrent",
-            nothing,
-            |card, slots| {
-                let code = call!(card.driver, cuCtxPushCurrent_v2(card.context));
-                code.max(made!(usize, slots, 0, |out| call!(
-                    card.driver,
-                    cuCtxPopCurrent_v2(out)
-                )))
-            },
-            nothing,
-        ),
-        waits(kind(
-            "cuCtxSynchronize",
-            nothing,
-            |card, _| call!(card.driver, cuCtxSynchronize()),
-            nothing,
-        )),
-    ]
+kinds! {
+    "cuMemAlloc": [] allocate [free];
+    "cuMemFree": [allocate] free [];
+    "cuMemHostAlloc": [] host_allocate [host_free];
+    "cuMemFreeHost": [host_allocate] host_free [];
+    "cuMemHostRegister": [host_map] register [unregister, host_unmap];
+    "cuMemHostUnregister": [host_map, register] unregister [host_unmap];
+    "cuMemHostGetFlags": [host_allocate] host_flags [host_free];
+    "cuMemHostGetDevicePointer": [host_allocate] device_pointer [host_free];
+    "cuPointerGetAttribute": [allocate] memory_type [free];
+    "cuMemAllocManaged": [] managed [free];
+    "cuMemPrefetchAsync": [managed, stream] prefetch [wait, free, end_stream];
+    "cuMemGetInfo": [] info [];
+    "cuMemPoolCreate": [] pool_create [pool_destroy];
+    "cuMemPoolDestroy": [pool_create] pool_destroy [];
+    "cuMemPoolSetAttribute": [pool_create] pool_set [pool_destroy];
+    "cuMemPoolGetAttribute": [pool_create] pool_get [pool_destroy];
+    "cuMemPoolTrimTo": [pool_create] pool_trim [pool_destroy];
+    "cuDeviceGetMemPool": [] device_pool [];
+    "cuMemAllocFromPoolAsync": [pool_create, stream] pool_allocate [pool_free, wait, end_stream, pool_destroy];
+    "cuMemFreeAsync": [pool_create, stream, pool_allocate, wait] pool_free [wait, end_stream, pool_destroy];
+    "cuMemGetAllocationGranularity": [] granularity [];
+    "cuMemAddressReserve": [] reserve [free_addresses];
+    "cuMemAddressFree": [reserve] free_addresses [];
+    "cuMemCreate": [] create [release];
+    "cuMemRelease": [create] release [];
+    "cuMemMap": [reserve, create] map [unmap, release, free_addresses];
+    "cuMemSetAccess": [reserve, create, map] access [unmap, release, free_addresses];
+    "cuMemUnmap": [reserve, create, map, access] unmap [release, free_addresses];
+    "cuStreamCreate": [] stream [end_stream];
+    "cuStreamDestroy": [stream] end_stream [];
+    "cuStreamQuery": [stream] query [end_stream];
+    "cuStreamSynchronize": [stream] wait [end_stream];
+    "cuStreamWaitEvent": [stream, event, record, wait] wait_event [end_event, end_stream];
+    "cuStreamIsCapturing": [stream] is_capturing [end_stream];
+    "cuEventCreate": [] event [end_event];
+    "cuEventDestroy": [event] end_event [];
+    "cuEventRecord": [stream, event] record [end_event, end_stream];
+    "cuEventQuery": [stream, event, record, wait] query_event [end_event, end_stream];
+    "cuEventSynchronize": [stream, event, record, wait] synchronize_event [end_event, end_stream];
+    "cuEventElapsedTime": [stream, event, record, wait] elapsed [end_event, end_stream];
+    "cuMemcpyHtoDAsync": [allocate, host_allocate, stream] upload [wait, end_stream, host_free, free];
+    "cuMemcpyDtoHAsync": [allocate, host_allocate, stream] download [wait, end_stream, host_free, free];
+    "cuMemcpyDtoDAsync": [allocate, host_allocate, stream] copy [wait, end_stream, host_free, free];
+    "cuMemsetD8Async": [allocate, host_allocate, stream] fill [wait, end_stream, host_free, free];
+    "cuModuleLoadDataEx": [] load [unload];
+    "cuModuleUnload": [load] unload [];
+    "cuModuleGetFunction": [load] function [unload];
+    "cuFuncGetParamInfo": [load, function] parameter [unload];
+    "cuLaunchKernel": [load, function, stream] launch [wait, end_stream, unload];
+    "cuGraphInstantiate": [stream, begin_capture, end_capture] instantiate [wait, end_executable, end_graph, end_stream];
+    "cuGraphLaunch": [stream, begin_capture, end_capture, instantiate] launch_graph [wait, end_executable, end_graph, end_stream];
+    "cuGraphExecDestroy": [stream, begin_capture, end_capture, instantiate] end_executable [end_graph, end_stream];
+    "cuGraphDestroy": [stream, begin_capture, end_capture] end_graph [end_stream];
+    "cuDevicePrimaryCtxRetain": [] retain_context [release_context];
+    "cuCtxPushCurrent, cuCtxPopCurrent": [] push_and_pop_context [];
+    "cuCtxSynchronize": [] wait_context [];
 }

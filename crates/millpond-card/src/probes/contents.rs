@@ -2,8 +2,7 @@
 
 use crate::card::{Card, Kernels};
 use crate::driver::{Failed, Handle, ok};
-use crate::say;
-use serde_json::json;
+use crate::say::{self, row};
 use std::time::Instant;
 
 const TABLE: &str = "Contents";
@@ -53,7 +52,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
             run(&places, rounds)?;
             let wrong = places.sum()?.wrapping_sub(before);
             let each = begun.elapsed().as_secs_f64() / f64::from(rounds);
-            say::row(TABLE, &[json!(how), json!(rounds), json!(wrong), say::us(each)]);
+            row!(TABLE, how, rounds, wrong, say::us(each));
             say::check(
                 what,
                 wrong == 0,

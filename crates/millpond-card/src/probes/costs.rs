@@ -2,8 +2,7 @@
 
 use crate::card::Card;
 use crate::driver::{AllocationProperties, Failed, call, ok};
-use crate::say;
-use serde_json::json;
+use crate::say::{self, row};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Instant;
@@ -57,15 +56,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     for kind in kinds {
         for (handles, pages, median) in samples.medians(kind) {
             let median = (median * 100.0).round() / 100.0;
-            say::row(
-                TABLE,
-                &[
-                    json!(kind),
-                    json!(handles as u64),
-                    json!(pages as u64),
-                    json!(median),
-                ],
-            );
+            row!(TABLE, kind, handles as u64, pages as u64, median);
         }
     }
     let access = samples.medians("set_access");

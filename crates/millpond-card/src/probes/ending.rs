@@ -1,9 +1,8 @@
 //! Tests what a wait for the context does to an unrelated relaxed capture, and what the driver answers if a capture is ended twice.
 
 use crate::card::Card;
-use crate::driver::{Code, Failed, Handle, SUCCESS, call, ok};
-use crate::say;
-use serde_json::json;
+use crate::driver::{Code, Failed, Handle, SUCCESS, call};
+use crate::say::{self, row};
 
 const TABLE: &str = "Ends of a capture";
 const GLOBAL: u32 = 0;
@@ -95,49 +94,26 @@ struct Ended {
 /// Begins the capture of a stream, calls `meanwhile`, and ends the capture twice.
 fn case(card: &Card, name: &str, mode: u32, meanwhile: impl FnOnce(Handle) -> Code) -> Result<Ended, Failed> {
     let driver = &card.driver;
-    let word = card.allocate(256)?;
-    let stream = card.stream()?;
-    ok!(driver, cuStreamBeginCapture_v2(stream, mode))?;
-    ok!(driver, cuMemsetD8Async(word, 1, 256, stream))?;
-    let code = meanwhile(stream);
-    let status = || {
-        let mut status = 0;
-        match call!(driver, cuStreamIsCapturing(stream, &raw mut status)) {
-            SUCCESS => ["none", "active", "invalidated"]
-                .get(status as usize)
-                .map_or_else(|| status.to_string(), |name| (*name).to_owned()),
-            code => driver.name(code),
+    card.during_capture(mode, |stream| {
+        let code = meanwhile(stream);
+        let before = card.capture_status(stream);
+        let first = card.end_capture(stream);
+        let after = card.capture_status(stream);
+        let second = card.end_capture(stream);
+        row!(
+            TABLE,
+            name,
+            driver.name(code),
+            before,
+            driver.name(first),
+            after,
+            driver.name(second)
+        );
+        Ended {
+            first,
+            second,
+            lives: before == "active" && first == SUCCESS,
+            over: after == "none",
         }
-    };
-    let before = status();
-    let end = || {
-        let mut graph = 0;
-        let code = call!(driver, cuStreamEndCapture(stream, &raw mut graph));
-        if graph != 0 {
-            let _ = call!(driver, cuGraphDestroy(graph));
-        }
-        code
-    };
-    let first = end();
-    let after = status();
-    let second = end();
-    say::row(
-        TABLE,
-        &[
-            json!(name),
-            json!(driver.name(code)),
-            json!(before),
-            json!(driver.name(first)),
-            json!(after),
-            json!(driver.name(second)),
-        ],
-    );
-    ok!(driver, cuStreamDestroy_v2(stream))?;
-    ok!(driver, cuMemFree_v2(word))?;
-    Ok(Ended {
-        first,
-        second,
-        lives: before == "active" && first == SUCCESS,
-        over: after == "none",
     })
 }

@@ -1,12 +1,10 @@
 //! Runs a kernel that writes to an illegal address, and records what every kind of call answers afterwards. If a call hangs, the time
 //! limit ends the probe.
 
-use super::calls::{Kind, Slots, kinds};
+use super::calls::{KINDS, Kind, Slots};
 use crate::card::Card;
 use crate::driver::{Failed, SUCCESS, call};
 use crate::say;
-use serde_json::json;
-use std::time::Instant;
 
 const TABLE: &str = "After an illegal address";
 /// An address near the beginning of the address space, which no driver hands out.
@@ -15,47 +13,40 @@ const NOWHERE: u64 = 0x1000;
 pub(super) fn run(card: &Card) -> Result<(), Failed> {
     let (driver, kernels) = (&card.driver, card.kernels()?);
     let stream = card.stream()?;
-    let mut kinds: Vec<(Kind, Slots)> = kinds().into_iter().map(|kind| (kind, Slots::default())).collect();
+    let mut kinds: Vec<(&Kind, Slots)> = KINDS.iter().map(|kind| (kind, Slots::default())).collect();
     // A kind whose preparation fails is left out.
-    kinds.retain(|(kind, slots)| (kind.before)(card, slots) == SUCCESS);
+    kinds.retain(|(kind, slots)| kind.prepare(card, slots).is_ok());
     say::table(TABLE, &["call", "answer", "microseconds"]);
-    let timed = |what: &str, call: &mut dyn FnMut() -> i32| {
-        let begun = Instant::now();
-        let code = call();
-        let taken = begun.elapsed().as_secs_f64();
-        say::row(TABLE, &[json!(what), json!(driver.name(code)), say::us(taken)]);
-        code
-    };
-    timed("cuLaunchKernel of the fault", &mut || {
+    card.tell(TABLE, "cuLaunchKernel of the fault", || {
         card.poke(&kernels, NOWHERE, stream)
     });
-    let first = timed("cuStreamSynchronize of the kernel's stream", &mut || {
+    let first = card.tell(TABLE, "cuStreamSynchronize of the kernel's stream", || {
         call!(driver, cuStreamSynchronize(stream))
     });
-    timed("cuStreamSynchronize of that stream again", &mut || {
+    card.tell(TABLE, "cuStreamSynchronize of that stream again", || {
         call!(driver, cuStreamSynchronize(stream))
     });
     let mut unharmed = Vec::new();
     for (kind, slots) in &kinds {
-        if timed(kind.name, &mut || (kind.call)(card, slots)) == SUCCESS {
+        if card.tell(TABLE, kind.name, || kind.call(card, slots)) == SUCCESS {
             unharmed.push(kind.name);
         }
     }
-    timed("cuStreamDestroy of the kernel's stream", &mut || {
+    card.tell(TABLE, "cuStreamDestroy of the kernel's stream", || {
         call!(driver, cuStreamDestroy_v2(stream))
     });
-    timed("cuDevicePrimaryCtxReset", &mut || {
+    card.tell(TABLE, "cuDevicePrimaryCtxReset", || {
         call!(driver, cuDevicePrimaryCtxReset_v2(card.device))
     });
     let mut context = 0;
-    timed("cuDevicePrimaryCtxRetain after the reset", &mut || {
+    card.tell(TABLE, "cuDevicePrimaryCtxRetain after the reset", || {
         call!(driver, cuDevicePrimaryCtxRetain(&raw mut context, card.device))
     });
-    timed("cuCtxSetCurrent of the new context", &mut || {
+    card.tell(TABLE, "cuCtxSetCurrent of the new context", || {
         call!(driver, cuCtxSetCurrent(context))
     });
     let mut at = 0;
-    timed("cuMemAlloc in the new context", &mut || {
+    card.tell(TABLE, "cuMemAlloc in the new context", || {
         call!(driver, cuMemAlloc_v2(&raw mut at, 1 << 20))
     });
     say::check(

@@ -3,8 +3,6 @@
 use crate::card::Card;
 use crate::driver::{Failed, SUCCESS, call, ok};
 use crate::say;
-use serde_json::json;
-use std::time::Instant;
 
 const TABLE: &str = "Mapping";
 const HANDLES: u64 = 4;
@@ -13,25 +11,18 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     let (driver, page) = (&card.driver, card.page);
     let all = HANDLES * page;
     say::table(TABLE, &["call", "answer", "microseconds"]);
-    let timed = |what: &str, call: &mut dyn FnMut() -> i32| {
-        let begun = Instant::now();
-        let code = call();
-        let taken = begun.elapsed().as_secs_f64();
-        say::row(TABLE, &[json!(what), json!(driver.name(code)), say::us(taken)]);
-        code
-    };
     let at = card.reserve(2 * all)?;
     let mut handles = Vec::new();
     for number in 0..HANDLES {
         let handle = card.create(page)?;
         let place = at + number * page;
-        let code = timed(&format!("map handle {number}"), &mut || {
+        let code = card.tell(TABLE, &format!("map handle {number}"), || {
             call!(driver, cuMemMap(place, page as usize, 0, handle, 0))
         });
         driver.check("cuMemMap", code)?;
         handles.push(handle);
     }
-    let code = timed("set access over a half of a handle", &mut || {
+    let code = card.tell(TABLE, "set access over a half of a handle", || {
         card.access(at, page / 2)
     });
     say::check(
@@ -39,26 +30,25 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         code != SUCCESS,
         &driver.name(code),
     );
-    let one_access = timed("set access over four handles", &mut || card.access(at, all));
+    let one_access = card.tell(TABLE, "set access over four handles", || card.access(at, all));
     say::check(
         "one call sets access over several handles",
         one_access == SUCCESS,
         &driver.name(one_access),
     );
     let stream = card.stream()?;
-    let filled = timed("fill all four with one memset", &mut || match call!(
-        driver,
-        cuMemsetD8Async(at, 7, all as usize, stream)
-    ) {
-        SUCCESS => call!(driver, cuStreamSynchronize(stream)),
-        code => code,
+    let filled = card.tell(TABLE, "fill all four with one memset", || {
+        match call!(driver, cuMemsetD8Async(at, 7, all as usize, stream)) {
+            SUCCESS => call!(driver, cuStreamSynchronize(stream)),
+            code => code,
+        }
     });
     say::check(
         "one memset fills four adjacent handles",
         filled == SUCCESS,
         &driver.name(filled),
     );
-    let code = timed("unmap a half of a handle", &mut || {
+    let code = card.tell(TABLE, "unmap a half of a handle", || {
         call!(driver, cuMemUnmap(at, page as usize / 2))
     });
     say::check(
@@ -66,7 +56,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         code != SUCCESS,
         &driver.name(code),
     );
-    let middle = timed("unmap the second and the third handle by one call", &mut || {
+    let middle = card.tell(TABLE, "unmap the second and the third handle by one call", || {
         call!(driver, cuMemUnmap(at + page, 2 * page as usize))
     });
     if middle == SUCCESS {
@@ -75,7 +65,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         }
         driver.check("cuMemSetAccess", card.access(at + page, 2 * page))?;
     }
-    let whole = timed("unmap four handles by one call", &mut || {
+    let whole = card.tell(TABLE, "unmap four handles by one call", || {
         call!(driver, cuMemUnmap(at, all as usize))
     });
     say::check(
@@ -89,21 +79,21 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     );
     if whole != SUCCESS {
         for number in 0..HANDLES {
-            timed(&format!("unmap handle {number}"), &mut || {
+            card.tell(TABLE, &format!("unmap handle {number}"), || {
                 call!(driver, cuMemUnmap(at + number * page, page as usize))
             });
         }
     }
-    timed("unmap four handles again", &mut || {
+    card.tell(TABLE, "unmap four handles again", || {
         call!(driver, cuMemUnmap(at, all as usize))
     });
     for (number, handle) in handles.iter().enumerate() {
-        timed(&format!("release handle {number}"), &mut || {
+        card.tell(TABLE, &format!("release handle {number}"), || {
             call!(driver, cuMemRelease(*handle))
         });
     }
     let shifted = card.create(2 * page)?;
-    let code = timed("map the second half of a handle", &mut || {
+    let code = card.tell(TABLE, "map the second half of a handle", || {
         call!(driver, cuMemMap(at, page as usize, page as usize, shifted, 0))
     });
     say::check(

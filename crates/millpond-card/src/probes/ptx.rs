@@ -3,8 +3,7 @@
 
 use crate::card::{Card, PTX};
 use crate::driver::{Failed, SUCCESS, call, ok};
-use crate::say;
-use serde_json::json;
+use crate::say::{self, row};
 use std::time::Instant;
 
 const TABLE: &str = "Loading the PTX";
@@ -68,18 +67,16 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         ok!(card.driver, cuModuleUnload(module))?;
         let (again, second) = load()?;
         ok!(card.driver, cuModuleUnload(again))?;
-        say::row(
+        row!(
             TABLE,
-            &[
-                json!(name),
-                json!(ptx.len()),
-                json!(kernels.len()),
-                json!(found),
-                say::us(first),
-                say::us(second),
-                json!(registers),
-                json!(local),
-            ],
+            name,
+            ptx.len(),
+            kernels.len(),
+            found,
+            say::us(first),
+            say::us(second),
+            registers,
+            local
         );
     }
     say::check(

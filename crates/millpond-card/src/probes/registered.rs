@@ -3,7 +3,8 @@
 
 use crate::card::Card;
 use crate::driver::{Failed, SUCCESS, call, ok};
-use crate::{pages, say};
+use crate::pages;
+use crate::say::{self, row};
 use serde_json::{Value, json};
 
 const TABLE: &str = "Registered memory";
@@ -45,14 +46,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
             flags.extend(rows(card, name, at, bytes));
             ok!(driver, cuMemHostUnregister(at))?;
         } else {
-            say::row(
-                TABLE,
-                &[
-                    json!(name),
-                    json!("-"),
-                    json!(format!("refused: {}", driver.name(code))),
-                ],
-            );
+            row!(TABLE, name, "-", format!("refused: {}", driver.name(code)));
         }
         pages::unmap(at, BYTES);
     }
@@ -109,7 +103,7 @@ fn rows(card: &Card, name: &str, at: usize, bytes: usize) -> [i32; 2] {
                 code => json!(driver.name(code)),
             }
         }));
-        say::row(TABLE, &cells);
+        say::cells(TABLE, &cells);
         code
     })
 }
