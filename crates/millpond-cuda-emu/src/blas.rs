@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_be_is_refused() {
+    fn invalid_products_are_refused() {
         assert_eq!(refused(|_| ()), None);
         let invalid = Some(INVALID_VALUE);
         assert_eq!(refused(|gemm| gemm.a.leading = 1), invalid, "columns overlap");

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_process_has_open_is_lost_and_its_seat_free() {
+    fn open_records_of_a_dead_process_are_lost_and_its_seat_is_free() {
         let page = Arc::new(Page::new().unwrap());
         let other = second(&page);
         let open = other.claim().unwrap();

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_option_is_named_and_the_keys_listed() {
+    fn errors_name_the_invalid_part_and_list_the_keys() {
         for bad in [
             "devices",
             "devices:0",

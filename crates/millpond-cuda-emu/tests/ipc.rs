@@ -199,8 +199,8 @@ fn an_opened_block_is_closed_to_the_host() {
 }
 
 #[test]
-fn what_is_no_block_of_another_process_is_not_opened() {
-    let name = "what_is_no_block_of_another_process_is_not_opened";
+fn handles_that_are_not_of_another_process_are_refused() {
+    let name = "handles_that_are_not_of_another_process_are_refused";
     let one = |peer: &mut peer::Peer| {
         let _context = CudaContext::new(0).unwrap();
         let mut handle = CUipcMemHandle { reserved: [0; 64] };

@@ -222,7 +222,7 @@ fn a_capture_runs_nothing_and_its_graph_runs_all_of_it() {
 }
 
 #[test]
-fn what_a_capture_cannot_hold_is_refused() {
+fn calls_that_a_capture_cannot_contain_are_refused() {
     let _context = context();
     let (mut event, mut at) = (null_mut(), 0);
     ok!(cuEventCreate(&mut event, 0));

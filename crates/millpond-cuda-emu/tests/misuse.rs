@@ -314,8 +314,8 @@ fn strict_memory_is_closed_to_the_host() {
 }
 
 #[test]
-fn what_a_destroyed_stream_did_is_over_when_the_context_is() {
-    let name = "what_a_destroyed_stream_did_is_over_when_the_context_is";
+fn a_wait_for_the_context_covers_destroyed_streams() {
+    let name = "a_wait_for_the_context_covers_destroyed_streams";
     common::with_options(name, "strict:on", || {
         let _context = CudaContext::new(0).unwrap();
         let [one, two] = streams();

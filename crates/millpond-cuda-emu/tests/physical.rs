@@ -216,8 +216,8 @@ fn memory_is_handed_over_as_a_file_and_outlives_who_made_it() {
 }
 
 #[test]
-fn what_is_no_such_memory_is_refused() {
-    let name = "what_is_no_such_memory_is_refused";
+fn files_that_are_not_physical_memory_are_refused() {
+    let name = "files_that_are_not_physical_memory_are_refused";
     let one = |peer: &mut peer::Peer| {
         let _context = CudaContext::new(0).unwrap();
         let foreign = receive_file(&peer.wire);

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_walks_are_refused() {
         let one: [&[u64]; 3] = [&[1], &[1], &[1]];
         assert!(Walk::read(&params(7, 1, &[7], one), 0).is_ok());
         assert!(Walk::read(&params(8, 1, &[7], one), 0).is_err());

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_back_is_found_whole() {
+    fn freed_ranges_are_merged() {
         let mut list = FreeList::new(100, 100);
         let a = list.take(10, 1).unwrap();
         let b = list.take(10, 32).unwrap();

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_read_and_nonsense_is_not() {
+    fn descriptions_are_parsed_and_invalid_ones_are_refused() {
         let good = told();
         assert_eq!(Told::from_bytes(&good.to_bytes()), Some(good.clone()));
         let cut = &good.to_bytes()[..good.to_bytes().len() - 8];
