@@ -5,15 +5,10 @@
 //! profiler writes events by thread, so they are sorted by time before frees are paired by address.
 
 use crate::json::{Json, Stop};
-use crate::ledger::{Ledger, Row};
+use crate::ledger::Ledgers;
 use crate::lines::MOST_BYTES;
 use crate::source::Source;
-use crate::strings::Shared;
-use crate::{Caution, Format, ReadError, Recording, Settings};
-use std::collections::BTreeMap;
-
-/// Maximum number of devices. No machine has more.
-const MOST_DEVICES: usize = 1024;
+use crate::{Action, Event, Format, ReadError, Recording};
 
 /// One `[memory]` event.
 #[derive(Clone, Copy)]
@@ -151,49 +146,33 @@ fn recording(samples: Samples, cut: Option<u64>, name: &str) -> Result<Recording
     let Samples { mut list, unreadable } = samples;
     // The sort is stable, so events with the same time keep their order.
     list.sort_by(|a, b| a.time_us.total_cmp(&b.time_us));
-    let texts = Shared::default();
-    let mut ledgers: BTreeMap<i32, Ledger> = BTreeMap::new();
+    let mut ledgers = Ledgers::default();
     for sample in list {
-        if ledgers.len() == MOST_DEVICES && !ledgers.contains_key(&sample.device) {
-            return Err(ReadError::TooManyDevices { limit: MOST_DEVICES });
+        let ledger = ledgers.get(sample.device)?;
+        let (bytes, action) = match sample.bytes {
+            0 => {
+                ledger.findings.zero_bytes += 1;
+                continue;
+            }
+            1.. => (sample.bytes.unsigned_abs(), Action::Alloc),
+            _ => (sample.bytes.unsigned_abs(), Action::Free),
+        };
+        if bytes > MOST_BYTES {
+            ledger.findings.absurd_bytes += 1;
+            continue;
         }
-        let ledger = ledgers
-            .entry(sample.device)
-            .or_insert_with(|| Ledger::new(&texts));
-        let row = Row {
+        let event = Event {
             // Fractions of a microsecond are used for the order of events and then dropped.
             time_us: sample.time_us as u64,
-            key: sample.address,
-            bytes: sample.bytes.unsigned_abs(),
+            bytes,
             address: sample.address,
-            ..Row::default()
+            ..Event::new(action)
         };
-        match sample.bytes {
-            bytes if bytes.unsigned_abs() > MOST_BYTES => ledger.findings.absurd_bytes += 1,
-            0 => ledger.findings.zero_bytes += 1,
-            1.. => ledger.alloc(row)?,
-            _ => ledger.free(row),
-        }
+        ledger.record(sample.address, event)?;
     }
-    ledgers.retain(|_, ledger| ledger.has_events());
-    if ledgers.is_empty() {
-        return Err(ReadError::NoMemoryEvents {
-            format: Format::ChromeTrace,
-        });
-    }
-    let mut traces = Vec::new();
-    for (device, mut ledger) in ledgers {
+    let format = Format::ChromeTrace;
+    let recording = ledgers.finish(name, format, &[], cut, |ledger| {
         ledger.findings.unreadable_events += unreadable;
-        ledger.cautions.extend(cut.map(|bytes| Caution::Cut { bytes }));
-        traces.push(ledger.finish(name, Format::ChromeTrace, device, Vec::new()));
-    }
-    Ok(Recording {
-        name: name.to_owned(),
-        format: Format::ChromeTrace,
-        traces,
-        states: Vec::new(),
-        standing: Vec::new(),
-        settings: Settings::default(),
-        cautions: Vec::new(),
-    })
+    });
+    recording.ok_or(ReadError::NoMemoryEvents { format })
 }

@@ -1,16 +1,16 @@
-//! Converts rows keyed by id or address to a [`Trace`] keyed by allocation.
+//! Converts events keyed by id or address to a [`Trace`] keyed by allocation.
 //!
-//! Only this module decides how to treat contradictory rows, so all formats behave alike. A free without an allocation
+//! Only this module decides how to treat contradictory events, so all formats behave alike. A free without an allocation
 //! is ignored. An allocation under a live id ends the older allocation. A free repeats the size of its allocation. All
 //! contradictions are counted.
 
 use crate::caution::Findings;
 use crate::hash::Map;
 use crate::lines::MOST_BYTES;
-use crate::model::{InitialBlock, InitialSegment, NO_ALLOCATION};
+use crate::model::{InitialBlock, InitialSegment, MOST_DEVICES, NO_ALLOCATION};
 use crate::strings::{Interner, Shared};
 use crate::tape::Tape;
-use crate::{Action, Allocation, Caution, Event, Format, Origin, ReadError, Settings, Trace};
+use crate::{Action, Allocation, Caution, Event, Format, Origin, ReadError, Recording, Settings, Trace};
 use std::hash::Hash;
 
 /// A numbering of keys that fits a `u16`. Index 0 is the default.
@@ -51,19 +51,6 @@ impl<K: Copy + Eq + Hash> Index<K> {
     }
 }
 
-/// One row of a recording.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Row {
-    pub(crate) time_us: u64,
-    /// Identifies the block while it is live. It is an address if the format has no ids.
-    pub(crate) key: u64,
-    pub(crate) bytes: u64,
-    pub(crate) address: u64,
-    pub(crate) tag: u32,
-    pub(crate) stream: u16,
-    pub(crate) pool: u16,
-}
-
 /// A block that the program holds or that waits for a stream. It is small, because a file can have millions of them.
 #[derive(Clone, Copy)]
 struct Live {
@@ -81,15 +68,6 @@ impl Live {
             Action::Free
         }
     }
-}
-
-/// The start of a block.
-struct Beginning {
-    allocation: Allocation,
-    bytes: u64,
-    address: u64,
-    stream: u16,
-    pool: u16,
 }
 
 /// The trace of one device while it is built.
@@ -182,28 +160,39 @@ impl Ledger {
         Ok(())
     }
 
-    pub(crate) fn alloc(&mut self, row: Row) -> Result<(), ReadError> {
-        if row.bytes > MOST_BYTES {
+    /// Adds an event. `key` identifies its block while it is live. It is an address if the format has no ids. A free of 0
+    /// bytes does not say the size.
+    #[inline]
+    pub(crate) fn record(&mut self, key: u64, event: Event) -> Result<(), ReadError> {
+        match event.action {
+            Action::Alloc => return self.alloc(key, event),
+            Action::Free | Action::FreeCompleted => self.free(key, event),
+            Action::FreeRequested => self.free_requested(key, event),
+            _ if event.bytes > MOST_BYTES => self.findings.absurd_bytes += 1,
+            _ => self.push(event),
+        }
+        Ok(())
+    }
+
+    fn alloc(&mut self, key: u64, event: Event) -> Result<(), ReadError> {
+        if event.bytes > MOST_BYTES {
             self.findings.absurd_bytes += 1;
             return Ok(());
         }
-        if row.bytes == 0 {
+        if event.bytes == 0 {
             self.findings.zero_bytes += 1;
         }
         let allocation = self.number()?;
         let live = self.begin(false)?;
-        if let Some(older) = self.live.insert(row.key, live) {
+        if let Some(older) = self.live.insert(key, live) {
             self.findings.allocated_twice += 1;
-            self.end_untold(row, older);
+            self.end_untold(event, older);
             // The end of the older block has taken the position where this one was to begin.
             let live = self.begin(false)?;
-            self.live.insert(row.key, live);
+            self.live.insert(key, live);
         }
-        self.hold(row.bytes);
-        self.push(Event {
-            allocation,
-            ..event(row, Action::Alloc)
-        });
+        self.hold(event.bytes);
+        self.push(Event { allocation, ..event });
         Ok(())
     }
 
@@ -214,18 +203,16 @@ impl Ledger {
         self.findings.sums_capped += u64::from(self.held > u128::from(u64::MAX));
     }
 
-    /// Frees a block. If `bytes` is 0, the row does not say the size.
-    pub(crate) fn free(&mut self, row: Row) {
-        let Some(live) = self.live.remove(&row.key) else {
-            self.findings.unknown_frees += 1;
-            return;
-        };
-        self.end(row, live, live.last_action());
+    fn free(&mut self, key: u64, event: Event) {
+        match self.live.remove(&key) {
+            Some(live) => self.end(event, live, live.last_action()),
+            None => self.findings.unknown_frees += 1,
+        }
     }
 
     /// Frees a block that then waits for a stream.
-    pub(crate) fn free_requested(&mut self, row: Row) {
-        let Some(live) = self.live.get_mut(&row.key) else {
+    fn free_requested(&mut self, key: u64, event: Event) {
+        let Some(live) = self.live.get_mut(&key) else {
             self.findings.unknown_frees += 1;
             return;
         };
@@ -235,29 +222,20 @@ impl Ledger {
         }
         live.pending = true;
         let live = *live;
-        self.end(row, live, Action::FreeRequested);
+        self.end(event, live, Action::FreeRequested);
     }
 
-    /// Adds an event that does not concern an allocation.
-    pub(crate) fn other(&mut self, row: Row, action: Action) {
-        if row.bytes > MOST_BYTES {
-            self.findings.absurd_bytes += 1;
-            return;
-        }
-        self.push(event(row, action));
-    }
-
-    /// Ends an allocation because another begins under its key. No row records this end, so there is no size to
+    /// Ends an allocation because another begins under its key. No event records this end, so there is no size to
     /// compare.
     #[cold]
-    fn end_untold(&mut self, row: Row, older: Live) {
-        let row = Row {
+    fn end_untold(&mut self, event: Event, older: Live) {
+        let event = Event {
             bytes: 0,
             tag: 0,
             stream: self.beginning(older).map_or(0, |begun| begun.stream),
-            ..row
+            ..event
         };
-        self.end(row, older, older.last_action());
+        self.end(event, older, older.last_action());
     }
 
     /// Creates a live block that begins with the next initial block or event.
@@ -269,47 +247,39 @@ impl Ledger {
         }
     }
 
+    /// Returns the allocation of a block.
     #[inline]
-    fn beginning(&self, live: Live) -> Option<Beginning> {
+    fn beginning(&self, live: Live) -> Option<Event> {
         let at = live.begun as usize;
-        if let Some(block) = self.initial_blocks.get(at) {
-            return Some(Beginning {
+        match self.initial_blocks.get(at) {
+            Some(block) => Some(Event {
                 allocation: block.allocation,
                 bytes: block.requested,
                 address: block.address,
                 stream: block.stream,
                 pool: block.pool,
-            });
+                ..Event::new(Action::Alloc)
+            }),
+            None => self.tape.get(at - self.initial_blocks.len()).copied(),
         }
-        let event = self.tape.get(at - self.initial_blocks.len())?;
-        Some(Beginning {
-            allocation: event.allocation,
-            bytes: event.bytes,
-            address: event.address,
-            stream: event.stream,
-            pool: event.pool,
-        })
     }
 
-    fn end(&mut self, row: Row, live: Live, action: Action) {
+    fn end(&mut self, event: Event, live: Live, action: Action) {
         let Some(begun) = self.beginning(live) else {
             return;
         };
-        if row.bytes != begun.bytes && row.bytes != 0 {
+        if event.bytes != begun.bytes && event.bytes != 0 {
             self.findings.free_bytes_differ += 1;
         }
-        let row = Row {
-            bytes: begun.bytes,
-            address: begun.address,
-            pool: begun.pool,
-            ..row
-        };
         if action != Action::FreeCompleted {
             self.held = self.held.saturating_sub(u128::from(begun.bytes));
         }
         self.push(Event {
-            allocation: begun.allocation,
-            ..event(row, action)
+            time_us: event.time_us,
+            tag: event.tag,
+            stream: event.stream,
+            action,
+            ..begun
         });
     }
 
@@ -378,25 +348,51 @@ impl Ledger {
     }
 }
 
-fn event(row: Row, action: Action) -> Event {
-    let Row {
-        time_us,
-        bytes,
-        address,
-        tag,
-        stream,
-        pool,
-        ..
-    } = row;
-    Event {
-        time_us,
-        bytes,
-        address,
-        allocation: NO_ALLOCATION,
-        tag,
-        stream,
-        pool,
-        action,
+/// The traces of a file while they are built, one for each device.
+#[derive(Default)]
+pub(crate) struct Ledgers {
+    ledgers: Vec<(i32, Ledger)>,
+    index: Map<i32, usize>,
+    last: usize,
+    /// The limit on the text of all devices' tags.
+    texts: Shared,
+}
+
+impl Ledgers {
+    /// Returns the ledger of a device. A new device gets a new one.
+    pub(crate) fn get(&mut self, device: i32) -> Result<&mut Ledger, ReadError> {
+        let last = self.ledgers.get(self.last);
+        if last.is_none_or(|(found, _)| *found != device) {
+            if self.index.len() == MOST_DEVICES && !self.index.contains_key(&device) {
+                return Err(ReadError::TooManyDevices { limit: MOST_DEVICES });
+            }
+            self.last = *self.index.entry(device).or_insert_with(|| {
+                self.ledgers.push((device, Ledger::new(&self.texts)));
+                self.ledgers.len() - 1
+            });
+        }
+        Ok(&mut self.ledgers[self.last].1)
+    }
+
+    /// Returns a recording of the devices with events, or `None` if there are none. `complete` is called for the ledger of
+    /// each device. `cut` is the number of bytes read if the file ends early.
+    pub(crate) fn finish(
+        mut self,
+        name: &str,
+        format: Format,
+        header: &[(String, String)],
+        cut: Option<u64>,
+        mut complete: impl FnMut(&mut Ledger),
+    ) -> Option<Recording> {
+        self.ledgers.retain(|(_, ledger)| ledger.has_events());
+        self.ledgers.sort_by_key(|(device, _)| *device);
+        let finished = |(device, mut ledger): (i32, Ledger)| {
+            complete(&mut ledger);
+            ledger.cautions.extend(cut.map(|bytes| Caution::Cut { bytes }));
+            ledger.finish(name, format, device, header.to_vec())
+        };
+        let traces: Vec<Trace> = self.ledgers.into_iter().map(finished).collect();
+        (!traces.is_empty()).then(|| Recording::of_traces(name, format, traces))
     }
 }
 

@@ -29,6 +29,7 @@ pub mod recording;
 mod rmm;
 mod source;
 mod strings;
+mod table;
 mod tape;
 mod texts;
 mod torch;

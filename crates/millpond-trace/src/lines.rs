@@ -1,6 +1,6 @@
 //! Reads the lines of a text file without an allocation for each line.
 
-use crate::{Format, ReadError, source::Source};
+use crate::{ReadError, source::Source};
 
 /// Maximum bytes of a line. Without a limit, a file of one line would have to fit into memory.
 const LONGEST: usize = 1 << 20;
@@ -13,39 +13,6 @@ pub(crate) enum Line<'a> {
     Last(&'a [u8]),
     /// The end of the file. `cut` is true if a compressed stream was truncated.
     End { cut: bool },
-}
-
-/// The problem with a line.
-pub(crate) enum BadLine {
-    /// The line cannot be parsed, so the file is refused.
-    Unreadable(String),
-    /// The line was counted as a finding and is skipped.
-    Counted(&'static str),
-}
-
-impl From<String> for BadLine {
-    fn from(what: String) -> Self {
-        Self::Unreadable(what)
-    }
-}
-
-/// The first line that was skipped. An error names it if no other line is left.
-#[derive(Default)]
-pub(crate) struct PassedOver(Option<(u64, String)>);
-
-impl PassedOver {
-    #[cold]
-    pub(crate) fn note(&mut self, line: u64, what: impl Into<String>) {
-        self.0.get_or_insert_with(|| (line, what.into()));
-    }
-
-    /// Returns the error for a file of this format from which nothing was read.
-    pub(crate) fn nothing_left(self, format: Format) -> ReadError {
-        match self.0 {
-            Some((line, what)) => ReadError::Csv { line, what },
-            None => ReadError::NoMemoryEvents { format },
-        }
-    }
 }
 
 pub(crate) struct Lines<'s, 'a> {
@@ -148,13 +115,6 @@ pub(crate) enum Size {
     Absurd,
     /// Not a number.
     Unreadable,
-}
-
-impl Size {
-    /// The problem of a line with a negative size.
-    pub(crate) const NEGATIVE: &str = "its size is negative";
-    /// The problem of a line with a size above [`MOST_BYTES`].
-    pub(crate) const ABSURD: &str = "its size is above 2^62 bytes";
 }
 
 /// Maximum size. No memory is larger, and larger sizes would overflow later sums.

@@ -14,6 +14,9 @@ pub type Allocation = u32;
 /// The allocation number of events that do not concern one, such as [`Action::SegmentAlloc`].
 pub const NO_ALLOCATION: Allocation = u32::MAX;
 
+/// Maximum number of devices of a recording. No machine has more.
+pub(crate) const MOST_DEVICES: usize = 1024;
+
 /// The action of an [`Event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -57,6 +60,22 @@ pub struct Event {
     pub pool: u16,
     /// The action.
     pub action: Action,
+}
+
+impl Event {
+    /// Creates an event that concerns no allocation. All other fields are 0.
+    pub(crate) const fn new(action: Action) -> Self {
+        Self {
+            time_us: 0,
+            bytes: 0,
+            address: 0,
+            allocation: NO_ALLOCATION,
+            tag: 0,
+            stream: 0,
+            pool: 0,
+            action,
+        }
+    }
 }
 
 /// The format of a file.
@@ -250,4 +269,19 @@ pub struct Recording {
     pub settings: Settings,
     /// Findings of a file without a trace.
     pub cautions: Vec<Caution>,
+}
+
+impl Recording {
+    /// Creates a recording that contains only traces.
+    pub(crate) fn of_traces(name: &str, format: Format, traces: Vec<Trace>) -> Self {
+        Self {
+            name: name.to_owned(),
+            format,
+            traces,
+            states: Vec::new(),
+            standing: Vec::new(),
+            settings: Settings::default(),
+            cautions: Vec::new(),
+        }
+    }
 }

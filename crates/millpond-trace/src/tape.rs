@@ -110,18 +110,12 @@ impl Tape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Action, model::NO_ALLOCATION};
+    use crate::Action;
 
     fn event(bytes: u64) -> Event {
         Event {
-            time_us: 0,
             bytes,
-            address: 0,
-            allocation: NO_ALLOCATION,
-            tag: 0,
-            stream: 0,
-            pool: 0,
-            action: Action::Alloc,
+            ..Event::new(Action::Alloc)
         }
     }
 

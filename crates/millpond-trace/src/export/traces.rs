@@ -6,11 +6,11 @@ use super::stacks::clean;
 use super::{ExportError, ExportOptions};
 use crate::hash::Map;
 use crate::history::History;
-use crate::ledger::{Ledger, Row};
+use crate::ledger::Ledger;
 use crate::model::NO_ALLOCATION;
 use crate::recording::{End, Kind};
 use crate::strings::Shared;
-use crate::{Action, Caution, Format, ReadError, Recording, Trace};
+use crate::{Caution, Format, ReadError, Recording, Trace};
 use std::collections::BTreeMap;
 
 /// Bytes for an event and its time.
@@ -63,15 +63,7 @@ pub fn traces(history: &History, name: &str, options: &ExportOptions<'_>) -> Res
         times.push(device.times);
     }
     Ok(Traces {
-        recording: Recording {
-            name: name.to_owned(),
-            format: Format::MillpondRecording,
-            traces,
-            states: Vec::new(),
-            standing: Vec::new(),
-            settings: crate::Settings::default(),
-            cautions: Vec::new(),
-        },
+        recording: Recording::of_traces(name, Format::MillpondRecording, traces),
         times,
     })
 }
@@ -144,9 +136,8 @@ impl Devices {
             ledger.tags.intern(text.as_bytes())
         });
         let number = self.numbers.get(&row.pool).copied().unwrap_or_default();
-        let told = Row {
+        let told = crate::Event {
             time_us: row.time / 1_000,
-            key: row.id,
             bytes: match row.kind {
                 Kind::Reserve | Kind::Release => row.bytes,
                 _ => row.requested,
@@ -155,13 +146,10 @@ impl Devices {
             tag,
             stream: ledger.stream(u64::from(row.stream)),
             pool: ledger.pool(number),
+            allocation: NO_ALLOCATION,
+            action,
         };
-        match action {
-            Action::Alloc => ledger.alloc(told).map_err(too_many)?,
-            Action::Free | Action::FreeCompleted => ledger.free(told),
-            Action::FreeRequested => ledger.free_requested(told),
-            other => ledger.other(told, other),
-        }
+        ledger.record(row.id, told).map_err(too_many)?;
         let more = ledger.events() - device.times.len();
         source.keep(EVENT * more as u64);
         // An event that the ledger skips has no time either.

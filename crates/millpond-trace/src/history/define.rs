@@ -3,6 +3,7 @@
 use super::{Allowance, HistoryError};
 use crate::ReadError;
 use crate::hash::Map;
+use crate::model::MOST_DEVICES;
 use crate::recording::{Kind, Row};
 use std::sync::Arc;
 
@@ -14,8 +15,6 @@ const MOST_NAME: usize = 8 << 10;
 const MOST_INLINED: usize = 256;
 /// The most addresses kept of one stack: the innermost ones.
 const MOST_DEEP: usize = 4 << 10;
-/// The most devices of a recording, which is more than any machine has.
-const MOST_DEVICES: usize = 1024;
 /// The bytes that an entry of any table here takes besides its text.
 const ENTRY: usize = 64;
 /// The bytes that a frame takes besides its text.

@@ -3,11 +3,9 @@
 use super::schema::{Key, Walk};
 use super::settings::{self, SettingsRead};
 use crate::ReadError;
+use crate::model::MOST_DEVICES;
 use crate::pickle::Value;
 use std::collections::BTreeMap;
-
-/// Maximum number of devices. No machine has more.
-const MOST_DEVICES: usize = 1024;
 
 /// The parts of a snapshot, by device.
 pub(super) struct Found {

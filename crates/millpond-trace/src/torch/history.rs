@@ -8,7 +8,7 @@ use super::sieve::{Field, Record};
 use super::state::{self, Final};
 use super::tags::Tags;
 use crate::hash::Map;
-use crate::ledger::{Ledger, Row};
+use crate::ledger::Ledger;
 use crate::lines::MOST_BYTES;
 use crate::model::{DeviceState, InitialBlock, InitialSegment, NO_ALLOCATION, PoolState};
 use crate::pickle::Value;
@@ -217,32 +217,15 @@ fn requests_left_out(events: &[Event]) -> bool {
 
 /// Numbers the allocations. A request directly followed by its completion is one free.
 fn forward(ledger: &mut Ledger) -> Result<(), ReadError> {
-    while let Some(event) = ledger.tape.next() {
-        let mut row = Row {
-            time_us: event.time_us,
-            key: event.address,
-            bytes: event.bytes,
-            address: event.address,
-            tag: event.tag,
-            stream: event.stream,
-            pool: event.pool,
-        };
-        match event.action {
-            Action::Alloc => ledger.alloc(row)?,
-            Action::Free | Action::FreeCompleted => ledger.free(row),
-            Action::FreeRequested => {
-                let completes =
-                    |next: &Event| next.action == Action::FreeCompleted && next.address == event.address;
-                match ledger.tape.next_if(completes) {
-                    Some(next) => {
-                        row.time_us = next.time_us;
-                        ledger.free(row);
-                    }
-                    None => ledger.free_requested(row),
-                }
+    while let Some(mut event) = ledger.tape.next() {
+        if event.action == Action::FreeRequested {
+            let completes =
+                |next: &Event| next.action == Action::FreeCompleted && next.address == event.address;
+            if let Some(next) = ledger.tape.next_if(completes) {
+                (event.time_us, event.action) = (next.time_us, Action::Free);
             }
-            action => ledger.other(row, action),
         }
+        ledger.record(event.address, event)?;
     }
     Ok(())
 }

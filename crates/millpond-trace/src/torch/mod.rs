@@ -30,18 +30,10 @@ use tags::Tags;
 
 pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, ReadError> {
     let (devices, settings) = parse(source)?;
-    let mut recording = Recording {
-        name: name.to_owned(),
-        format: Format::TorchSnapshot,
-        traces: Vec::new(),
-        states: Vec::new(),
-        standing: Vec::new(),
-        settings: settings
-            .as_ref()
-            .map(|read| read.settings.clone())
-            .unwrap_or_default(),
-        cautions: Vec::new(),
-    };
+    let mut recording = Recording::of_traces(name, Format::TorchSnapshot, Vec::new());
+    if let Some(read) = &settings {
+        recording.settings = read.settings.clone();
+    }
     for device in devices {
         let read = history::rebuild(device, settings.as_ref(), name)?;
         recording.traces.extend(read.trace);
