@@ -3,6 +3,7 @@
 //! A finding is always reported and never fatal, because the reader of a report must know how complete the recording
 //! is.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The number of innermost frames that the tag of a stack names.
@@ -33,103 +34,57 @@ pub enum Caution {
         /// Number of missing events.
         count: u64,
     },
-    /// Frees of blocks that were not allocated in the recording.
-    UnknownFrees {
-        /// Number of such frees.
-        count: u64,
-    },
-    /// Ids or addresses that were allocated again without a free in between.
-    AllocatedTwice {
-        /// Number of such allocations.
-        count: u64,
-    },
-    /// Allocations of no bytes.
-    ZeroBytes {
-        /// Number of such allocations.
-        count: u64,
-    },
-    /// Events with a negative size.
-    NegativeBytes {
-        /// Number of such events.
-        count: u64,
-    },
-    /// Events with a size above 2^62 bytes.
-    AbsurdBytes {
-        /// Number of such events.
-        count: u64,
-    },
-    /// Frees whose size differs from the allocation's size.
-    FreeBytesDiffer {
-        /// Number of such frees.
-        count: u64,
-    },
-    /// Blocks freed twice while they waited for a stream.
-    FreedTwice {
-        /// Number of such frees.
-        count: u64,
-    },
-    /// Events earlier than the one before them.
-    TimesBackwards {
-        /// Number of such events.
-        count: u64,
-    },
     /// The events carry no times.
     NoTimes,
-    /// Events that do not concern memory, such as marks.
-    OtherEvents {
-        /// Number of such events.
-        count: u64,
-    },
-    /// Entries that lack a field or hold a value of the wrong type.
-    UnreadableEvents {
-        /// Number of such entries.
-        count: u64,
-    },
-    /// Places where the final state of a snapshot contradicts its history.
-    StateDisagrees {
-        /// Number of contradictions.
-        count: u64,
-    },
-    /// Blocks of a snapshot that overlap or lie outside every segment.
-    BlocksMisplaced {
-        /// Number of such blocks.
-        count: u64,
-    },
-    /// Segments of a snapshot whose blocks do not fill them, or that overlap.
-    SegmentsMisshapen {
-        /// Number of such segments.
-        count: u64,
-    },
-    /// Tags that were dropped because the text of all tags was too large.
-    TagsDropped {
-        /// Number of dropped tags.
-        count: u64,
-    },
-    /// Events on more streams or pools than the reader can distinguish.
-    StreamsFolded {
-        /// Number of such events.
-        count: u64,
-    },
-    /// Stacks that have more frames than their tags, which name only the innermost ones.
-    StacksCut {
-        /// Number of different stacks.
-        count: u64,
-    },
     /// A device of a snapshot with a state but no history.
     NoHistory {
         /// The device's number. -1 is the host.
         device: i32,
     },
+    /// A finding that was counted.
+    Counted(Finding, u64),
+}
+
+/// A finding that is counted. The order is that of reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Finding {
+    /// Places where the final state of a snapshot contradicts its history.
+    StateDisagrees,
+    /// Blocks of a snapshot that overlap or lie outside every segment.
+    BlocksMisplaced,
+    /// Segments of a snapshot whose blocks do not fill them, or that overlap.
+    SegmentsMisshapen,
+    /// Frees of blocks that were not allocated in the recording.
+    UnknownFrees,
+    /// Ids or addresses that were allocated again without a free in between.
+    AllocatedTwice,
+    /// Blocks freed twice while they waited for a stream.
+    FreedTwice,
     /// Frees for which the recorder did not separate request and completion.
-    FreesNotCompleted {
-        /// Number of such frees.
-        count: u64,
-    },
+    FreesNotCompleted,
+    /// Frees whose size differs from the allocation's size.
+    FreeBytesDiffer,
+    /// Events with a negative size.
+    NegativeBytes,
+    /// Events with a size above 2^62 bytes.
+    AbsurdBytes,
+    /// Allocations of no bytes.
+    ZeroBytes,
+    /// Entries that lack a field or hold a value of the wrong type.
+    UnreadableEvents,
+    /// Events that do not concern memory, such as marks.
+    OtherEvents,
+    /// Events earlier than the one before them.
+    TimesBackwards,
+    /// Tags that were dropped because the text of all tags was too large.
+    TagsDropped,
+    /// Events on more streams or pools than the reader can distinguish.
+    StreamsFolded,
     /// Allocations after which more than 2^64 bytes were held. Sums stop at that number.
-    SumsCapped {
-        /// Number of such allocations.
-        count: u64,
-    },
+    SumsCapped,
+    /// Stacks that have more frames than their tags, which name only the innermost ones.
+    StacksCut,
 }
 
 impl Caution {
@@ -201,107 +156,16 @@ impl fmt::Display for Caution {
                 size(bytes)
             ),
             Self::EventsLost { count: n } => {
+                let was = if n == 1 { "was" } else { "were" };
                 write!(
                     f,
-                    "{} lost by the recorder, which had no room for them",
-                    was(n, "event")
-                )
-            }
-            Self::UnknownFrees { count: n } => {
-                write!(
-                    f,
-                    "{} of blocks never seen allocated {} ignored",
-                    count(n, "free"),
-                    were(n)
-                )
-            }
-            Self::AllocatedTwice { count: n } => {
-                write!(
-                    f,
-                    "{} allocated again without a free; the older block was ended there",
-                    was(n, "id or address")
-                )
-            }
-            Self::ZeroBytes { count: n } => {
-                write!(f, "{} for zero bytes", count_is(n, "allocation"))
-            }
-            Self::NegativeBytes { count: n } => {
-                write!(f, "{} skipped for a negative size", was(n, "event"))
-            }
-            Self::AbsurdBytes { count: n } => {
-                write!(f, "{} skipped for a size above 2^62 bytes", was(n, "event"))
-            }
-            Self::FreeBytesDiffer { count: n } => {
-                write!(
-                    f,
-                    "{} recorded with another size than the allocation; the allocation's was kept",
-                    was(n, "free")
-                )
-            }
-            Self::FreedTwice { count: n } => {
-                write!(
-                    f,
-                    "{} of blocks already given back {} ignored",
-                    count(n, "free"),
-                    were(n)
-                )
-            }
-            Self::TimesBackwards { count: n } => {
-                write!(
-                    f,
-                    "{} earlier than the one before; the recorded order was kept",
-                    count_is(n, "event")
+                    "{} {was} lost by the recorder, which had no room for them",
+                    count(n, "event")
                 )
             }
             Self::NoTimes => {
                 f.write_str("the recording has no times; the order of events is all that is known")
             }
-            Self::OtherEvents { count: n } => {
-                write!(
-                    f,
-                    "{} about something else than memory {} ignored",
-                    count(n, "event"),
-                    were(n)
-                )
-            }
-            Self::UnreadableEvents { count: n } => {
-                write!(
-                    f,
-                    "{} skipped for a missing field or a value of the wrong type",
-                    was(n, "entry")
-                )
-            }
-            Self::StateDisagrees { count: n } => {
-                write!(
-                    f,
-                    "history and final state of the snapshot contradict each other in {}",
-                    count(n, "place")
-                )
-            }
-            Self::BlocksMisplaced { count: n } => {
-                write!(
-                    f,
-                    "{} overlapping another or outside every segment",
-                    count_is(n, "block")
-                )
-            }
-            Self::SegmentsMisshapen { count: n } => {
-                write!(
-                    f,
-                    "{} not filled by its blocks or overlapping another",
-                    count_is(n, "segment")
-                )
-            }
-            Self::TagsDropped { count: n } => write!(
-                f,
-                "{} left out because all tags together grew too long",
-                was(n, "tag")
-            ),
-            Self::StacksCut { count: n } => write!(
-                f,
-                "{} cut to the {TAG_FRAMES} innermost frames: the callers of these are not shown",
-                was(n, "stack")
-            ),
             Self::NoHistory { device } => {
                 match device {
                     ..0 => f.write_str("the host")?,
@@ -311,27 +175,75 @@ impl fmt::Display for Caution {
                     " was recorded without a history: the figures are what its allocator held when the snapshot was written",
                 )
             }
-            Self::StreamsFolded { count: n } => {
-                write!(
-                    f,
-                    "{} put on the default stream or pool because there are more than 65535",
-                    was(n, "event")
-                )
+            Self::Counted(finding, n) => {
+                let (noun, sentence) = finding.words();
+                let sentence = sentence.replace("{count}", &count(n, noun));
+                let sentence = sentence.replace("{frames}", &TAG_FRAMES.to_string());
+                let (is, was) = if n == 1 { ("is", "was") } else { ("are", "were") };
+                f.write_str(&sentence.replace("{is}", is).replace("{was}", was))
             }
-            Self::FreesNotCompleted { count: n } => {
-                write!(
-                    f,
-                    "{} taken as complete because the recorder left completions out",
-                    was(n, "free")
-                )
-            }
-            Self::SumsCapped { count: n } => {
-                write!(
-                    f,
-                    "more than 2^64 bytes were held after {}; sums stop at that number",
-                    count(n, "allocation")
-                )
-            }
+        }
+    }
+}
+
+impl Finding {
+    /// Returns what is counted and the sentence about it.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::StateDisagrees => (
+                "place",
+                "history and final state of the snapshot contradict each other in {count}",
+            ),
+            Self::BlocksMisplaced => (
+                "block",
+                "{count} {is} overlapping another or outside every segment",
+            ),
+            Self::SegmentsMisshapen => (
+                "segment",
+                "{count} {is} not filled by its blocks or overlapping another",
+            ),
+            Self::UnknownFrees => ("free", "{count} of blocks never seen allocated {was} ignored"),
+            Self::AllocatedTwice => (
+                "id or address",
+                "{count} {was} allocated again without a free; the older block was ended there",
+            ),
+            Self::FreedTwice => ("free", "{count} of blocks already given back {was} ignored"),
+            Self::FreesNotCompleted => (
+                "free",
+                "{count} {was} taken as complete because the recorder left completions out",
+            ),
+            Self::FreeBytesDiffer => (
+                "free",
+                "{count} {was} recorded with another size than the allocation; the allocation's was kept",
+            ),
+            Self::NegativeBytes => ("event", "{count} {was} skipped for a negative size"),
+            Self::AbsurdBytes => ("event", "{count} {was} skipped for a size above 2^62 bytes"),
+            Self::ZeroBytes => ("allocation", "{count} {is} for zero bytes"),
+            Self::UnreadableEvents => (
+                "entry",
+                "{count} {was} skipped for a missing field or a value of the wrong type",
+            ),
+            Self::OtherEvents => ("event", "{count} about something else than memory {was} ignored"),
+            Self::TimesBackwards => (
+                "event",
+                "{count} {is} earlier than the one before; the recorded order was kept",
+            ),
+            Self::TagsDropped => (
+                "tag",
+                "{count} {was} left out because all tags together grew too long",
+            ),
+            Self::StreamsFolded => (
+                "event",
+                "{count} {was} put on the default stream or pool because there are more than 65535",
+            ),
+            Self::SumsCapped => (
+                "allocation",
+                "more than 2^64 bytes were held after {count}; sums stop at that number",
+            ),
+            Self::StacksCut => (
+                "stack",
+                "{count} {was} cut to the {frames} innermost frames: the callers of these are not shown",
+            ),
         }
     }
 }
@@ -361,73 +273,27 @@ fn count(n: u64, noun: &str) -> String {
     }
 }
 
-fn was(n: u64, noun: &str) -> String {
-    format!("{} {}", count(n, noun), were(n))
-}
-
-fn were(n: u64) -> &'static str {
-    if n == 1 { "was" } else { "were" }
-}
-
-fn count_is(n: u64, noun: &str) -> String {
-    format!("{} {}", count(n, noun), if n == 1 { "is" } else { "are" })
-}
-
-/// The counters of the cautions. A counter of zero gives no caution.
+/// The counts of findings.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Findings {
-    pub(crate) unknown_frees: u64,
-    pub(crate) allocated_twice: u64,
-    pub(crate) zero_bytes: u64,
-    pub(crate) negative_bytes: u64,
-    pub(crate) absurd_bytes: u64,
-    pub(crate) free_bytes_differ: u64,
-    pub(crate) freed_twice: u64,
-    pub(crate) times_backwards: u64,
-    pub(crate) other_events: u64,
-    pub(crate) unreadable_events: u64,
-    pub(crate) state_disagrees: u64,
-    pub(crate) blocks_misplaced: u64,
-    pub(crate) segments_misshapen: u64,
-    pub(crate) tags_dropped: u64,
-    pub(crate) streams_folded: u64,
-    pub(crate) frees_not_completed: u64,
-    pub(crate) sums_capped: u64,
-    pub(crate) stacks_cut: u64,
-}
+pub(crate) struct Findings(BTreeMap<Finding, u64>);
 
 impl Findings {
+    #[cold]
+    pub(crate) fn count(&mut self, finding: Finding) {
+        self.add(finding, 1);
+    }
+
+    /// Adds to a count. A count of zero gives no caution.
+    pub(crate) fn add(&mut self, finding: Finding, count: u64) {
+        if count > 0 {
+            *self.0.entry(finding).or_default() += count;
+        }
+    }
+
     pub(crate) fn cautions(&self) -> Vec<Caution> {
-        type Make = fn(u64) -> Caution;
-        let all: [(u64, Make); 18] = [
-            (self.state_disagrees, |count| Caution::StateDisagrees { count }),
-            (self.blocks_misplaced, |count| Caution::BlocksMisplaced { count }),
-            (self.segments_misshapen, |count| Caution::SegmentsMisshapen {
-                count,
-            }),
-            (self.unknown_frees, |count| Caution::UnknownFrees { count }),
-            (self.allocated_twice, |count| Caution::AllocatedTwice { count }),
-            (self.freed_twice, |count| Caution::FreedTwice { count }),
-            (self.frees_not_completed, |count| Caution::FreesNotCompleted {
-                count,
-            }),
-            (self.free_bytes_differ, |count| Caution::FreeBytesDiffer { count }),
-            (self.negative_bytes, |count| Caution::NegativeBytes { count }),
-            (self.absurd_bytes, |count| Caution::AbsurdBytes { count }),
-            (self.zero_bytes, |count| Caution::ZeroBytes { count }),
-            (self.unreadable_events, |count| Caution::UnreadableEvents {
-                count,
-            }),
-            (self.other_events, |count| Caution::OtherEvents { count }),
-            (self.times_backwards, |count| Caution::TimesBackwards { count }),
-            (self.tags_dropped, |count| Caution::TagsDropped { count }),
-            (self.streams_folded, |count| Caution::StreamsFolded { count }),
-            (self.sums_capped, |count| Caution::SumsCapped { count }),
-            (self.stacks_cut, |count| Caution::StacksCut { count }),
-        ];
-        all.into_iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, make)| make(count))
+        let counts = self.0.iter();
+        counts
+            .map(|(&finding, &count)| Caution::Counted(finding, count))
             .collect()
     }
 }

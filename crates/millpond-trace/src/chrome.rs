@@ -8,7 +8,7 @@ use crate::json::{Json, Stop};
 use crate::ledger::Ledgers;
 use crate::lines::MOST_BYTES;
 use crate::source::Source;
-use crate::{Action, Event, Format, ReadError, Recording};
+use crate::{Action, Event, Finding, Format, ReadError, Recording};
 
 /// One `[memory]` event.
 #[derive(Clone, Copy)]
@@ -151,14 +151,14 @@ fn recording(samples: Samples, cut: Option<u64>, name: &str) -> Result<Recording
         let ledger = ledgers.get(sample.device)?;
         let (bytes, action) = match sample.bytes {
             0 => {
-                ledger.findings.zero_bytes += 1;
+                ledger.findings.count(Finding::ZeroBytes);
                 continue;
             }
             1.. => (sample.bytes.unsigned_abs(), Action::Alloc),
             _ => (sample.bytes.unsigned_abs(), Action::Free),
         };
         if bytes > MOST_BYTES {
-            ledger.findings.absurd_bytes += 1;
+            ledger.findings.count(Finding::AbsurdBytes);
             continue;
         }
         let event = Event {
@@ -172,7 +172,7 @@ fn recording(samples: Samples, cut: Option<u64>, name: &str) -> Result<Recording
     }
     let format = Format::ChromeTrace;
     let recording = ledgers.finish(name, format, &[], cut, |ledger| {
-        ledger.findings.unreadable_events += unreadable;
+        ledger.findings.add(Finding::UnreadableEvents, unreadable);
     });
     recording.ok_or(ReadError::NoMemoryEvents { format })
 }

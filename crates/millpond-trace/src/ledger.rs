@@ -4,7 +4,7 @@
 //! is ignored. An allocation under a live id ends the older allocation. A free repeats the size of its allocation. All
 //! contradictions are counted.
 
-use crate::caution::Findings;
+use crate::caution::{Finding, Findings};
 use crate::hash::Map;
 use crate::lines::MOST_BYTES;
 use crate::model::{InitialBlock, InitialSegment, MOST_DEVICES, NO_ALLOCATION};
@@ -130,7 +130,7 @@ impl Ledger {
     #[inline]
     pub(crate) fn stream(&mut self, handle: u64) -> u16 {
         self.streams.of(handle).unwrap_or_else(|| {
-            self.findings.streams_folded += 1;
+            self.findings.count(Finding::StreamsFolded);
             0
         })
     }
@@ -139,7 +139,7 @@ impl Ledger {
     #[inline]
     pub(crate) fn pool(&mut self, id: (u64, u64)) -> u16 {
         self.pools.of(id).unwrap_or_else(|| {
-            self.findings.streams_folded += 1;
+            self.findings.count(Finding::StreamsFolded);
             0
         })
     }
@@ -147,7 +147,7 @@ impl Ledger {
     /// Adds a block that was live before the first event. All such blocks must be added before any event.
     pub(crate) fn initial(&mut self, key: u64, mut block: InitialBlock) -> Result<(), ReadError> {
         if self.live.contains_key(&key) {
-            self.findings.allocated_twice += 1;
+            self.findings.count(Finding::AllocatedTwice);
             return Ok(());
         }
         block.allocation = self.number()?;
@@ -168,7 +168,7 @@ impl Ledger {
             Action::Alloc => return self.alloc(key, event),
             Action::Free | Action::FreeCompleted => self.free(key, event),
             Action::FreeRequested => self.free_requested(key, event),
-            _ if event.bytes > MOST_BYTES => self.findings.absurd_bytes += 1,
+            _ if event.bytes > MOST_BYTES => self.findings.count(Finding::AbsurdBytes),
             _ => self.push(event),
         }
         Ok(())
@@ -176,16 +176,16 @@ impl Ledger {
 
     fn alloc(&mut self, key: u64, event: Event) -> Result<(), ReadError> {
         if event.bytes > MOST_BYTES {
-            self.findings.absurd_bytes += 1;
+            self.findings.count(Finding::AbsurdBytes);
             return Ok(());
         }
         if event.bytes == 0 {
-            self.findings.zero_bytes += 1;
+            self.findings.count(Finding::ZeroBytes);
         }
         let allocation = self.number()?;
         let live = self.begin(false)?;
         if let Some(older) = self.live.insert(key, live) {
-            self.findings.allocated_twice += 1;
+            self.findings.count(Finding::AllocatedTwice);
             self.end_untold(event, older);
             // The end of the older block has taken the position where this one was to begin.
             let live = self.begin(false)?;
@@ -200,24 +200,26 @@ impl Ledger {
     #[inline]
     fn hold(&mut self, bytes: u64) {
         self.held += u128::from(bytes);
-        self.findings.sums_capped += u64::from(self.held > u128::from(u64::MAX));
+        if self.held > u128::from(u64::MAX) {
+            self.findings.count(Finding::SumsCapped);
+        }
     }
 
     fn free(&mut self, key: u64, event: Event) {
         match self.live.remove(&key) {
             Some(live) => self.end(event, live, live.last_action()),
-            None => self.findings.unknown_frees += 1,
+            None => self.findings.count(Finding::UnknownFrees),
         }
     }
 
     /// Frees a block that then waits for a stream.
     fn free_requested(&mut self, key: u64, event: Event) {
         let Some(live) = self.live.get_mut(&key) else {
-            self.findings.unknown_frees += 1;
+            self.findings.count(Finding::UnknownFrees);
             return;
         };
         if live.pending {
-            self.findings.freed_twice += 1;
+            self.findings.count(Finding::FreedTwice);
             return;
         }
         live.pending = true;
@@ -269,7 +271,7 @@ impl Ledger {
             return;
         };
         if event.bytes != begun.bytes && event.bytes != 0 {
-            self.findings.free_bytes_differ += 1;
+            self.findings.count(Finding::FreeBytesDiffer);
         }
         if action != Action::FreeCompleted {
             self.held = self.held.saturating_sub(u128::from(begun.bytes));
@@ -295,7 +297,7 @@ impl Ledger {
     #[inline]
     fn push(&mut self, event: Event) {
         if event.time_us < self.last_time {
-            self.findings.times_backwards += 1;
+            self.findings.count(Finding::TimesBackwards);
         }
         self.last_time = event.time_us;
         self.has_times |= event.time_us != 0;
@@ -309,7 +311,7 @@ impl Ledger {
         device: i32,
         header: Vec<(String, String)>,
     ) -> Trace {
-        self.findings.tags_dropped += self.tags.dropped;
+        self.findings.add(Finding::TagsDropped, self.tags.dropped);
         let mut cautions = Vec::new();
         if self.ring_full || !self.initial_blocks.is_empty() {
             let bytes = |block: &InitialBlock| if block.pending { 0 } else { block.requested };

@@ -34,7 +34,7 @@ mod tape;
 mod texts;
 mod torch;
 
-pub use caution::Caution;
+pub use caution::{Caution, Finding};
 pub use csv::write_csv;
 pub use error::ReadError;
 pub use formats::{read_bytes, read_from};

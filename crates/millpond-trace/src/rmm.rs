@@ -9,7 +9,7 @@ use crate::ledger::{Ledger, Ledgers};
 use crate::lines::hexadecimal;
 use crate::source::Source;
 use crate::table::{self, BadLine, Fields, Names, Table, bytes, optional, required};
-use crate::{Action, Event, Format, ReadError, Recording};
+use crate::{Action, Event, Finding, Format, ReadError, Recording};
 
 const DAY_US: u64 = 24 * 3600 * 1_000_000;
 
@@ -124,7 +124,7 @@ impl Table for Log<'_> {
         let (action, event_address) = match fields.get(columns.action).trim_ascii() {
             // An allocation at null is an empty request.
             b"allocate" | b"free" if address == 0 && bytes == 0 => {
-                ledger.findings.zero_bytes += 1;
+                ledger.findings.count(Finding::ZeroBytes);
                 return Ok(());
             }
             b"allocate" => (Action::Alloc, address),

@@ -1,6 +1,6 @@
 //! Reads tables of comma-separated values. Columns are found by their names.
 
-use crate::caution::Findings;
+use crate::caution::{Finding, Findings};
 use crate::error::quoted;
 use crate::lines::{Line, Lines, Size, size};
 use crate::{Format, ReadError, source::Source};
@@ -127,11 +127,11 @@ pub(crate) fn bytes(field: &[u8], findings: &mut Findings) -> Result<u64, BadLin
         Size::Bytes(bytes) => Ok(bytes),
         Size::Unreadable => Err(format!("{} is no number of bytes", quoted(field)).into()),
         Size::Negative => {
-            findings.negative_bytes += 1;
+            findings.count(Finding::NegativeBytes);
             Err(BadLine::Counted("its size is negative"))
         }
         Size::Absurd => {
-            findings.absurd_bytes += 1;
+            findings.count(Finding::AbsurdBytes);
             Err(BadLine::Counted("its size is above 2^62 bytes"))
         }
     }

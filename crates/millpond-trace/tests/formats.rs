@@ -2,7 +2,7 @@
 
 mod support;
 
-use millpond_trace::{Action, Caution, Format, ReadError, ReadOptions, read_bytes};
+use millpond_trace::{Action, Caution, Finding, Format, ReadError, ReadOptions, read_bytes};
 use std::cell::Cell;
 use support::read;
 
@@ -118,7 +118,7 @@ fn chrome_traces_are_sorted_and_paired_by_device() {
             .map(|event| (event.time_us, event.action, event.bytes))
             .collect();
         assert_eq!(rows, [(100, Action::Alloc, 64), (200, Action::Free, 64)]);
-        assert_eq!(card.cautions, [Caution::UnreadableEvents { count: 1 }]);
+        assert_eq!(card.cautions, [Caution::Counted(Finding::UnreadableEvents, 1)]);
     }
     let cut = read(format!("[{list}").as_bytes()).unwrap();
     assert!(matches!(cut.traces[0].cautions[0], Caution::Cut { .. }));

@@ -6,7 +6,7 @@
 mod support;
 
 use flate2::write::GzEncoder;
-use millpond_trace::{Caution, ReadError, ReadOptions, Recording, read_bytes};
+use millpond_trace::{Caution, Finding, ReadError, ReadOptions, Recording, read_bytes};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write;
@@ -482,14 +482,14 @@ fn odd_lines_are_counted() {
     let recording = hostile(text.as_bytes()).unwrap();
     let cautions = &recording.traces[0].cautions;
     for caution in [
-        Caution::AllocatedTwice { count: 1 },
-        Caution::UnknownFrees { count: 2 },
-        Caution::NegativeBytes { count: 1 },
-        Caution::AbsurdBytes { count: 2 },
-        Caution::ZeroBytes { count: 1 },
-        Caution::FreeBytesDiffer { count: 1 },
-        Caution::FreedTwice { count: 1 },
-        Caution::TimesBackwards { count: 1 },
+        Caution::Counted(Finding::AllocatedTwice, 1),
+        Caution::Counted(Finding::UnknownFrees, 2),
+        Caution::Counted(Finding::NegativeBytes, 1),
+        Caution::Counted(Finding::AbsurdBytes, 2),
+        Caution::Counted(Finding::ZeroBytes, 1),
+        Caution::Counted(Finding::FreeBytesDiffer, 1),
+        Caution::Counted(Finding::FreedTwice, 1),
+        Caution::Counted(Finding::TimesBackwards, 1),
         Caution::Cut {
             bytes: text.len() as u64,
         },
@@ -530,7 +530,7 @@ fn more_streams_and_devices_than_any_machine_has() {
     let recording = hostile(text.as_bytes()).unwrap();
     assert!(matches!(
         recording.traces[0].cautions[0],
-        Caution::StreamsFolded { .. }
+        Caution::Counted(Finding::StreamsFolded, _)
     ));
     let mut text = String::from("device,action,id,bytes\n");
     for id in 0..2_000 {

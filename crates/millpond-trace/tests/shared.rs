@@ -1,6 +1,6 @@
 //! Tests on optional recordings stored beside the project.
 
-use millpond_trace::{Action, Caution, ReadOptions, Trace, read, read_bytes, write_csv};
+use millpond_trace::{Action, Caution, Finding, ReadOptions, Trace, read, read_bytes, write_csv};
 use std::path::PathBuf;
 
 fn shared(name: &str) -> Option<PathBuf> {
@@ -85,7 +85,7 @@ fn snapshots_agree_with_their_own_final_state() {
         assert!(
             matches!(
                 trace.cautions.as_slice(),
-                [Caution::RingWrapped { .. }, Caution::StacksCut { count }] if *count == cut
+                [Caution::RingWrapped { .. }, Caution::Counted(Finding::StacksCut, count)] if *count == cut
             ),
             "{name}: {:?}",
             trace.cautions

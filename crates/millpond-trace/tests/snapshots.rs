@@ -2,7 +2,7 @@
 
 mod support;
 
-use millpond_trace::{Action, Caution, Event, InitialSegment, NO_ALLOCATION, Trace, write_csv};
+use millpond_trace::{Action, Caution, Event, Finding, InitialSegment, NO_ALLOCATION, Trace, write_csv};
 use support::*;
 
 const MIB: u64 = 1 << 20;
@@ -404,12 +404,22 @@ fn contradictions_are_counted() {
         ]
     );
     assert!(
-        trace.cautions.contains(&Caution::StateDisagrees { count: 2 }),
+        trace
+            .cautions
+            .contains(&Caution::Counted(Finding::StateDisagrees, 2)),
         "{:?}",
         trace.cautions
     );
-    assert!(trace.cautions.contains(&Caution::AllocatedTwice { count: 1 }));
-    assert!(trace.cautions.contains(&Caution::FreesNotCompleted { count: 1 }));
+    assert!(
+        trace
+            .cautions
+            .contains(&Caution::Counted(Finding::AllocatedTwice, 1))
+    );
+    assert!(
+        trace
+            .cautions
+            .contains(&Caution::Counted(Finding::FreesNotCompleted, 1))
+    );
 }
 
 #[test]
@@ -429,10 +439,10 @@ fn sizes_no_memory_has_are_skipped() {
     let trace = &read_py(&value).traces[0];
     assert_eq!(short(trace), [(Action::Alloc, 0, 0, BASE)]);
     for caution in [
-        Caution::ZeroBytes { count: 1 },
-        Caution::AbsurdBytes { count: 2 },
-        Caution::NegativeBytes { count: 1 },
-        Caution::UnreadableEvents { count: 3 },
+        Caution::Counted(Finding::ZeroBytes, 1),
+        Caution::Counted(Finding::AbsurdBytes, 2),
+        Caution::Counted(Finding::NegativeBytes, 1),
+        Caution::Counted(Finding::UnreadableEvents, 3),
     ] {
         assert!(
             trace.cautions.contains(&caution),
@@ -601,13 +611,16 @@ fn what_is_left_out_of_stacks_and_histories_is_told() {
         let recording = read_py(&snapshot(vec![], vec![event, again]));
         let trace = &recording.traces[0];
         let frames = trace.tags.get(trace.events[0].tag).matches("m.py").count();
-        (frames, trace.cautions.contains(&Caution::StacksCut { count: 1 }))
+        (
+            frames,
+            trace.cautions.contains(&Caution::Counted(Finding::StacksCut, 1)),
+        )
     };
     assert_eq!(
         [cut(7), cut(8), cut(9), cut(40)],
         [(7, false), (8, false), (8, true), (8, true)]
     );
-    let sentence = Caution::StacksCut { count: 2 }.to_string();
+    let sentence = Caution::Counted(Finding::StacksCut, 2).to_string();
     assert_eq!(
         sentence,
         "2 stacks were cut to the 8 innermost frames: the callers of these are not shown"

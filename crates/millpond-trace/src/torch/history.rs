@@ -13,7 +13,7 @@ use crate::lines::MOST_BYTES;
 use crate::model::{DeviceState, InitialBlock, InitialSegment, NO_ALLOCATION, PoolState};
 use crate::pickle::Value;
 use crate::strings::Shared;
-use crate::{Action, Caution, Event, Format, ReadError, Trace};
+use crate::{Action, Caution, Event, Finding, Format, ReadError, Trace};
 use std::collections::BTreeMap;
 
 /// The data read for one device.
@@ -52,7 +52,7 @@ pub(super) fn gather(
     for &trace in &device.traces {
         entries.read(walk, trace, tags, &mut ledger)?;
     }
-    ledger.findings.stacks_cut += tags.cut();
+    ledger.findings.add(Finding::StacksCut, tags.cut());
     Ok(Gathered {
         ordinal: device.ordinal,
         has_segments: !device.segments.is_empty(),
@@ -81,7 +81,7 @@ pub(super) fn rebuild(
     if entries.events.is_empty() {
         let mut cautions = ledger.findings.cautions();
         // A state is always written with a mark of its own, so marks are only worth a caution in a history.
-        cautions.retain(|caution| !matches!(caution, Caution::OtherEvents { .. }));
+        cautions.retain(|caution| !matches!(caution, Caution::Counted(Finding::OtherEvents, _)));
         initial_state(&mut ledger, &end.segments, end.blocks, false)?;
         let mut standing = ledger.finish(name, Format::TorchSnapshot, ordinal, Vec::new());
         // The ledger's other findings concern a history, or the recording has them already.
@@ -98,7 +98,10 @@ pub(super) fn rebuild(
         pools_recorded,
         count,
     } = entries;
-    ledger.findings.frees_not_completed += complete_requests(&mut events, &end.blocks);
+    ledger.findings.add(
+        Finding::FreesNotCompleted,
+        complete_requests(&mut events, &end.blocks),
+    );
 
     let requests_left_out = requests_left_out(&events);
     let final_reserved = has_segments.then_some(end.reserved_bytes);
@@ -161,7 +164,7 @@ fn initial_state(
     for (address, block) in blocks {
         let bytes = block.bytes.unwrap_or(block.requested);
         if address < end_of_last || (!segments.is_empty() && !overlaps(segments, address, bytes.max(1))) {
-            ledger.findings.blocks_misplaced += 1;
+            ledger.findings.count(Finding::BlocksMisplaced);
         }
         end_of_last = address.saturating_add(bytes);
         let block = InitialBlock {
@@ -254,14 +257,14 @@ impl Entries {
             let record = walk.record(value)?;
             let word = record.and_then(|record| record.get(Field::Action).string());
             let (Some(word), Some(record)) = (word, record) else {
-                ledger.findings.unreadable_events += 1;
+                ledger.findings.count(Finding::UnreadableEvents);
                 return Ok(());
             };
             match words.of(walk, word) {
                 Word::Memory(action) => self.push(walk, action, &record, tags, ledger),
                 Word::Mark => Ok(()),
                 Word::Unknown => {
-                    ledger.findings.other_events += 1;
+                    ledger.findings.count(Finding::OtherEvents);
                     Ok(())
                 }
             }
@@ -281,15 +284,15 @@ impl Entries {
             walk.arena.as_int(record.get(Field::Bytes)),
             walk.handle(record.get(Field::Address)),
         ) else {
-            ledger.findings.unreadable_events += 1;
+            ledger.findings.count(Finding::UnreadableEvents);
             return Ok(());
         };
         let Ok(bytes) = u64::try_from(bytes) else {
-            ledger.findings.negative_bytes += 1;
+            ledger.findings.count(Finding::NegativeBytes);
             return Ok(());
         };
         if bytes > MOST_BYTES {
-            ledger.findings.absurd_bytes += 1;
+            ledger.findings.count(Finding::AbsurdBytes);
             return Ok(());
         }
         let pool = walk.pair(record.get(Field::Pool));

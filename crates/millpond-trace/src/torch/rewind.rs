@@ -14,7 +14,7 @@
 //! `None`). The kind of a segment that does not exist at the end is inferred from sizes. If an event cannot be undone,
 //! the file contradicts itself. This is counted, and the nearest plausible state is used.
 
-use crate::caution::Findings;
+use crate::caution::{Finding, Findings};
 use crate::hash::Map;
 use crate::{Action, Event};
 use std::collections::BTreeMap;
@@ -95,7 +95,7 @@ impl Rewind<'_> {
         match event.action {
             Action::Alloc => {
                 if self.blocks.remove(&address).is_none() {
-                    self.findings.state_disagrees += 1;
+                    self.findings.count(Finding::StateDisagrees);
                 }
                 self.note_large(address, bytes);
             }
@@ -110,19 +110,19 @@ impl Rewind<'_> {
                     tag: 0,
                 };
                 if self.blocks.insert(address, block).is_some() {
-                    self.findings.state_disagrees += 1;
+                    self.findings.count(Finding::StateDisagrees);
                 }
                 self.note_large(address, bytes);
             }
             Action::FreeRequested | Action::Free => self.undo_request(event),
             Action::SegmentAlloc => match self.segments.remove(&address) {
                 Some(segment) if segment.bytes == bytes => {}
-                _ => self.findings.state_disagrees += 1,
+                _ => self.findings.count(Finding::StateDisagrees),
             },
             Action::SegmentFree => self.add(event, false),
             Action::SegmentMap => {
                 if self.cut(address, bytes) != bytes {
-                    self.findings.state_disagrees += 1;
+                    self.findings.count(Finding::StateDisagrees);
                 }
             }
             Action::SegmentUnmap => self.add(event, true),
@@ -149,7 +149,7 @@ impl Rewind<'_> {
                     };
                     self.blocks.insert(event.address, block);
                 }
-                self.findings.state_disagrees += 1;
+                self.findings.count(Finding::StateDisagrees);
             }
         }
     }
@@ -175,11 +175,11 @@ impl Rewind<'_> {
             ..
         } = *event;
         let Some(end) = address.checked_add(bytes) else {
-            self.findings.absurd_bytes += 1;
+            self.findings.count(Finding::AbsurdBytes);
             return;
         };
         if bytes == 0 || overlaps(&self.segments, address, bytes) {
-            self.findings.state_disagrees += 1;
+            self.findings.count(Finding::StateDisagrees);
             return;
         }
         let mut start = address;

@@ -3,12 +3,12 @@
 use super::rewind::{Block, Segment};
 use super::schema::{Key, Walk};
 use super::tags::Tags;
-use crate::ReadError;
 use crate::hash::Map;
 use crate::ledger::Ledger;
 use crate::lines::MOST_BYTES;
 use crate::model::{DeviceState, PoolState};
 use crate::pickle::Value;
+use crate::{Finding, ReadError};
 use std::collections::BTreeMap;
 
 /// The state of a device when the snapshot was written.
@@ -33,7 +33,7 @@ pub(super) fn read(
     for &value in segments {
         let raw = RawSegment::read(walk, value)?;
         if raw.bytes > MOST_BYTES || raw.address.checked_add(raw.bytes).is_none() {
-            ledger.findings.absurd_bytes += 1;
+            ledger.findings.count(Finding::AbsurdBytes);
             continue;
         }
         let segment = Segment {
@@ -58,11 +58,11 @@ pub(super) fn read(
                 let block = RawBlock::read(walk, value)?;
                 let address = block.address.unwrap_or(at);
                 if block.bytes > MOST_BYTES || address.checked_add(block.bytes).is_none() {
-                    ledger.findings.absurd_bytes += 1;
+                    ledger.findings.count(Finding::AbsurdBytes);
                     return Ok(());
                 }
                 if address != at {
-                    ledger.findings.blocks_misplaced += 1;
+                    ledger.findings.count(Finding::BlocksMisplaced);
                 }
                 at = address + block.bytes;
                 let pending = match block.state {
@@ -86,16 +86,16 @@ pub(super) fn read(
                     tag,
                 };
                 if state.blocks.insert(address, block).is_some() {
-                    ledger.findings.blocks_misplaced += 1;
+                    ledger.findings.count(Finding::BlocksMisplaced);
                 }
                 Ok(())
             })?;
             if at != raw.address + raw.bytes {
-                ledger.findings.segments_misshapen += 1;
+                ledger.findings.count(Finding::SegmentsMisshapen);
             }
         }
         if super::rewind::overlaps(&state.segments, raw.address, raw.bytes) {
-            ledger.findings.segments_misshapen += 1;
+            ledger.findings.count(Finding::SegmentsMisshapen);
         } else if raw.bytes > 0 {
             state.segments.insert(raw.address, segment);
         }
