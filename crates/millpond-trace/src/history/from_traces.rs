@@ -24,13 +24,9 @@ pub(super) fn history(recording: &Recording) -> History {
     let traces = recording.traces.iter().chain(&recording.standing);
     cautions.extend(traces.flat_map(|trace| trace.cautions.clone()));
     let mut facts = vec![("program".to_owned(), recording.name.clone())];
-    facts.extend(
-        recording
-            .traces
-            .first()
-            .into_iter()
-            .flat_map(|trace| trace.origin.header.clone()),
-    );
+    if let Some(trace) = recording.traces.first() {
+        facts.extend_from_slice(&trace.origin.header);
+    }
     History {
         duration: rows.last().map_or(0, |row| row.time),
         len: rows.len() as u64,
@@ -58,10 +54,7 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
     let device = trace.origin.device;
     let memory = if device < 0 { "host" } else { "cuda" };
     for (index, (of, number)) in trace.pools.iter().enumerate() {
-        let row = Row {
-            pool: base.pool + 1 + index as u32,
-            ..Row::new(Kind::DefinePool, 0)
-        };
+        let row = Row::define(Kind::DefinePool, base.pool + 1 + index as u32, 0);
         let name = if index == 0 {
             String::new()
         } else {
@@ -74,21 +67,14 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
         );
     }
     for (index, tag) in trace.tags.iter().enumerate().skip(1) {
-        let row = Row {
-            tag: base.tag + index as u32,
-            ..Row::new(Kind::DefineTag, 0)
-        };
+        let row = Row::define(Kind::DefineTag, base.tag + index as u32, 0);
         definitions.note(&row, Some(tag), None);
     }
     let begun = trace.events.first().map_or(0, |event| event.time_us);
     // Blocks without a tag that are older than the recording get a tag of their own. Their frees get the same tag.
     let older = base.tag + trace.tags.len() as u32;
     if trace.initial_blocks.iter().any(|block| block.tag == 0) {
-        let row = Row {
-            tag: older,
-            ..Row::new(Kind::DefineTag, 0)
-        };
-        definitions.note(&row, Some(OLDER), None);
+        definitions.note(&Row::define(Kind::DefineTag, older, 0), Some(OLDER), None);
     }
     let mut untagged = vec![false; trace.initial_blocks.len()];
     for block in &trace.initial_blocks {
@@ -131,10 +117,7 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
         };
         rows.push(row);
         if block.pending {
-            rows.push(Row {
-                kind: Kind::FreeRequested,
-                ..row
-            });
+            rows.push(row.at(Kind::FreeRequested, 0));
         }
     }
     for event in &trace.events {

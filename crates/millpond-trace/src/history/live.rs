@@ -50,10 +50,7 @@ impl Live {
         };
         keyframe.left = keyframe.left.saturating_sub(1);
         keyframe.named.insert(row.id, ());
-        self.insert(Row {
-            kind: Kind::Alloc,
-            ..*row
-        });
+        self.insert(row.at(Kind::Alloc, row.time));
         self.end_keyframe();
     }
 

@@ -4,7 +4,7 @@ use super::message::{self, Message, Next, in_one_line};
 use super::{Kind, RecordingError, Row, schema};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, UInt8Type, UInt32Type, UInt64Type};
-use arrow_array::{Array, ListArray, PrimitiveArray, RecordBatch, StringArray};
+use arrow_array::{Array, ArrowPrimitiveType, ListArray, RecordBatch, StringArray};
 use arrow_buffer::ScalarBuffer;
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::RecordBatchDecoder;
@@ -200,28 +200,16 @@ pub struct Batch {
 impl Batch {
     /// Creates a batch from Millpond's columns, in the standard order.
     fn new(batch: &RecordBatch) -> Option<Self> {
-        let column = |at: usize| batch.column(at);
-        let wide = |at| {
-            let array: &PrimitiveArray<UInt64Type> = column(at).as_primitive_opt()?;
-            Some(array.values().clone())
-        };
-        let narrow = |at| {
-            let array: &PrimitiveArray<UInt32Type> = column(at).as_primitive_opt()?;
-            Some(array.values().clone())
-        };
-        let signed = |at| {
-            let array: &PrimitiveArray<Int64Type> = column(at).as_primitive_opt()?;
-            Some(array.values().clone())
-        };
-        let kind: &PrimitiveArray<UInt8Type> = column(0).as_primitive_opt()?;
+        let wide = |at| values::<UInt64Type>(batch, at);
+        let narrow = |at| values::<UInt32Type>(batch, at);
         Some(Self {
-            kind: kind.values().clone(),
-            time: signed(1)?,
-            id: signed(2)?,
+            kind: values::<UInt8Type>(batch, 0)?,
+            time: values::<Int64Type>(batch, 1)?,
+            id: values::<Int64Type>(batch, 2)?,
             wide: [wide(3)?, wide(4)?, wide(5)?],
             narrow: [narrow(6)?, narrow(7)?, narrow(8)?, narrow(9)?, narrow(10)?],
-            text: column(11).as_string_opt()?.clone(),
-            list: column(12).as_list_opt()?.clone(),
+            text: batch.column(11).as_string_opt()?.clone(),
+            list: batch.column(12).as_list_opt()?.clone(),
         })
     }
 
@@ -261,9 +249,13 @@ impl Batch {
             return None;
         }
         let numbers = self.list.value(place);
-        let numbers: &PrimitiveArray<UInt64Type> = numbers.as_primitive_opt()?;
-        Some(numbers.values().to_vec())
+        Some(numbers.as_primitive_opt::<UInt64Type>()?.values().to_vec())
     }
+}
+
+/// Returns the values of a column, or `None` if it has another type.
+fn values<T: ArrowPrimitiveType>(batch: &RecordBatch, at: usize) -> Option<ScalarBuffer<T::Native>> {
+    Some(batch.column(at).as_primitive_opt::<T>()?.values().clone())
 }
 
 /// The rows of a batch, in order.

@@ -187,4 +187,23 @@ impl Row {
             stack: 0,
         }
     }
+
+    /// Creates the row that defines the tag, pool, thread or stack with a number. `kind` is the kind of the definition.
+    #[must_use]
+    pub const fn define(kind: Kind, number: u32, time: u64) -> Self {
+        let mut row = Self::new(kind, time);
+        match kind {
+            Kind::DefineTag => row.tag = number,
+            Kind::DefinePool => row.pool = number,
+            Kind::DefineThread => row.thread = number,
+            Kind::DefineStack => row.stack = number,
+            _ => {}
+        }
+        row
+    }
+
+    /// Returns this row with another kind and time.
+    pub(crate) const fn at(self, kind: Kind, time: u64) -> Self {
+        Self { kind, time, ..self }
+    }
 }

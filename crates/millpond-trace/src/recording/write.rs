@@ -44,16 +44,12 @@ pub struct Writer<W: Write> {
 #[derive(Default)]
 struct Columns {
     kind: Vec<u8>,
-    time: Vec<i64>,
-    id: Vec<i64>,
-    address: Vec<u64>,
-    requested: Vec<u64>,
-    bytes: Vec<u64>,
-    pool: Vec<u32>,
-    stream: Vec<u32>,
-    thread: Vec<u32>,
-    tag: Vec<u32>,
-    stack: Vec<u32>,
+    /// Time and serial number.
+    signed: [Vec<i64>; 2],
+    /// Address, requested bytes and bytes.
+    wide: [Vec<u64>; 3],
+    /// Pool, stream, thread, tag and stack.
+    narrow: [Vec<u32>; 5],
     /// The few rows that have a text or a list.
     said: Vec<(usize, Option<String>, Option<Vec<u64>>)>,
     /// The bytes of those texts and lists.
@@ -188,36 +184,18 @@ impl<W: Write> Writer<W> {
 impl Columns {
     fn reserve(&mut self) {
         self.kind.reserve(ROWS + 1);
-        for column in [&mut self.time, &mut self.id] {
-            column.reserve(ROWS + 1);
-        }
-        for column in [&mut self.address, &mut self.requested, &mut self.bytes] {
-            column.reserve(ROWS + 1);
-        }
-        for column in [
-            &mut self.pool,
-            &mut self.stream,
-            &mut self.thread,
-            &mut self.tag,
-            &mut self.stack,
-        ] {
-            column.reserve(ROWS + 1);
-        }
+        self.signed.iter_mut().for_each(|column| column.reserve(ROWS + 1));
+        self.wide.iter_mut().for_each(|column| column.reserve(ROWS + 1));
+        self.narrow.iter_mut().for_each(|column| column.reserve(ROWS + 1));
     }
 
     #[inline]
     fn enter(&mut self, row: &Row, time: i64, id: i64) {
         self.kind.push(row.kind as u8);
-        self.time.push(time);
-        self.id.push(id);
-        self.address.push(row.address);
-        self.requested.push(row.requested);
-        self.bytes.push(row.bytes);
-        self.pool.push(row.pool);
-        self.stream.push(row.stream);
-        self.thread.push(row.thread);
-        self.tag.push(row.tag);
-        self.stack.push(row.stack);
+        push(&mut self.signed, [time, id]);
+        push(&mut self.wide, [row.address, row.requested, row.bytes]);
+        let narrow = [row.pool, row.stream, row.thread, row.tag, row.stack];
+        push(&mut self.narrow, narrow);
     }
 
     fn batch(self, schema: &SchemaRef) -> Result<RecordBatch, RecordingError> {
@@ -237,21 +215,26 @@ impl Columns {
         }
         texts.append_nulls(rows - next);
         lists.append_nulls(rows - next);
-        let columns: Vec<ArrayRef> = vec![
-            Arc::new(UInt8Array::from(self.kind)),
-            Arc::new(Int64Array::from(self.time)),
-            Arc::new(Int64Array::from(self.id)),
-            Arc::new(UInt64Array::from(self.address)),
-            Arc::new(UInt64Array::from(self.requested)),
-            Arc::new(UInt64Array::from(self.bytes)),
-            Arc::new(UInt32Array::from(self.pool)),
-            Arc::new(UInt32Array::from(self.stream)),
-            Arc::new(UInt32Array::from(self.thread)),
-            Arc::new(UInt32Array::from(self.tag)),
-            Arc::new(UInt32Array::from(self.stack)),
-            Arc::new(texts.finish()),
-            Arc::new(lists.finish()),
-        ];
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(UInt8Array::from(self.kind))];
+        for column in self.signed {
+            columns.push(Arc::new(Int64Array::from(column)));
+        }
+        for column in self.wide {
+            columns.push(Arc::new(UInt64Array::from(column)));
+        }
+        for column in self.narrow {
+            columns.push(Arc::new(UInt32Array::from(column)));
+        }
+        columns.push(Arc::new(texts.finish()));
+        columns.push(Arc::new(lists.finish()));
         Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
+    }
+}
+
+/// Adds one value to each column.
+#[inline]
+fn push<T, const N: usize>(columns: &mut [Vec<T>; N], values: [T; N]) {
+    for (column, value) in columns.iter_mut().zip(values) {
+        column.push(value);
     }
 }
