@@ -26,31 +26,19 @@ const HOST: i32 = -1;
 
 pub(super) fn find(walk: &Walk<'_>, top: Value) -> Result<Found, ReadError> {
     let mut devices = BTreeMap::new();
-    let mut parts = Parts {
-        segments: None,
-        traces: None,
-        settings: None,
-        host_segments: None,
-        host_traces: None,
-    };
+    let mut parts = Parts::default();
     if top.is_list() {
         parts.segments = Some(top);
     } else if !walk.fields(top, |key, value| parts.take(key, value))? {
-        return Err(ReadError::NotASnapshot {
-            what: "it is neither a dict nor a list",
-        });
+        return Err(not_a_snapshot("it is neither a dict nor a list"));
     }
     if parts.segments.is_none() && parts.traces.is_none() {
-        return Err(ReadError::NotASnapshot {
-            what: "it has neither `segments` nor `device_traces`",
-        });
+        return Err(not_a_snapshot("it has neither `segments` nor `device_traces`"));
     }
     if let Some(segments) = parts.segments
         && !walk.items(segments, |segment| segment_of(walk, segment, None, &mut devices))?
     {
-        return Err(ReadError::NotASnapshot {
-            what: "its `segments` are no list",
-        });
+        return Err(not_a_snapshot("its `segments` are no list"));
     }
     if let Some(segments) = parts.host_segments {
         walk.items(segments, |segment| {
@@ -67,9 +55,7 @@ pub(super) fn find(walk: &Walk<'_>, top: Value) -> Result<Found, ReadError> {
             Ok(())
         })?;
         if !is_list {
-            return Err(ReadError::NotASnapshot {
-                what: "its `device_traces` are no list",
-            });
+            return Err(not_a_snapshot("its `device_traces` are no list"));
         }
     }
     if let Some(traces) = parts.host_traces {
@@ -85,16 +71,18 @@ pub(super) fn find(walk: &Walk<'_>, top: Value) -> Result<Found, ReadError> {
             entry(&mut devices, HOST)?.traces = vec![traces];
         }
     }
-    let settings = match parts.settings {
-        Some(value) => Some(settings::read(walk, value)?),
-        None => None,
-    };
+    let settings = parts.settings.map(|value| settings::read(walk, value));
     Ok(Found {
         devices: devices.into_values().collect(),
-        settings,
+        settings: settings.transpose()?,
     })
 }
 
+fn not_a_snapshot(what: &'static str) -> ReadError {
+    ReadError::NotASnapshot { what }
+}
+
+#[derive(Default)]
 struct Parts {
     segments: Option<Value>,
     traces: Option<Value>,
@@ -134,9 +122,7 @@ fn segment_of(
         }
     })?;
     if !is_dict {
-        return Err(ReadError::NotASnapshot {
-            what: "a segment is no dict",
-        });
+        return Err(not_a_snapshot("a segment is no dict"));
     }
     entry(devices, host.unwrap_or(ordinal))?.segments.push(segment);
     Ok(())

@@ -1,7 +1,7 @@
 //! Converts one device's history to a [`Trace`].
 
 use super::devices::Device;
-use super::rewind::{Block, Rewind, Segment, overlaps};
+use super::rewind::{Rewind, Segment, overlaps};
 use super::schema::Walk;
 use super::settings::SettingsRead;
 use super::sieve::{Field, Record};
@@ -144,7 +144,7 @@ pub(super) fn rebuild(
 fn initial_state(
     ledger: &mut Ledger,
     segments: &BTreeMap<u64, Segment>,
-    blocks: Map<u64, Block>,
+    blocks: Map<u64, InitialBlock>,
     requests_left_out: bool,
 ) -> Result<(), ReadError> {
     ledger.initial_segments = segments
@@ -158,25 +158,17 @@ fn initial_state(
             expandable: segment.expandable,
         })
         .collect();
-    let mut blocks: Vec<_> = blocks.into_iter().collect();
-    blocks.sort_unstable_by_key(|(address, _)| *address);
+    let mut blocks: Vec<_> = blocks.into_values().collect();
+    blocks.sort_unstable_by_key(|block| block.address);
     let mut end_of_last = 0;
-    for (address, block) in blocks {
+    for mut block in blocks {
+        let address = block.address;
         let bytes = block.bytes.unwrap_or(block.requested);
         if address < end_of_last || (!segments.is_empty() && !overlaps(segments, address, bytes.max(1))) {
             ledger.findings.count(Finding::BlocksMisplaced);
         }
         end_of_last = address.saturating_add(bytes);
-        let block = InitialBlock {
-            address,
-            requested: block.requested,
-            bytes: block.bytes,
-            allocation: 0,
-            tag: block.tag,
-            stream: block.stream,
-            pool: block.pool,
-            pending: block.pending && !requests_left_out,
-        };
+        block.pending &= !requests_left_out;
         ledger.initial(address, block)?;
     }
     Ok(())
@@ -184,18 +176,17 @@ fn initial_state(
 
 /// Turns all requests into completions if no free completes and no block waits at the end, because some recorders are
 /// configured to omit completions. Returns the number of changed events.
-fn complete_requests(events: &mut [Event], end: &Map<u64, Block>) -> u64 {
+fn complete_requests(events: &mut [Event], end: &Map<u64, InitialBlock>) -> u64 {
     let completed = events.iter().any(|event| event.action == Action::FreeCompleted);
     if completed || end.values().any(|block| block.pending) {
         return 0;
     }
     let mut changed = 0;
-    for event in events
-        .iter_mut()
-        .filter(|event| event.action == Action::FreeRequested)
-    {
-        event.action = Action::FreeCompleted;
-        changed += 1;
+    for event in events {
+        if event.action == Action::FreeRequested {
+            event.action = Action::FreeCompleted;
+            changed += 1;
+        }
     }
     changed
 }

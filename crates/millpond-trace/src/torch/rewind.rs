@@ -16,6 +16,7 @@
 
 use crate::caution::{Finding, Findings};
 use crate::hash::Map;
+use crate::model::{InitialBlock, NO_ALLOCATION};
 use crate::{Action, Event};
 use std::collections::BTreeMap;
 
@@ -33,21 +34,11 @@ pub(super) struct Segment {
     pub(super) expandable: bool,
 }
 
-/// A block that the program holds, or that waits for a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Block {
-    pub(super) requested: u64,
-    pub(super) bytes: Option<u64>,
-    pub(super) pending: bool,
-    pub(super) stream: u16,
-    pub(super) pool: u16,
-    pub(super) tag: u32,
-}
-
 /// The state at a point of a device's history, moved backwards.
 pub(super) struct Rewind<'f> {
     pub(super) segments: BTreeMap<u64, Segment>,
-    pub(super) blocks: Map<u64, Block>,
+    /// Blocks that the program holds or that wait for a stream, by address.
+    pub(super) blocks: Map<u64, InitialBlock>,
     /// Whether events contain their pool. Otherwise the pool is that of the segment around the address.
     pub(super) pools_recorded: bool,
     /// Whether the kind of a segment is still inferred.
@@ -62,6 +53,20 @@ pub(super) fn overlaps(segments: &BTreeMap<u64, Segment>, address: u64, bytes: u
         .range(..end)
         .next_back()
         .is_some_and(|(&start, segment)| start.saturating_add(segment.bytes) > address)
+}
+
+/// Returns the block that an event frees.
+fn block(event: &Event, pending: bool) -> InitialBlock {
+    InitialBlock {
+        address: event.address,
+        requested: event.bytes,
+        bytes: None,
+        allocation: NO_ALLOCATION,
+        tag: 0,
+        stream: event.stream,
+        pool: event.pool,
+        pending,
+    }
 }
 
 impl Rewind<'_> {
@@ -100,16 +105,7 @@ impl Rewind<'_> {
                 self.note_large(address, bytes);
             }
             Action::FreeCompleted => {
-                let Event { stream, pool, .. } = *event;
-                let block = Block {
-                    requested: bytes,
-                    bytes: None,
-                    pending: true,
-                    stream,
-                    pool,
-                    tag: 0,
-                };
-                if self.blocks.insert(address, block).is_some() {
+                if self.blocks.insert(address, block(event, true)).is_some() {
                     self.findings.count(Finding::StateDisagrees);
                 }
                 self.note_large(address, bytes);
@@ -135,19 +131,8 @@ impl Rewind<'_> {
             Some(block) if block.pending => block.pending = false,
             // The block was freed and never completed, but the final state does not show it as waiting.
             found => {
-                let Event {
-                    stream, pool, bytes, ..
-                } = *event;
                 if found.is_none() {
-                    let block = Block {
-                        requested: bytes,
-                        bytes: None,
-                        pending: false,
-                        stream,
-                        pool,
-                        tag: 0,
-                    };
-                    self.blocks.insert(event.address, block);
+                    self.blocks.insert(event.address, block(event, false));
                 }
                 self.findings.count(Finding::StateDisagrees);
             }
@@ -193,12 +178,8 @@ impl Rewind<'_> {
         if expandable {
             // In a snapshot, adjacent mapped ranges are one segment of one kind.
             let joins = |found: &Segment| found.expandable && found.stream == stream;
-            let before = self
-                .segments
-                .range(..address)
-                .next_back()
-                .map(|(&at, &found)| (at, found));
-            if let Some((at, found)) = before
+            let before = self.segments.range(..address).next_back();
+            if let Some((&at, &found)) = before
                 && at.saturating_add(found.bytes) == address
                 && joins(&found)
             {
@@ -239,22 +220,12 @@ impl Rewind<'_> {
             self.segments.remove(&start);
             taken += segment_end.min(end) - start.max(address);
             if end < segment_end {
-                self.segments.insert(
-                    end,
-                    Segment {
-                        bytes: segment_end - end,
-                        ..segment
-                    },
-                );
+                let bytes = segment_end - end;
+                self.segments.insert(end, Segment { bytes, ..segment });
             }
             if start < address {
-                self.segments.insert(
-                    start,
-                    Segment {
-                        bytes: address - start,
-                        ..segment
-                    },
-                );
+                let bytes = address - start;
+                self.segments.insert(start, Segment { bytes, ..segment });
                 break;
             }
         }

@@ -1,12 +1,12 @@
 //! Reads the final state: segments and their blocks.
 
-use super::rewind::{Block, Segment};
+use super::rewind::Segment;
 use super::schema::{Key, Walk};
 use super::tags::Tags;
 use crate::hash::Map;
 use crate::ledger::Ledger;
 use crate::lines::MOST_BYTES;
-use crate::model::{DeviceState, PoolState};
+use crate::model::{DeviceState, InitialBlock, NO_ALLOCATION, PoolState};
 use crate::pickle::Value;
 use crate::{Finding, ReadError};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub(super) struct Final {
     /// The segments by address, without overlaps.
     pub(super) segments: BTreeMap<u64, Segment>,
     /// Blocks that the program holds or that wait for a stream, by address.
-    pub(super) blocks: Map<u64, Block>,
+    pub(super) blocks: Map<u64, InitialBlock>,
     pub(super) reserved_bytes: u64,
 }
 
@@ -71,19 +71,17 @@ pub(super) fn read(
                     State::Inactive => return Ok(()),
                 };
                 sum.count(&block, pending);
-                let requested = block.requested.min(MOST_BYTES);
-                let tag = tags.of(
-                    walk,
-                    [block.frames.unwrap_or(Value::NONE), Value::NONE, Value::NONE],
-                    &mut ledger.tags,
-                );
-                let block = Block {
-                    requested,
+                let frames = block.frames.unwrap_or(Value::NONE);
+                let words = [frames, Value::NONE, Value::NONE];
+                let block = InitialBlock {
+                    address,
+                    requested: block.requested.min(MOST_BYTES),
                     bytes: Some(block.bytes),
-                    pending,
+                    allocation: NO_ALLOCATION,
+                    tag: tags.of(walk, words, &mut ledger.tags),
                     stream: segment.stream,
                     pool: segment.pool,
-                    tag,
+                    pending,
                 };
                 if state.blocks.insert(address, block).is_some() {
                     ledger.findings.count(Finding::BlocksMisplaced);
