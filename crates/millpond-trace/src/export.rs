@@ -90,6 +90,15 @@ pub struct Exported {
     pub lost: Vec<String>,
 }
 
+impl Exported {
+    fn new(events: u64, lost: impl Into<String>) -> Self {
+        Self {
+            events,
+            lost: vec![lost.into()],
+        }
+    }
+}
+
 /// Why a recording could not be written in another format.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -91,26 +91,21 @@ pub(crate) fn device(text: &[u8]) -> Option<i32> {
 
 /// Writes the header line of `trace`.
 pub(crate) fn write(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
-    out.write_all(b"# {")?;
-    let mut first = true;
-    let mut pair = |key: &str, value: &Value| {
-        let comma = if std::mem::take(&mut first) { "" } else { ", " };
-        write!(out, "{comma}{}: {value}", Value::from(key))
-    };
-    for (key, value) in &trace.origin.header {
-        pair(key, &Value::from(value.as_str()))?;
+    let origin = &trace.origin;
+    let text = |(key, value): &(String, String)| (key.clone(), Value::from(value.as_str()));
+    let mut pairs: Vec<_> = origin.header.iter().map(text).collect();
+    let mut add = |key: &str, value: Value| pairs.push((key.to_owned(), value));
+    if !origin.header.iter().any(|(key, _)| key == "trace") {
+        add("trace", Value::from(origin.name.as_str()));
     }
-    if !trace.origin.header.iter().any(|(key, _)| key == "trace") {
-        pair("trace", &Value::from(trace.origin.name.as_str()))?;
-    }
-    if trace.origin.device != 0 {
-        pair("device", &Value::from(trace.origin.device))?;
+    if origin.device != 0 {
+        add("device", Value::from(origin.device));
     }
     let ours = ours(trace);
     if ours.as_object().is_some_and(|ours| !ours.is_empty()) {
-        pair(OURS, &ours)?;
+        add(OURS, ours);
     }
-    out.write_all(b"}\n")
+    line(&pairs, out)
 }
 
 /// Writes the header line of a recording from its facts and the policy of all its pools.
@@ -122,23 +117,26 @@ pub(crate) fn write_facts(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let mut bytes = name.len() + PAIR;
-    write!(out, "# {{\"trace\": {}", Value::from(name))?;
+    let mut pairs = vec![("trace".to_owned(), Value::from(name))];
     for (key, value) in facts {
         bytes += key.len() + value.len() + PAIR;
         // A reader refuses a longer header, and it gives these keys a meaning of their own.
-        if bytes > MOST_BYTES || ["trace", "device", OURS].contains(&key.as_str()) {
-            continue;
+        if bytes <= MOST_BYTES && !["trace", "device", OURS].contains(&key.as_str()) {
+            pairs.push((key.clone(), Value::from(value.as_str())));
         }
-        write!(
-            out,
-            ", {}: {}",
-            Value::from(key.as_str()),
-            Value::from(value.as_str())
-        )?;
     }
     if let Some(policy) = policy {
-        let ours = json!({ "policy": policy });
-        write!(out, ", {}: {ours}", Value::from(OURS))?;
+        pairs.push((OURS.to_owned(), json!({ "policy": policy })));
+    }
+    line(&pairs, out)
+}
+
+/// Writes a JSON object as a comment. Its keys may repeat.
+fn line(pairs: &[(String, Value)], out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(b"# {")?;
+    for (at, (key, value)) in pairs.iter().enumerate() {
+        let comma = if at > 0 { ", " } else { "" };
+        write!(out, "{comma}{}: {value}", Value::from(key.as_str()))?;
     }
     out.write_all(b"}\n")
 }

@@ -26,10 +26,10 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
         Ok(file.event(event)?)
     })?;
     writeln!(file.out, "\n]}}")?;
-    Ok(Exported {
+    Ok(Exported::new(
         events,
-        lost: vec!["threads, streams, stacks, which frees waited for streams".to_owned()],
-    })
+        "threads, streams, stacks, which frees waited for streams",
+    ))
 }
 
 /// The byte counts of a pool.
@@ -58,7 +58,7 @@ impl File<'_, '_> {
 
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         let row = &event.row;
-        let (pid, time) = (self.pid, micros(row.time));
+        let time = micros(row.time);
         match row.kind {
             Kind::Alloc | Kind::Free | Kind::FreeRequested => self.block(event, &time),
             Kind::FreeCompleted => {
@@ -73,20 +73,17 @@ impl File<'_, '_> {
                 };
                 self.counter(row.pool, &time)
             }
-            Kind::Refused => {
-                let name = format!("refused {} bytes", row.requested);
-                self.write(&json!({"ph": "i", "s": "p", "name": name, "pid": pid, "tid": 0, "ts": time}))
-            }
-            Kind::Mark => {
-                let name = clean(event.text.unwrap_or("mark")).into_owned();
-                self.write(&json!({"ph": "i", "s": "g", "name": name, "pid": pid, "tid": 0, "ts": time}))
-            }
-            Kind::Step => {
-                let name = format!("step {}", row.bytes);
-                self.write(&json!({"ph": "i", "s": "g", "name": name, "pid": pid, "tid": 0, "ts": time}))
-            }
+            Kind::Refused => self.instant("p", &format!("refused {} bytes", row.requested), &time),
+            Kind::Mark => self.instant("g", &clean(event.text.unwrap_or("mark")), &time),
+            Kind::Step => self.instant("g", &format!("step {}", row.bytes), &time),
             _ => Ok(()),
         }
+    }
+
+    /// Writes a point in time of the process (`p`) or of all processes (`g`).
+    fn instant(&mut self, scope: &str, name: &str, time: &Value) -> io::Result<()> {
+        let pid = self.pid;
+        self.write(&json!({"ph": "i", "s": scope, "name": name, "pid": pid, "tid": 0, "ts": time}))
     }
 
     fn block(&mut self, event: &Event<'_>, time: &Value) -> io::Result<()> {

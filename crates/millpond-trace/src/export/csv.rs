@@ -51,14 +51,11 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
         )?;
         Ok(())
     })?;
-    Ok(Exported {
+    Ok(Exported::new(
         events,
-        lost: vec![
-            "times below a microsecond, bytes of blocks beyond those asked for, threads, stacks, gauges, marks, names of \
-             pools"
-                .to_owned(),
-        ],
-    })
+        "times below a microsecond, bytes of blocks beyond those asked for, threads, stacks, gauges, marks, names of \
+             pools",
+    ))
 }
 
 pub(super) fn action(event: &Event<'_>) -> Option<Action> {

@@ -49,10 +49,10 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
         "ftbl": table,
     });
     serde_json::to_writer(out, &file).map_err(std::io::Error::from)?;
-    Ok(Exported {
-        events: profile.events,
-        lost: vec!["single blocks and their times, streams, the tags of blocks with stacks".to_owned()],
-    })
+    Ok(Exported::new(
+        profile.events,
+        "single blocks and their times, streams, the tags of blocks with stacks",
+    ))
 }
 
 fn micros(nanos: i128) -> u64 {

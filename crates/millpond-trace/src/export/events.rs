@@ -241,14 +241,12 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
 
     fn row(&mut self, row: &Row, text: Option<&str>) -> Result<(), ExportError> {
         if row.kind == Kind::Live {
-            if let Some(keyframe) = &mut self.keyframe
-                && self.source.chosen(row)
-            {
-                keyframe.found.insert(row.id, *row);
-            }
-            // Rows of other devices also count, because the count shows whether the list is complete.
             if let Some(keyframe) = &mut self.keyframe {
+                // Rows of other devices also count, because the count shows whether the list is complete.
                 keyframe.rows = keyframe.rows.saturating_sub(1);
+                if self.source.chosen(row) {
+                    keyframe.found.insert(row.id, *row);
+                }
             }
             return Ok(());
         }
@@ -273,18 +271,7 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
     fn event(&mut self, row: &Row, text: Option<&str>) -> Result<(), ExportError> {
         match row.kind {
             Kind::Alloc => return self.alloc(row, row.time),
-            Kind::Free | Kind::FreeRequested => {
-                return match self.live.remove(&row.id) {
-                    Some(block) => self.end(row, block),
-                    None => self.unknown(row),
-                };
-            }
-            Kind::FreeCompleted => {
-                return match self.waiting.remove(&row.id) {
-                    Some(block) => self.end(row, block),
-                    None => self.unknown(row),
-                };
-            }
+            Kind::Free | Kind::FreeRequested | Kind::FreeCompleted => return self.end(row),
             Kind::Reserve if !self.open => {
                 let sum = self.reserved.entry(row.pool).or_insert(0);
                 *sum = sum.saturating_add(row.bytes);
@@ -304,40 +291,30 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
     fn alloc(&mut self, row: &Row, time: u64) -> Result<(), ExportError> {
         if let Some(older) = self.live.insert(row.id, *row) {
             self.told.mended += 1;
-            let end = Row {
-                kind: Kind::Free,
-                time,
-                ..older
-            };
-            self.tell(end, older.time, None)?;
+            self.tell(older.at(Kind::Free, time), older.time, None)?;
         }
-        let row = Row {
-            kind: Kind::Alloc,
-            time,
-            ..*row
-        };
-        let began = self.live.get(&row.id).map_or(time, |block| block.time);
-        self.tell(row, began, None)
+        self.tell(row.at(Kind::Alloc, time), row.time, None)
     }
 
     /// Ends a block. The event has the facts of the allocation with its own time and thread.
-    fn end(&mut self, row: &Row, block: Row) -> Result<(), ExportError> {
+    fn end(&mut self, row: &Row) -> Result<(), ExportError> {
+        let blocks = match row.kind {
+            Kind::FreeCompleted => &mut self.waiting,
+            _ => &mut self.live,
+        };
+        let Some(block) = blocks.remove(&row.id) else {
+            // A block that began before the time range and is unknown is not a loss.
+            self.told.unknown += u64::from(self.open && row.id != 0);
+            return Ok(());
+        };
         if row.kind == Kind::FreeRequested {
             self.waiting.insert(row.id, block);
         }
         let event = Row {
-            kind: row.kind,
-            time: row.time,
             thread: row.thread,
             ..block
         };
-        self.tell(event, block.time, None)
-    }
-
-    fn unknown(&mut self, row: &Row) -> Result<(), ExportError> {
-        // A block that began before the time range and is unknown is not a loss.
-        self.told.unknown += u64::from(self.open && row.id != 0);
-        Ok(())
+        self.tell(event.at(row.kind, row.time), block.time, None)
     }
 
     fn tell(&mut self, row: Row, began: u64, text: Option<&str>) -> Result<(), ExportError> {
@@ -367,18 +344,9 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
         blocks.extend(self.waiting.values().map(|row| (*row, true)));
         blocks.sort_unstable_by_key(|(row, _)| row.id);
         for (block, waits) in blocks {
-            let row = Row {
-                kind: Kind::Alloc,
-                time,
-                ..block
-            };
-            self.tell(row, block.time, None)?;
+            self.tell(block.at(Kind::Alloc, time), block.time, None)?;
             if waits {
-                let row = Row {
-                    kind: Kind::FreeRequested,
-                    ..row
-                };
-                self.tell(row, block.time, None)?;
+                self.tell(block.at(Kind::FreeRequested, time), block.time, None)?;
             }
         }
         Ok(())
@@ -398,12 +366,7 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
             for id in gone {
                 if let Some(block) = self.live.remove(&id) {
                     self.told.mended += 1;
-                    let end = Row {
-                        kind: Kind::Free,
-                        time,
-                        ..block
-                    };
-                    self.tell(end, block.time, None)?;
+                    self.tell(block.at(Kind::Free, time), block.time, None)?;
                 }
             }
         }

@@ -21,13 +21,13 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     for (stack, bytes) in &lines {
         writeln!(out, "{stack} {bytes}")?;
     }
-    Ok(Exported {
-        events: profile.events,
-        lost: vec![format!(
+    Ok(Exported::new(
+        profile.events,
+        format!(
             "times, single blocks, files and lines, the tags of blocks with stacks: these are the {} by stack",
             counted(at)
-        )],
-    })
+        ),
+    ))
 }
 
 /// Formats a stack with the root first. `;` occurs only between frames.

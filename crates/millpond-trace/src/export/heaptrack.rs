@@ -45,14 +45,11 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
         }
         Ok(())
     })?;
-    Ok(Exported {
+    Ok(Exported::new(
         events,
-        lost: vec![
-            "times below a millisecond, addresses, streams, threads, what pools had reserved, the tags of blocks with \
-             stacks"
-                .to_owned(),
-        ],
-    })
+        "times below a millisecond, addresses, streams, threads, what pools had reserved, the tags of blocks with \
+             stacks",
+    ))
 }
 
 struct File<'a, 's> {

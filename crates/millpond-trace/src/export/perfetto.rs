@@ -97,10 +97,10 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
         events += 1;
         file.event(event)
     })?;
-    Ok(Exported {
+    Ok(Exported::new(
         events,
-        lost: vec!["addresses and streams; when single blocks were freed is only in the counters".to_owned()],
-    })
+        "addresses and streams; when single blocks were freed is only in the counters",
+    ))
 }
 
 struct File<'a, 's> {
@@ -190,17 +190,11 @@ impl File<'_, '_> {
         let (number, new) = self.stacks.of(origin);
         let id = u64::from(number) + 1;
         if new {
-            let frames = self.source.frames(origin);
-            // The outermost frame comes first.
-            let frames: Vec<u64> = frames
-                .into_iter()
-                .rev()
-                .map(|frame| self.frame(frame, interned))
-                .collect();
             let mut stack = Message::new();
             stack.number(1, id);
-            for frame in frames {
-                stack.number(2, frame);
+            // The outermost frame comes first.
+            for frame in self.source.frames(origin).into_iter().rev() {
+                stack.number(2, self.frame(frame, interned));
             }
             interned.message(7, &stack);
         }
@@ -286,11 +280,8 @@ impl File<'_, '_> {
 
     /// Returns the number of a track. A new track is described after its parent.
     fn track(&mut self, track: Track) -> Result<u64, ExportError> {
-        let parent = self.parent(track);
-        let parent = match parent {
-            Some(parent) => Some(self.track(parent)?),
-            None => None,
-        };
+        let parent = self.parent(track).map(|parent| self.track(parent));
+        let parent = parent.transpose()?;
         let (number, new) = self.tracks.of(track);
         let id = u64::from(number) + 1;
         if new {
@@ -319,31 +310,13 @@ impl File<'_, '_> {
 
     fn describe(&self, track: Track, into: &mut Message) {
         let pid = i64::from(self.source.pid());
-        let counter = |into: &mut Message, device: i32, what: Counted| {
-            let mut counter = Message::new();
-            if what.is_bytes() {
-                counter.number(3, BYTES);
-                counter.text(7, &format!("memory of {}", Source::device_name(device)));
-            }
-            into.text(2, what.name()).message(8, &counter);
-        };
-        match track {
+        let name = match track {
             Track::Process => {
                 let mut process = Message::new();
                 process.signed(1, pid).text(6, &clean(self.source.program()));
                 into.message(3, &process);
+                return;
             }
-            Track::Device(device) => {
-                into.text(2, &Source::device_name(device));
-            }
-            Track::Pool(pool) => {
-                into.text(2, &clean(&self.source.pool_name(pool)));
-            }
-            Track::Allocations(_) => {
-                into.text(2, "allocations");
-            }
-            Track::OfPool(pool, what) => counter(into, self.source.device(pool), what),
-            Track::OfDevice(device, what) => counter(into, device, what),
             Track::Thread(number) => {
                 let name = clean(self.source.history.definitions.thread(number));
                 let mut thread = Message::new();
@@ -351,11 +324,26 @@ impl File<'_, '_> {
                 let tid = i64::from(number) + pid;
                 thread.signed(1, pid).signed(2, tid).text(5, &name);
                 into.message(4, &thread);
+                return;
             }
-            Track::Marks => {
-                into.text(2, "marks");
-            }
+            Track::Device(device) => Source::device_name(device),
+            Track::Pool(pool) => clean(&self.source.pool_name(pool)).into_owned(),
+            Track::Allocations(_) => "allocations".to_owned(),
+            Track::OfPool(_, what) | Track::OfDevice(_, what) => what.name().to_owned(),
+            Track::Marks => "marks".to_owned(),
+        };
+        into.text(2, &name);
+        let (device, what) = match track {
+            Track::OfPool(pool, what) => (self.source.device(pool), what),
+            Track::OfDevice(device, what) => (device, what),
+            _ => return,
+        };
+        let mut counter = Message::new();
+        if what.is_bytes() {
+            counter.number(3, BYTES);
+            counter.text(7, &format!("memory of {}", Source::device_name(device)));
         }
+        into.message(8, &counter);
     }
 
     fn packet(&mut self, time: u64, event: &Message, interned: &Message) -> Result<(), ExportError> {

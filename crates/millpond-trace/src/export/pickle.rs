@@ -2,30 +2,8 @@
 //! no classes and no bytes.
 
 use crate::hash::Map;
+use crate::pickle::opcode;
 use std::io::{self, Write};
-
-mod opcode {
-    pub(super) const PROTO: u8 = 0x80;
-    pub(super) const STOP: u8 = b'.';
-    pub(super) const MARK: u8 = b'(';
-    pub(super) const EMPTY_DICT: u8 = b'}';
-    pub(super) const EMPTY_LIST: u8 = b']';
-    pub(super) const SETITEMS: u8 = b'u';
-    pub(super) const APPENDS: u8 = b'e';
-    pub(super) const TUPLE2: u8 = 0x86;
-    pub(super) const BININT: u8 = b'J';
-    pub(super) const BININT1: u8 = b'K';
-    pub(super) const BININT2: u8 = b'M';
-    pub(super) const LONG1: u8 = 0x8a;
-    pub(super) const BINFLOAT: u8 = b'G';
-    pub(super) const NEWTRUE: u8 = 0x88;
-    pub(super) const NEWFALSE: u8 = 0x89;
-    pub(super) const BINUNICODE: u8 = b'X';
-    pub(super) const BINPUT: u8 = b'q';
-    pub(super) const LONG_BINPUT: u8 = b'r';
-    pub(super) const BINGET: u8 = b'h';
-    pub(super) const LONG_BINGET: u8 = b'j';
-}
 
 /// Number of list items between two marks. A reader holds this many at once.
 const BATCH: usize = 1000;

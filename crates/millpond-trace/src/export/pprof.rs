@@ -70,13 +70,10 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
         end.text(profile_field::STRINGS, text);
     }
     out.write_all(end.bytes())?;
-    Ok(Exported {
-        events: profile.events,
-        lost: vec![format!(
-            "times and single blocks: in use are {}",
-            counted(use_of(at))
-        )],
-    })
+    Ok(Exported::new(
+        profile.events,
+        format!("times and single blocks: in use are {}", counted(use_of(at))),
+    ))
 }
 
 /// Returns the blocks that count as in use. All allocated bytes have sample types of their own.

@@ -62,40 +62,31 @@ impl<W: Write> Told<'_, '_, W> {
     /// Writes definitions for the numbers of a row that were not used before.
     fn define(&mut self, row: &Row) -> Result<(), ExportError> {
         let definitions = &self.source.history.definitions;
-        let at = |kind| Row::new(kind, row.time);
         if let Some(pool) = definitions.pool(row.pool)
-            && self.is_new(Kind::DefinePool, row.pool)
+            && let Some(define) = self.new(Kind::DefinePool, row.pool, row.time)
         {
             let text = format!("{}\n{}\n{}", pool.memory, pool.name, pool.policy);
-            let define = Row {
-                pool: row.pool,
-                ..at(Kind::DefinePool)
-            };
             self.writer
                 .say(&define, Some(&text), Some(&[pool.device as u64]))?;
         }
-        let tag = definitions.tag(row.tag);
-        if row.kind != Kind::Gauge && !tag.is_empty() && self.is_new(Kind::DefineTag, row.tag) {
-            let define = Row {
-                tag: row.tag,
-                ..at(Kind::DefineTag)
-            };
-            self.writer.say(&define, Some(tag), None)?;
-        }
-        let thread = definitions.thread(row.thread);
-        if !thread.is_empty() && self.is_new(Kind::DefineThread, row.thread) {
-            let define = Row {
-                thread: row.thread,
-                ..at(Kind::DefineThread)
-            };
-            self.writer.say(&define, Some(thread), None)?;
+        let tag = match row.kind {
+            Kind::Gauge => "",
+            _ => definitions.tag(row.tag),
+        };
+        for (name, kind, number) in [
+            (tag, Kind::DefineTag, row.tag),
+            (definitions.thread(row.thread), Kind::DefineThread, row.thread),
+        ] {
+            if !name.is_empty()
+                && let Some(define) = self.new(kind, number, row.time)
+            {
+                self.writer.say(&define, Some(name), None)?;
+            }
         }
         let stack = definitions.stack(row.stack);
-        if !stack.is_empty() && self.is_new(Kind::DefineStack, row.stack) {
-            let define = Row {
-                stack: row.stack,
-                ..at(Kind::DefineStack)
-            };
+        if !stack.is_empty()
+            && let Some(define) = self.new(Kind::DefineStack, row.stack, row.time)
+        {
             self.writer.say(&define, None, Some(stack))?;
             for address in stack {
                 self.frames(*address, row.time)?;
@@ -122,8 +113,10 @@ impl<W: Write> Told<'_, '_, W> {
         Ok(())
     }
 
-    fn is_new(&mut self, kind: Kind, number: u32) -> bool {
-        self.defined.insert((kind as u8, number), ()).is_none()
+    /// Returns the row that defines a number, or `None` if it was written before.
+    fn new(&mut self, kind: Kind, number: u32, time: u64) -> Option<Row> {
+        let before = self.defined.insert((kind as u8, number), ());
+        before.is_none().then(|| Row::define(kind, number, time))
     }
 }
 

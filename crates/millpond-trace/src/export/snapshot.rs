@@ -92,15 +92,12 @@ impl Seen {
                 let address = self.places.of(row);
                 self.beyond |= address >= EXACT;
                 self.ranges.block(address, size(row));
-                let waits = false;
-                self.blocks.insert(
-                    row.id,
-                    Block {
-                        row: *row,
-                        address,
-                        waits,
-                    },
-                );
+                let block = Block {
+                    row: *row,
+                    address,
+                    waits: false,
+                };
+                self.blocks.insert(row.id, block);
             }
             Kind::FreeRequested => {
                 if let Some(block) = self.blocks.get_mut(&row.id) {
@@ -170,44 +167,43 @@ impl<'a> Trace<'a> {
 
     /// Records an event of the device. Returns it with its address if it is to be written.
     fn take(&mut self, row: &Row) -> Option<(Row, u64)> {
-        let action = action(row)?;
-        let address = match action {
-            Action::Reserved(_) => row.address,
-            _ => self.places.of(row),
+        if entries(row, false).is_empty() {
+            return None;
+        }
+        let is_of_range = is_of_range(row);
+        let address = if is_of_range {
+            row.address
+        } else {
+            self.places.of(row)
         };
         self.met += 1;
-        (self.met > self.passed && shown(action, self.seen)).then_some((*row, address))
+        // Ranges are written only if the recorded ranges contain all blocks.
+        let is_shown = !is_of_range || self.seen.ranges.are_known();
+        (self.met > self.passed && is_shown).then_some((*row, address))
     }
 }
 
-/// The entries that an event makes in a trace.
-#[derive(Clone, Copy)]
-enum Action {
-    One(&'static str),
-    /// A free that was requested and completed at once.
-    Both,
-    Reserved(bool),
+/// Returns the entries that an event makes in a trace. There are none if a snapshot cannot contain it. `paged` is whether
+/// ranges grow and shrink in parts.
+fn entries(row: &Row, paged: bool) -> &'static [&'static str] {
+    match row.kind {
+        Kind::Alloc | Kind::Free | Kind::FreeRequested | Kind::FreeCompleted if size(row) == 0 => &[],
+        Kind::Alloc => &["alloc"],
+        Kind::Free => &["free_requested", "free_completed"],
+        Kind::FreeRequested => &["free_requested"],
+        Kind::FreeCompleted => &["free_completed"],
+        Kind::Refused => &["oom"],
+        Kind::Reserve if paged => &["segment_map"],
+        Kind::Reserve => &["segment_alloc"],
+        Kind::Release if paged => &["segment_unmap"],
+        Kind::Release => &["segment_free"],
+        _ => &[],
+    }
 }
 
-/// Returns the entries for an event, or `None` if a snapshot cannot contain it.
-fn action(row: &Row) -> Option<Action> {
-    let of_block = matches!(
-        row.kind,
-        Kind::Alloc | Kind::Free | Kind::FreeRequested | Kind::FreeCompleted
-    );
-    if of_block && size(row) == 0 {
-        return None;
-    }
-    Some(match row.kind {
-        Kind::Alloc => Action::One("alloc"),
-        Kind::Free => Action::Both,
-        Kind::FreeRequested => Action::One("free_requested"),
-        Kind::FreeCompleted => Action::One("free_completed"),
-        Kind::Refused => Action::One("oom"),
-        Kind::Reserve => Action::Reserved(true),
-        Kind::Release => Action::Reserved(false),
-        _ => return None,
-    })
+/// Returns whether an event is about a range and not about a block.
+fn is_of_range(row: &Row) -> bool {
+    matches!(row.kind, Kind::Reserve | Kind::Release)
 }
 
 /// Reads all events once, to find the state at the end and the number of entries.
@@ -215,7 +211,7 @@ fn look(source: &Source<'_>) -> Result<BTreeMap<i32, Seen>, ExportError> {
     let mut devices: BTreeMap<i32, Seen> = BTreeMap::new();
     source.walk(|event| {
         let row = &event.row;
-        if action(row).is_some() {
+        if !entries(row, false).is_empty() {
             source.keep(if row.kind == Kind::Alloc { RANGE } else { 0 });
             devices.entry(source.device(row.pool)).or_default().enter(event);
         } else if row.kind == Kind::Alloc {
@@ -299,16 +295,15 @@ impl Snapshot<'_, '_> {
         Ok(events)
     }
 
-    /// Writes a device's trace while walking its events.
+    /// Writes a device's trace while walking its events. Returns the number of events.
     fn streamed(&mut self, trace: &mut Trace<'_>) -> Result<u64, ExportError> {
         let mut list = self.pickle.begin_list()?;
         let source = self.source;
         let (mut written, mut last) = (0, 0);
         source.walk(|event| {
-            if source.device(event.row.pool) != trace.device {
-                return Ok(());
-            }
-            if let Some((row, address)) = trace.take(&event.row) {
+            if source.device(event.row.pool) == trace.device
+                && let Some((row, address)) = trace.take(&event.row)
+            {
                 (written, last) = (written + 1, row.time);
                 self.event(&mut list, trace.seen, &row, address)?;
             }
@@ -320,17 +315,13 @@ impl Snapshot<'_, '_> {
 
     /// Gathers the events of several devices in one walk.
     fn gather(&self, group: &mut [Option<Trace<'_>>]) -> Result<(), ExportError> {
-        let places = group.iter().enumerate();
-        let places: Map<i32, usize> = places
-            .filter_map(|(place, trace)| Some((trace.as_ref()?.device, place)))
-            .collect();
-        if places.is_empty() {
+        let traces = group.iter_mut().flatten();
+        let mut traces: Map<i32, &mut Trace<'_>> = traces.map(|trace| (trace.device, trace)).collect();
+        if traces.is_empty() {
             return Ok(());
         }
-        let source = self.source;
-        source.walk(|event| {
-            let place = places.get(&source.device(event.row.pool));
-            if let Some(Some(trace)) = place.and_then(|place| group.get_mut(*place)) {
+        self.source.walk(|event| {
+            if let Some(trace) = traces.get_mut(&self.source.device(event.row.pool)) {
                 let told = trace.take(&event.row);
                 trace.rows.extend(told);
             }
@@ -341,32 +332,19 @@ impl Snapshot<'_, '_> {
     /// Writes the gathered events of a device, or an empty trace if there is no device. Returns the number of events.
     fn gathered(&mut self, trace: Option<Trace<'_>>) -> Result<u64, ExportError> {
         let mut list = self.pickle.begin_list()?;
-        let (mut written, mut last) = (0, 0);
-        if let Some(trace) = trace {
-            for (row, address) in &trace.rows {
-                (written, last) = (written + 1, row.time);
+        let rows = trace.as_ref().map_or(&[][..], |trace| &trace.rows);
+        if let Some(trace) = &trace {
+            for (row, address) in rows {
                 self.event(&mut list, trace.seen, row, *address)?;
             }
         }
-        self.end_trace(list, written, last)?;
-        Ok(written)
+        let last = rows.last().map_or(0, |(row, _)| row.time);
+        self.end_trace(list, rows.len() as u64, last)?;
+        Ok(rows.len() as u64)
     }
 
     fn event(&mut self, list: &mut List, seen: &Seen, row: &Row, address: u64) -> io::Result<()> {
-        let Some(action) = action(row) else {
-            return Ok(());
-        };
-        let words: &[&str] = match action {
-            Action::One(word) => &[word],
-            Action::Both => &["free_requested", "free_completed"],
-            Action::Reserved(more) => match (seen.ranges.paged, more) {
-                (false, true) => &["segment_alloc"],
-                (false, false) => &["segment_free"],
-                (true, true) => &["segment_map"],
-                (true, false) => &["segment_unmap"],
-            },
-        };
-        for word in words {
+        for word in entries(row, seen.ranges.paged) {
             self.pickle.item(list)?;
             self.entry(word, row, address, self.time_us(row.time))?;
         }
@@ -387,7 +365,7 @@ impl Snapshot<'_, '_> {
     }
 
     fn entry(&mut self, word: &str, row: &Row, address: u64, time_us: u64) -> io::Result<()> {
-        let bytes = if matches!(row.kind, Kind::Reserve | Kind::Release) {
+        let bytes = if is_of_range(row) {
             row.bytes
         } else {
             row.requested
@@ -520,45 +498,40 @@ impl Snapshot<'_, '_> {
         for block in &segment.blocks {
             if block.address > at {
                 self.pickle.item(&mut blocks)?;
-                self.hole(at, block.address - at)?;
+                self.block(at, block.address - at, None)?;
             }
+            let bytes = size(&block.row);
             self.pickle.item(&mut blocks)?;
-            self.block(block)?;
-            at = block.address.saturating_add(size(&block.row));
+            self.block(block.address, bytes, Some(block))?;
+            at = block.address.saturating_add(bytes);
         }
         let end = segment.address.saturating_add(segment.bytes);
         if at < end {
             self.pickle.item(&mut blocks)?;
-            self.hole(at, end - at)?;
+            self.block(at, end - at, None)?;
         }
         self.pickle.end_list(blocks)?;
         self.pickle.end_dict()
     }
 
-    fn block(&mut self, block: &Block) -> io::Result<()> {
-        let state = if block.waits {
-            "active_pending_free"
-        } else {
-            "active_allocated"
+    /// Writes a block, or free space if there is none.
+    fn block(&mut self, address: u64, bytes: u64, block: Option<&Block>) -> io::Result<()> {
+        let state = match block {
+            Some(Block { waits: true, .. }) => "active_pending_free",
+            Some(_) => "active_allocated",
+            None => "inactive",
         };
-        self.pickle.begin_dict()?;
-        self.pickle.number_of("address", block.address)?;
-        self.pickle.number_of("size", size(&block.row))?;
-        self.pickle.number_of("requested_size", block.row.requested)?;
-        self.pickle.text_of("state", state)?;
-        self.pickle.text("frames")?;
-        self.frames(Origin::of(&block.row))?;
-        self.pickle.end_dict()
-    }
-
-    fn hole(&mut self, address: u64, bytes: u64) -> io::Result<()> {
         self.pickle.begin_dict()?;
         self.pickle.number_of("address", address)?;
         self.pickle.number_of("size", bytes)?;
-        self.pickle.number_of("requested_size", 0)?;
-        self.pickle.text_of("state", "inactive")?;
+        let requested = block.map_or(0, |block| block.row.requested);
+        self.pickle.number_of("requested_size", requested)?;
+        self.pickle.text_of("state", state)?;
         self.pickle.text("frames")?;
-        self.pickle.begin_list()?;
+        match block {
+            Some(block) => self.frames(Origin::of(&block.row))?,
+            None => drop(self.pickle.begin_list()?),
+        }
         self.pickle.end_dict()
     }
 
@@ -589,9 +562,4 @@ impl Snapshot<'_, '_> {
         let none = pickle.begin_list()?;
         pickle.end_list(none)
     }
-}
-
-/// Returns whether an event of this kind is written. Ranges are written only if the recorded ranges contain all blocks.
-fn shown(action: Action, seen: &Seen) -> bool {
-    !matches!(action, Action::Reserved(_)) || seen.ranges.are_known()
 }

@@ -45,13 +45,13 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
         }],
     });
     serde_json::to_writer(out, &file).map_err(std::io::Error::from)?;
-    Ok(Exported {
-        events: profile.events,
-        lost: vec![format!(
+    Ok(Exported::new(
+        profile.events,
+        format!(
             "times, single blocks, the tags of blocks with stacks: these are the {} by stack",
             counted(at)
-        )],
-    })
+        ),
+    ))
 }
 
 fn frame_json(frame: &Frame) -> serde_json::Value {

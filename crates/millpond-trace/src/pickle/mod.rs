@@ -10,7 +10,7 @@ mod containers;
 mod flat;
 mod load;
 mod machine;
-mod opcode;
+pub(crate) mod opcode;
 mod rare;
 mod references;
 mod runs;

@@ -2,7 +2,7 @@
 
 macro_rules! opcodes {
     ($($name:ident = $byte:literal)*) => {
-        $(pub(super) const $name: u8 = $byte;)*
+        $(pub(crate) const $name: u8 = $byte;)*
 
         /// Returns the opcode's name.
         pub(super) fn name(opcode: u8) -> Option<&'static str> {
