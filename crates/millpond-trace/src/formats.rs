@@ -52,10 +52,9 @@ pub fn read_from(
 }
 
 #[cfg(feature = "recording")]
-const PLAIN: &str = "a recording of Millpond's (.mpr) is read from a plain file only, as it is walked several times: save it as one, \
-                     uncompressed";
+const PLAIN: &str = "a Millpond recording (.mpr) must be a plain file, because it is read several times: save it as an uncompressed file";
 #[cfg(not(feature = "recording"))]
-const PLAIN: &str = "this program was built without what reads recordings of Millpond's (.mpr): write Millpond CSV with `millpond convert`";
+const PLAIN: &str = "this program was built without support for Millpond recordings (.mpr): convert the recording to CSV with `millpond convert`";
 
 /// Returns the last component of a path.
 pub(crate) fn file_name(path: &Path) -> Cow<'_, str> {

@@ -46,7 +46,7 @@ pub enum HistoryError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The file has changed since it was opened.
-    #[error("the recording has become shorter, or was written over, since it was opened; open it again")]
+    #[error("the recording was truncated or overwritten after it was opened; open it again")]
     Changed,
     /// Its contents would take more memory than a program's recording of this size ever does.
     #[error(

@@ -5,13 +5,15 @@
 #[non_exhaustive]
 pub enum RecordingError {
     /// The system could not write or read the file.
-    #[error("the recording cannot be read or written further: {0}")]
+    #[error("the recording could not be read or written: {0}")]
     Io(#[from] std::io::Error),
     /// The file is not an Arrow stream, or it contains another table.
-    #[error("this is no recording of Millpond's: {0}")]
+    #[error("this is not a Millpond recording: {0}")]
     NotOurs(String),
     /// The recording has an unknown version.
-    #[error("the recording is of version {found}, and this program reads up to {known}: use a newer one")]
+    #[error(
+        "the recording has version {found}, but this program reads versions up to {known}; use a newer program"
+    )]
     Version {
         /// The version in the file.
         found: String,
@@ -19,7 +21,7 @@ pub enum RecordingError {
         known: u32,
     },
     /// The thread that reads the recording panicked.
-    #[error("the recording cannot be read: the reader failed on its contents")]
+    #[error("the recording could not be read: the reader panicked on its contents")]
     Panicked,
     /// Rows could not be encoded. The caller did not cause this.
     #[error("rows could not be written: {0}")]

@@ -195,7 +195,7 @@ fn other_files_are_refused_in_one_sentence() {
     ] {
         let refused = Reader::new(other).expect_err("it is none").to_string();
         assert!(
-            refused.starts_with("this is no recording of Millpond's: "),
+            refused.starts_with("this is not a Millpond recording: "),
             "{refused}"
         );
     }
