@@ -107,7 +107,7 @@ pub enum ExportError {
     #[error(transparent)]
     History(#[from] HistoryError),
     /// The output could not be written.
-    #[error("the result cannot be written: {0}")]
+    #[error("the output could not be written: {0}")]
     Io(#[from] io::Error),
     /// Rows of a recording could not be encoded.
     #[error(transparent)]
@@ -116,7 +116,7 @@ pub enum ExportError {
     #[error("the recording has no memory events{0}")]
     Nothing(String),
     /// The recording has more allocations than a trace can number.
-    #[error("the recording has more than {limit} allocations; take a stretch of it")]
+    #[error("the recording has more than {limit} allocations; select a shorter time range")]
     TooMany {
         /// Maximum number of allocations of a trace.
         limit: u32,
@@ -161,7 +161,6 @@ pub fn export(
     out: impl Write,
 ) -> Result<Exported, ExportError> {
     let source = events::Source::new(history, symbols, options);
-    let mut out = target.packing.writer(out)?;
     let write = match target.dialect {
         Dialect::Perfetto => perfetto::write,
         Dialect::Snapshot => snapshot::write,
@@ -174,8 +173,7 @@ pub fn export(
         Dialect::Recording => recording::write,
         Dialect::Csv => csv::write,
     };
-    let mut exported = write(&source, &mut out)?;
-    out.finish()?;
+    let mut exported = target.packing.pack(out, |out| write(&source, out))?;
     if source.is_empty() {
         return Err(ExportError::Nothing(source.asked_for()));
     }

@@ -104,34 +104,5 @@ pub(crate) fn hexadecimal(field: &[u8]) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }
 
-/// A size in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Size {
-    /// A valid size.
-    Bytes(u64),
-    /// A size below zero.
-    Negative,
-    /// A size above [`MOST_BYTES`].
-    Absurd,
-    /// Not a number.
-    Unreadable,
-}
-
 /// Maximum size. No memory is larger, and larger sizes would overflow later sums.
 pub(crate) const MOST_BYTES: u64 = 1 << 62;
-
-/// Parses the size in a field.
-#[inline]
-pub(crate) fn size(field: &[u8]) -> Size {
-    match number(field) {
-        Some(bytes) if bytes <= MOST_BYTES => Size::Bytes(bytes),
-        Some(_) => Size::Absurd,
-        None => match field.trim_ascii() {
-            [b'-', digits @ ..] if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) => {
-                Size::Negative
-            }
-            digits if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) => Size::Absurd,
-            _ => Size::Unreadable,
-        },
-    }
-}

@@ -2,7 +2,7 @@
 
 use crate::caution::{Finding, Findings};
 use crate::error::quoted;
-use crate::lines::{Line, Lines, Size, size};
+use crate::lines::{Line, Lines, MOST_BYTES, number};
 use crate::{Format, ReadError, source::Source};
 
 /// Maximum number of columns.
@@ -123,18 +123,24 @@ pub(crate) fn required<T>(
 /// Parses a size. An impossible one is counted.
 #[inline]
 pub(crate) fn bytes(field: &[u8], findings: &mut Findings) -> Result<u64, BadLine> {
-    match size(field) {
-        Size::Bytes(bytes) => Ok(bytes),
-        Size::Unreadable => Err(format!("{} is no number of bytes", quoted(field)).into()),
-        Size::Negative => {
-            findings.count(Finding::NegativeBytes);
-            Err(BadLine::Counted("its size is negative"))
-        }
-        Size::Absurd => {
-            findings.count(Finding::AbsurdBytes);
-            Err(BadLine::Counted("its size is above 2^62 bytes"))
-        }
+    match number(field) {
+        Some(bytes) if bytes <= MOST_BYTES => Ok(bytes),
+        _ => impossible(field.trim_ascii(), findings),
     }
+}
+
+#[cold]
+fn impossible(field: &[u8], findings: &mut Findings) -> Result<u64, BadLine> {
+    let is_digits = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let (finding, what) = if field.strip_prefix(b"-").is_some_and(is_digits) {
+        (Finding::NegativeBytes, "its size is negative")
+    } else if is_digits(field) || number(field).is_some() {
+        (Finding::AbsurdBytes, "its size is above 2^62 bytes")
+    } else {
+        return Err(format!("{} is no number of bytes", quoted(field)).into());
+    };
+    findings.count(finding);
+    Err(BadLine::Counted(what))
 }
 
 /// How a table ends.

@@ -169,9 +169,9 @@ impl File<'_, '_> {
             ("requested", row.requested),
             ("allocated", row.bytes),
         ] {
-            let mut note = Message::new();
-            note.text(10, name).number(3, value);
-            slice.message(4, &note);
+            slice.nested(4, |note| {
+                note.text(10, name).number(3, value);
+            });
         }
         if row.thread != 0 {
             let name = self.source.history.definitions.thread(row.thread);

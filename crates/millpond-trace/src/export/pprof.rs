@@ -36,9 +36,9 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     let mut tables = Tables::new(source);
     let mut file = Message::new();
     for (name, unit) in TYPES {
-        let mut kind = Message::new();
-        kind.number(1, tables.string(name)).number(2, tables.string(unit));
-        file.message(profile_field::SAMPLE_TYPE, &kind);
+        file.nested(profile_field::SAMPLE_TYPE, |kind| {
+            kind.number(1, tables.string(name)).number(2, tables.string(unit));
+        });
     }
     for site in &profile.sites {
         let sample = tables.sample(site, at);
@@ -135,17 +135,17 @@ impl<'a, 's> Tables<'a, 's> {
         let tag = clean(self.source.history.definitions.tag(site.origin.tag)).into_owned();
         for (key, value) in [("tag", tag), ("pool", pool)] {
             if !value.is_empty() {
-                let mut label = Message::new();
-                label.number(1, self.string(key)).number(2, self.string(&value));
-                sample.message(3, &label);
+                sample.nested(3, |label| {
+                    label.number(1, self.string(key)).number(2, self.string(&value));
+                });
             }
         }
         let device = self.source.device(site.origin.pool);
-        let mut label = Message::new();
-        label
-            .number(1, self.string("device"))
-            .signed(3, i64::from(device));
-        sample.message(3, &label);
+        sample.nested(3, |label| {
+            label
+                .number(1, self.string("device"))
+                .signed(3, i64::from(device));
+        });
         sample
     }
 
@@ -178,10 +178,10 @@ impl<'a, 's> Tables<'a, 's> {
             location.number(3, address);
         }
         for frame in frames(self.source) {
-            let mut line = Message::new();
-            line.number(1, self.function(&frame))
-                .number(2, u64::from(frame.line));
-            location.message(4, &line);
+            location.nested(4, |line| {
+                line.number(1, self.function(&frame))
+                    .number(2, u64::from(frame.line));
+            });
         }
         self.told.message(profile_field::LOCATION, &location);
         id
@@ -196,13 +196,13 @@ impl<'a, 's> Tables<'a, 's> {
         let id = u64::from(number) + 1;
         if new {
             let (name, file) = (self.string(&name), self.string(&file));
-            let mut function = Message::new();
-            function
-                .number(1, id)
-                .number(2, name)
-                .number(3, name)
-                .number(4, file);
-            self.told.message(profile_field::FUNCTION, &function);
+            self.told.nested(profile_field::FUNCTION, |function| {
+                function
+                    .number(1, id)
+                    .number(2, name)
+                    .number(3, name)
+                    .number(4, file);
+            });
         }
         id
     }
@@ -218,15 +218,15 @@ impl<'a, 's> Tables<'a, 's> {
     fn mappings(&mut self) -> Message {
         let mut all = Message::new();
         for (at, module) in self.source.history.definitions.modules().iter().enumerate() {
-            let mut mapping = Message::new();
-            mapping
-                .number(1, at as u64 + 1)
-                .number(2, module.address)
-                .number(3, module.address.saturating_add(module.bytes))
-                .number(4, module.address.saturating_sub(module.base))
-                .number(5, self.string(&clean(&module.path)))
-                .number(6, self.string(&clean(&module.build_id)));
-            all.message(profile_field::MAPPING, &mapping);
+            all.nested(profile_field::MAPPING, |mapping| {
+                mapping
+                    .number(1, at as u64 + 1)
+                    .number(2, module.address)
+                    .number(3, module.address.saturating_add(module.bytes))
+                    .number(4, module.address.saturating_sub(module.base))
+                    .number(5, self.string(&clean(&module.path)))
+                    .number(6, self.string(&clean(&module.build_id)));
+            });
         }
         all
     }

@@ -29,7 +29,7 @@ impl Sum {
 }
 
 /// The sums of the blocks of one origin.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Site {
     pub(super) origin: Origin,
     /// All blocks of the recording.
@@ -45,18 +45,6 @@ pub(super) struct Site {
 }
 
 impl Site {
-    fn new(origin: Origin) -> Self {
-        let none = Sum::default();
-        Self {
-            origin,
-            total: none,
-            most: none,
-            peak: none,
-            end: none,
-            lifetimes: 0,
-        }
-    }
-
     /// Returns the blocks that a profile counts.
     pub(super) fn at(&self, at: At) -> Sum {
         match at {
@@ -111,7 +99,10 @@ impl Profile {
         let next = self.sites.len();
         let place = *places.entry(origin).or_insert(next);
         if place == next {
-            self.sites.push(Site::new(origin));
+            self.sites.push(Site {
+                origin,
+                ..Site::default()
+            });
         }
         let site = &mut self.sites[place];
         if row.kind == Kind::Alloc {
@@ -140,15 +131,10 @@ impl Profile {
         }
     }
 
-    /// Returns the bytes and blocks of all sites.
-    pub(super) fn sum(&self, at: At) -> Sum {
-        let mut sum = Sum::default();
-        for site in &self.sites {
-            let here = site.at(at);
-            sum.bytes = sum.bytes.saturating_add(here.bytes);
-            sum.blocks += here.blocks;
-        }
-        sum
+    /// Returns the bytes of all sites.
+    pub(super) fn bytes(&self, at: At) -> u64 {
+        let bytes = self.sites.iter().map(|site| site.at(at).bytes);
+        bytes.fold(0, u64::saturating_add)
     }
 }
 

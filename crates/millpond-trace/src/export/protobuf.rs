@@ -58,6 +58,13 @@ impl Message {
         self.delimited(field, &message.bytes)
     }
 
+    /// Writes the message that `fill` writes.
+    pub(super) fn nested(&mut self, field: u32, fill: impl FnOnce(&mut Self)) -> &mut Self {
+        let mut message = Self::new();
+        fill(&mut message);
+        self.message(field, &message)
+    }
+
     /// Writes several numbers in one field.
     pub(super) fn packed(&mut self, field: u32, values: impl IntoIterator<Item = u64>) -> &mut Self {
         let mut packed = Self::new();

@@ -39,7 +39,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
             "name": format!("{name}: {}", counted(at)),
             "unit": "bytes",
             "startValue": 0,
-            "endValue": profile.sum(at).bytes,
+            "endValue": profile.bytes(at),
             "samples": samples,
             "weights": weights,
         }],

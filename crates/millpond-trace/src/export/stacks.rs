@@ -19,7 +19,7 @@ const FRAME: usize = size_of::<Frame>();
 const WRITTEN: u64 = 16;
 
 /// Identifies the origin of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Origin {
     pub(super) stack: u32,
     pub(super) tag: u32,

@@ -1,8 +1,9 @@
 //! The export formats by the extensions of file names.
 
+use super::ExportError;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use std::io::{self, Write};
+use std::io::Write;
 
 /// A format in which recordings can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,48 +115,30 @@ impl Target {
 }
 
 impl Packing {
-    /// Returns a writer that compresses and writes to `out`.
-    pub(super) fn writer<W: Write>(self, out: W) -> io::Result<Packed<W>> {
+    /// Calls `write` with a writer that compresses and writes to `out`. Then writes the remaining compressed data.
+    pub(super) fn pack<T>(
+        self,
+        mut out: impl Write,
+        write: impl FnOnce(&mut dyn Write) -> Result<T, ExportError>,
+    ) -> Result<T, ExportError> {
         Ok(match self {
-            Self::Plain => Packed::Plain(out),
-            Self::Gzip => Packed::Gzip(GzEncoder::new(out, Compression::default())),
-            Self::Zstd => Packed::Zstd(zstd::Encoder::new(out, zstd::DEFAULT_COMPRESSION_LEVEL)?),
+            Self::Plain => {
+                let written = write(&mut out)?;
+                out.flush()?;
+                written
+            }
+            Self::Gzip => {
+                let mut packed = GzEncoder::new(out, Compression::default());
+                let written = write(&mut packed)?;
+                packed.finish()?.flush()?;
+                written
+            }
+            Self::Zstd => {
+                let mut packed = zstd::Encoder::new(out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
+                let written = write(&mut packed)?;
+                packed.finish()?.flush()?;
+                written
+            }
         })
-    }
-}
-
-/// A writer that compresses.
-pub(super) enum Packed<W: Write> {
-    Plain(W),
-    Gzip(GzEncoder<W>),
-    Zstd(zstd::Encoder<'static, W>),
-}
-
-impl<W: Write> Packed<W> {
-    /// Writes the remaining compressed data.
-    pub(super) fn finish(self) -> io::Result<()> {
-        match self {
-            Self::Plain(mut out) => out.flush(),
-            Self::Gzip(out) => out.finish()?.flush(),
-            Self::Zstd(out) => out.finish()?.flush(),
-        }
-    }
-}
-
-impl<W: Write> Write for Packed<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(out) => out.write(bytes),
-            Self::Gzip(out) => out.write(bytes),
-            Self::Zstd(out) => out.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Plain(out) => out.flush(),
-            Self::Gzip(out) => out.flush(),
-            Self::Zstd(out) => out.flush(),
-        }
     }
 }

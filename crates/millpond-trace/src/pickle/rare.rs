@@ -125,24 +125,15 @@ impl<S: Sieve> Machine<'_, S> {
                 Some(value) => value,
                 None => return fault("INT without a number"),
             },
-            (FLOAT, _) => match text.parse() {
-                Ok(float) => self.arena.float(float)?,
-                Err(_) => return fault("FLOAT without a number"),
-            },
-            (GET, _) => match text.parse() {
-                Ok(index) => {
-                    self.get(index)?;
-                    return Ok(next);
-                }
-                Err(_) => return fault("GET without a number"),
-            },
-            (PUT, _) => match text.parse() {
-                Ok(index) => {
-                    self.put(index, at)?;
-                    return Ok(next);
-                }
-                Err(_) => return fault("PUT without a number"),
-            },
+            (FLOAT, _) => self.arena.float(parsed(opcode, text)?)?,
+            (GET, _) => {
+                self.get(parsed(opcode, text)?)?;
+                return Ok(next);
+            }
+            (PUT, _) => {
+                self.put(parsed(opcode, text)?, at)?;
+                return Ok(next);
+            }
             (UNICODE, _) => self.arena.text(&unescaped(line))?,
             _ => match line.trim_ascii() {
                 [open @ (b'\'' | b'"'), inner @ .., close] if open == close => {
@@ -181,5 +172,13 @@ impl<S: Sieve> Machine<'_, S> {
         };
         self.push(value)?;
         Ok(at + head + digits.len())
+    }
+}
+
+/// Parses the number of an opcode of protocol 0.
+fn parsed<T: std::str::FromStr>(opcode: u8, text: &str) -> Step<T> {
+    match text.parse() {
+        Ok(number) => Ok(number),
+        Err(_) => fault(format!("{} without a number", name(opcode).unwrap_or(""))),
     }
 }

@@ -31,28 +31,14 @@ pub(super) fn unescaped(text: &[u8]) -> Vec<u8> {
         let char = code
             .and_then(|code| u32::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok())
             .and_then(char::from_u32);
-        let taken = match (char, rest.get(at + 1)) {
-            (Some(char), _) => {
-                plain.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
-                2 + digits
-            }
-            (None, Some(b'n')) => {
-                plain.push(b'\n');
-                2
-            }
-            (None, Some(b't')) => {
-                plain.push(b'\t');
-                2
-            }
-            (None, Some(&other @ (b'\\' | b'\'' | b'"'))) => {
-                plain.push(other);
-                2
-            }
-            (None, _) => {
-                plain.push(b'\\');
-                1
-            }
+        let (char, taken) = match (char, rest.get(at + 1)) {
+            (Some(char), _) => (char, 2 + digits),
+            (None, Some(b'n')) => ('\n', 2),
+            (None, Some(b't')) => ('\t', 2),
+            (None, Some(&other @ (b'\\' | b'\'' | b'"'))) => (char::from(other), 2),
+            (None, _) => ('\\', 1),
         };
+        plain.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
         rest = &rest[at + taken..];
     }
     plain.extend_from_slice(rest);

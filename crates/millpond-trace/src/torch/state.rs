@@ -121,6 +121,7 @@ impl PoolState {
     }
 }
 
+#[derive(Default)]
 struct RawSegment {
     address: u64,
     bytes: u64,
@@ -133,15 +134,7 @@ struct RawSegment {
 
 impl RawSegment {
     fn read(walk: &Walk<'_>, value: Value) -> Result<Self, ReadError> {
-        let mut raw = Self {
-            address: 0,
-            bytes: 0,
-            stream: 0,
-            pool: (0, 0),
-            small: false,
-            expandable: false,
-            blocks: None,
-        };
+        let mut raw = Self::default();
         walk.fields(value, |key, value| match key {
             Key::Address => raw.address = walk.handle(value).unwrap_or(0),
             Key::TotalSize => raw.bytes = walk.unsigned(value).unwrap_or(u64::MAX),
@@ -156,13 +149,15 @@ impl RawSegment {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum State {
     Allocated,
     Pending,
+    #[default]
     Inactive,
 }
 
+#[derive(Default)]
 struct RawBlock {
     address: Option<u64>,
     bytes: u64,
@@ -173,13 +168,7 @@ struct RawBlock {
 
 impl RawBlock {
     fn read(walk: &Walk<'_>, value: Value) -> Result<Self, ReadError> {
-        let mut raw = Self {
-            address: None,
-            bytes: 0,
-            requested: 0,
-            state: State::Inactive,
-            frames: None,
-        };
+        let mut raw = Self::default();
         let mut requested = None;
         let mut history = None;
         walk.fields(value, |key, value| match key {
