@@ -4,7 +4,7 @@
 //! memory. Events named `[memory]` have a signed number of bytes and an address. A negative number is a free. The
 //! profiler writes events by thread, so they are sorted by time before frees are paired by address.
 
-use crate::json::{Json, Stop};
+use crate::json::{Json, JsonStop};
 use crate::ledger::Ledgers;
 use crate::lines::MOST_BYTES;
 use crate::source::Source;
@@ -30,20 +30,20 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
     let mut json = Json::new(source);
     let cut = match file(&mut json, &mut samples) {
         Ok(()) => None,
-        Err(Stop::Cut) => Some(json.offset()),
-        Err(Stop::Error(error)) => return Err(error),
+        Err(JsonStop::Cut) => Some(json.offset()),
+        Err(JsonStop::Error(error)) => return Err(error),
     };
     recording(samples, cut, name)
 }
 
 /// Reads the file, which is an object with `traceEvents` or the bare array.
-fn file(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), Stop> {
+fn file(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), JsonStop> {
     if json.take(b'[')? {
         return events(json, samples);
     }
     if !json.take(b'{')? {
         let what = "neither an object nor an array".to_owned();
-        return Err(Stop::Error(ReadError::Json { what }));
+        return Err(JsonStop::Error(ReadError::Json { what }));
     }
     let mut first = true;
     while json.another(&mut first, b'}')? {
@@ -56,7 +56,7 @@ fn file(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), Stop> {
     Ok(())
 }
 
-fn events(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), Stop> {
+fn events(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), JsonStop> {
     let mut first = true;
     while json.another(&mut first, b']')? {
         match json.take(b'{')? {
@@ -78,7 +78,7 @@ struct Fields {
     device_id: Option<i32>,
 }
 
-fn event(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), Stop> {
+fn event(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), JsonStop> {
     let mut fields = Fields::default();
     let mut first = true;
     while json.another(&mut first, b'}')? {
@@ -104,7 +104,7 @@ fn event(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), Stop> {
     Ok(())
 }
 
-fn arguments(json: &mut Json<'_, '_>, fields: &mut Fields) -> Result<(), Stop> {
+fn arguments(json: &mut Json<'_, '_>, fields: &mut Fields) -> Result<(), JsonStop> {
     let mut first = true;
     while json.another(&mut first, b'}')? {
         match json.key()? {

@@ -25,7 +25,7 @@ use crate::recording::{Batch, End, Kind, Reader, RecordingError, Row};
 use crate::{Caution, ReadError, ReadOptions};
 use define::cut;
 use file::{FromStart, Opened};
-use index::Index;
+use index::KeyframeIndex;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -73,7 +73,7 @@ pub enum HistoryError {
 /// A recording and the data that is known before its rows are read.
 #[derive(Debug)]
 pub struct History {
-    rows: Source,
+    rows: RowSource,
     /// The meaning of the numbers in rows.
     pub definitions: Definitions,
     /// Facts about the recording, by name.
@@ -95,7 +95,7 @@ pub struct History {
 }
 
 #[derive(Debug)]
-enum Source {
+enum RowSource {
     /// A Millpond recording, its size when it was opened, and the places where a walk can begin.
     File {
         file: Opened,
@@ -141,7 +141,7 @@ impl History {
         let reader = Reader::new(file.read_from_start())?;
         let mut history = Self {
             facts: reader.facts().to_vec(),
-            rows: Source::Rows(Vec::new()),
+            rows: RowSource::Rows(Vec::new()),
             definitions: Definitions::default(),
             duration: 0,
             len: 0,
@@ -151,7 +151,7 @@ impl History {
             older: Vec::new(),
             state_only: false,
         };
-        let mut index = Index::default();
+        let mut index = KeyframeIndex::default();
         let mut refused = Ok(());
         let reader = batches(reader, u64::MAX, |places, batch| {
             let allowance = Allowance::of_file(places.end);
@@ -177,7 +177,7 @@ impl History {
         if let (0, Some(End::Damaged { what, .. })) = (history.len, &history.end) {
             return Err(RecordingError::NotOurs(what.clone()).into());
         }
-        history.rows = Source::File {
+        history.rows = RowSource::File {
             file,
             bytes: match history.end {
                 // Only complete batches count. A batch that is completed later would otherwise be in some walks and not
@@ -195,8 +195,8 @@ impl History {
     #[must_use]
     pub fn allowance(&self) -> Allowance {
         match &self.rows {
-            Source::File { bytes, .. } => Allowance::of_file(*bytes).beside(self.definitions.bytes()),
-            Source::Rows(_) => Allowance::unlimited(),
+            RowSource::File { bytes, .. } => Allowance::of_file(*bytes).beside(self.definitions.bytes()),
+            RowSource::Rows(_) => Allowance::unlimited(),
         }
     }
 
@@ -232,7 +232,7 @@ impl History {
     /// This is a keyframe or the beginning.
     #[must_use]
     pub fn start_before(&self, time: u64) -> Start {
-        let Source::File { starts, .. } = &self.rows else {
+        let RowSource::File { starts, .. } = &self.rows else {
             return Start::default();
         };
         let after = starts.partition_point(|start| start.latest < time);
@@ -251,7 +251,7 @@ impl History {
         mut each: impl FnMut(&Row, Option<&str>) -> Flow,
     ) -> Result<(), HistoryError> {
         let (file, bytes) = match &self.rows {
-            Source::Rows(rows) => {
+            RowSource::Rows(rows) => {
                 for row in rows {
                     if each(row, None) == Flow::Stop {
                         break;
@@ -259,7 +259,7 @@ impl History {
                 }
                 return Ok(());
             }
-            Source::File { file, bytes, .. } => (file, *bytes),
+            RowSource::File { file, bytes, .. } => (file, *bytes),
         };
         let mut reader = Reader::new(file.read_from_start())?;
         if start.bytes > 0 {

@@ -16,13 +16,13 @@ pub(crate) struct Json<'s, 'a> {
 }
 
 /// Why reading stopped.
-pub(crate) enum Stop {
+pub(crate) enum JsonStop {
     /// The file or its compressed stream ends within a value.
     Cut,
     Error(ReadError),
 }
 
-impl From<ReadError> for Stop {
+impl From<ReadError> for JsonStop {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Damaged { .. } => Self::Cut,
@@ -44,13 +44,13 @@ impl<'s, 'a> Json<'s, 'a> {
     }
 
     /// Calls [`Source::check_lines`].
-    pub(crate) fn check_lines(&self, lines: usize) -> Result<(), Stop> {
+    pub(crate) fn check_lines(&self, lines: usize) -> Result<(), JsonStop> {
         Ok(self.source.check_lines(lines as u64)?)
     }
 
     /// Returns the next byte that is not white space, without consuming it.
     #[inline]
-    pub(crate) fn peek(&mut self) -> Result<u8, Stop> {
+    pub(crate) fn peek(&mut self) -> Result<u8, JsonStop> {
         loop {
             let buffered = self.source.buffered();
             match buffered.iter().position(|byte| !byte.is_ascii_whitespace()) {
@@ -70,7 +70,7 @@ impl<'s, 'a> Json<'s, 'a> {
 
     /// Consumes `wanted` if it comes next. Returns whether it did.
     #[inline]
-    pub(crate) fn take(&mut self, wanted: u8) -> Result<bool, Stop> {
+    pub(crate) fn take(&mut self, wanted: u8) -> Result<bool, JsonStop> {
         let found = self.peek()? == wanted;
         if found {
             self.source.consume(1);
@@ -78,7 +78,7 @@ impl<'s, 'a> Json<'s, 'a> {
         Ok(found)
     }
 
-    fn expect(&mut self, wanted: u8) -> Result<(), Stop> {
+    fn expect(&mut self, wanted: u8) -> Result<(), JsonStop> {
         match self.take(wanted)? {
             true => Ok(()),
             false => Err(self.unexpected(wanted)),
@@ -86,7 +86,7 @@ impl<'s, 'a> Json<'s, 'a> {
     }
 
     #[cold]
-    fn unexpected(&mut self, wanted: u8) -> Stop {
+    fn unexpected(&mut self, wanted: u8) -> JsonStop {
         let found = self.source.buffered().first().copied().unwrap_or(b' ');
         let at = self.source.offset();
         let what = format!(
@@ -94,13 +94,13 @@ impl<'s, 'a> Json<'s, 'a> {
             char::from(found),
             char::from(wanted)
         );
-        Stop::Error(ReadError::Json { what })
+        JsonStop::Error(ReadError::Json { what })
     }
 
     /// Returns whether another value follows an opening bracket or a value. Otherwise `close` follows, and it is
     /// consumed.
     #[inline]
-    pub(crate) fn another(&mut self, first: &mut bool, close: u8) -> Result<bool, Stop> {
+    pub(crate) fn another(&mut self, first: &mut bool, close: u8) -> Result<bool, JsonStop> {
         if self.take(close)? {
             return Ok(false);
         }
@@ -115,14 +115,14 @@ impl<'s, 'a> Json<'s, 'a> {
     }
 
     /// Reads a key and its colon. Returns the beginning of the key, with escapes unchanged.
-    pub(crate) fn key(&mut self) -> Result<&[u8], Stop> {
+    pub(crate) fn key(&mut self) -> Result<&[u8], JsonStop> {
         self.string()?;
         self.expect(b':')?;
         Ok(&self.text)
     }
 
     /// Reads a string or a scalar as text. Skips any other value and returns `None`.
-    pub(crate) fn scalar(&mut self) -> Result<Option<&str>, Stop> {
+    pub(crate) fn scalar(&mut self) -> Result<Option<&str>, JsonStop> {
         match self.peek()? {
             b'"' => self.string()?,
             b'{' | b'[' => {
@@ -134,7 +134,7 @@ impl<'s, 'a> Json<'s, 'a> {
         Ok(std::str::from_utf8(&self.text).ok())
     }
 
-    fn string(&mut self) -> Result<(), Stop> {
+    fn string(&mut self) -> Result<(), JsonStop> {
         self.expect(b'"')?;
         self.text.clear();
         loop {
@@ -167,7 +167,7 @@ impl<'s, 'a> Json<'s, 'a> {
     }
 
     /// Reads a number or a word.
-    fn bare(&mut self) -> Result<(), Stop> {
+    fn bare(&mut self) -> Result<(), JsonStop> {
         self.text.clear();
         loop {
             let buffered = self.source.buffered();
@@ -196,7 +196,7 @@ impl<'s, 'a> Json<'s, 'a> {
     }
 
     /// Skips one value of any depth.
-    pub(crate) fn skip(&mut self) -> Result<(), Stop> {
+    pub(crate) fn skip(&mut self) -> Result<(), JsonStop> {
         let mut depth = 0u64;
         loop {
             match self.peek()? {
@@ -218,10 +218,10 @@ impl<'s, 'a> Json<'s, 'a> {
         }
     }
 
-    fn more(&mut self, bytes: usize) -> Result<(), Stop> {
+    fn more(&mut self, bytes: usize) -> Result<(), JsonStop> {
         self.source.fill(bytes)?;
         if self.source.buffered().len() < bytes {
-            Err(Stop::Cut)
+            Err(JsonStop::Cut)
         } else {
             Ok(())
         }

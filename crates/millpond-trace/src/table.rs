@@ -145,14 +145,14 @@ fn impossible(field: &[u8], findings: &mut Findings) -> Result<u64, BadLine> {
 
 /// How a table ends.
 #[derive(Default)]
-pub(crate) struct End {
+pub(crate) struct TableEnd {
     /// The number of bytes read if the file ends early.
     pub(crate) cut: Option<u64>,
     /// The first line that was skipped.
     skipped: Option<(u64, String)>,
 }
 
-impl End {
+impl TableEnd {
     /// Returns the error for a table of this format without events. It names the first line that was skipped.
     pub(crate) fn nothing_left(self, format: Format) -> ReadError {
         match self.skipped {
@@ -163,9 +163,9 @@ impl End {
 }
 
 /// Reads all lines of a file.
-pub(crate) fn read(source: &mut Source<'_>, table: &mut impl Table) -> Result<End, ReadError> {
+pub(crate) fn read(source: &mut Source<'_>, table: &mut impl Table) -> Result<TableEnd, ReadError> {
     let mut lines = Lines::new(source);
-    let mut end = End::default();
+    let mut end = TableEnd::default();
     // The number of columns, and that of the fields into which lines are split.
     let mut columns = None;
     let cut = loop {

@@ -10,12 +10,12 @@ use std::hash::BuildHasher;
 /// hashes need not be compared.
 #[derive(Default)]
 pub(crate) struct Texts {
-    table: HashTable<Entry>,
+    table: HashTable<HashedNumber>,
     hasher: Seeded,
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct HashedNumber {
     hash: u32,
     number: u32,
 }
@@ -26,7 +26,7 @@ impl Texts {
     #[inline]
     pub(crate) fn find<'a>(&self, text: &[u8], get: impl Fn(u32) -> &'a [u8]) -> Result<u32, u32> {
         let hash = self.hasher.hash_one(text) as u32;
-        let same = |entry: &Entry| entry.hash == hash && get(entry.number) == text;
+        let same = |entry: &HashedNumber| entry.hash == hash && get(entry.number) == text;
         match self.table.find(spread(hash), same) {
             Some(entry) => Ok(entry.number),
             None => Err(hash),
@@ -41,7 +41,7 @@ impl Texts {
     /// Adds a text that [`Self::find`] did not find.
     #[inline]
     pub(crate) fn add(&mut self, hash: u32, number: u32) {
-        let entry = Entry { hash, number };
+        let entry = HashedNumber { hash, number };
         self.table
             .insert_unique(spread(hash), entry, |entry| spread(entry.hash));
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::io::{self, Write};
 
 pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported, ExportError> {
-    let mut file = File {
+    let mut file = ChromeExporter {
         source,
         out,
         first: true,
@@ -39,7 +39,7 @@ struct Sums {
     reserved: u64,
 }
 
-struct File<'a, 's> {
+struct ChromeExporter<'a, 's> {
     source: &'a Source<'s>,
     out: &'a mut dyn Write,
     first: bool,
@@ -48,7 +48,7 @@ struct File<'a, 's> {
     places: super::segments::Places,
 }
 
-impl File<'_, '_> {
+impl ChromeExporter<'_, '_> {
     fn begin(&mut self) -> io::Result<()> {
         writeln!(self.out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
         let name = clean(self.source.program()).into_owned();

@@ -33,14 +33,14 @@ pub(super) struct Source<'a> {
     pub(super) symbols: &'a dyn Symbols,
     pub(super) options: &'a ExportOptions<'a>,
     /// Counts of the last walk.
-    told: Cell<Told>,
+    told: Cell<EventCounts>,
     /// Bytes that the exporter keeps for the events.
     kept: Cell<u64>,
 }
 
 /// Counts of inconsistencies in a recording.
 #[derive(Clone, Copy, Default)]
-struct Told {
+struct EventCounts {
     unknown: u64,
     mended: u64,
     lost: u64,
@@ -174,7 +174,7 @@ impl<'a> Source<'a> {
             reserved: Map::default(),
             keyframe: None,
             open: self.options.from.is_none(),
-            told: Told::default(),
+            told: EventCounts::default(),
         };
         let until = self.options.to.unwrap_or(u64::MAX);
         let all = self.history.len;
@@ -229,7 +229,7 @@ struct Sorted<'a, 's, E> {
     keyframe: Option<Keyframe>,
     /// Whether the selected time range has begun.
     open: bool,
-    told: Told,
+    told: EventCounts,
 }
 
 impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {

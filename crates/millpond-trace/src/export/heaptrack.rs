@@ -13,7 +13,7 @@ use std::io::{self, Write};
 const PAGE: u64 = 4096;
 
 pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported, ExportError> {
-    let mut file = File {
+    let mut file = HeaptrackExporter {
         source,
         out,
         strings: Numbers::default(),
@@ -52,7 +52,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     ))
 }
 
-struct File<'a, 's> {
+struct HeaptrackExporter<'a, 's> {
     source: &'a Source<'s>,
     out: &'a mut dyn Write,
     strings: Numbers<String>,
@@ -66,7 +66,7 @@ struct File<'a, 's> {
     ms: u64,
 }
 
-impl File<'_, '_> {
+impl HeaptrackExporter<'_, '_> {
     fn begin(&mut self) -> io::Result<()> {
         writeln!(self.out, "v 10500 3")?;
         writeln!(self.out, "# millpond {}", env!("CARGO_PKG_VERSION"))?;

@@ -81,7 +81,7 @@ impl Counted {
 }
 
 pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported, ExportError> {
-    let mut file = File {
+    let mut file = PerfettoExporter {
         source,
         out,
         tracks: Numbers::default(),
@@ -103,7 +103,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     ))
 }
 
-struct File<'a, 's> {
+struct PerfettoExporter<'a, 's> {
     source: &'a Source<'s>,
     out: &'a mut dyn Write,
     tracks: Numbers<Track>,
@@ -116,7 +116,7 @@ struct File<'a, 's> {
     begun: bool,
 }
 
-impl File<'_, '_> {
+impl PerfettoExporter<'_, '_> {
     fn event(&mut self, event: &Event<'_>) -> Result<(), ExportError> {
         let row = &event.row;
         let (time, pool) = (row.time, row.pool);

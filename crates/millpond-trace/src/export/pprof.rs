@@ -90,14 +90,14 @@ struct Tables<'a, 's> {
     strings: Numbers<String>,
     texts: Vec<String>,
     functions: Numbers<(String, String)>,
-    locations: Numbers<Place>,
+    locations: Numbers<LocationKey>,
     /// The encoded locations and functions.
     told: Message,
 }
 
 /// The subject of a location.
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Place {
+enum LocationKey {
     Address(u64),
     Frame(Frame),
 }
@@ -154,16 +154,18 @@ impl<'a, 's> Tables<'a, 's> {
         let addresses = self.source.history.definitions.stack(site.origin.stack);
         if !addresses.is_empty() {
             let each = |address: &u64| {
-                self.location(Place::Address(*address), |source| source.symbols.frames(*address))
+                self.location(LocationKey::Address(*address), |source| {
+                    source.symbols.frames(*address)
+                })
             };
             return addresses.iter().map(each).collect();
         }
         let frames = self.source.frames(site.origin);
-        let each = |frame: Frame| self.location(Place::Frame(frame.clone()), |_| vec![frame]);
+        let each = |frame: Frame| self.location(LocationKey::Frame(frame.clone()), |_| vec![frame]);
         frames.into_iter().map(each).collect()
     }
 
-    fn location(&mut self, place: Place, frames: impl FnOnce(&Source<'_>) -> Vec<Frame>) -> u64 {
+    fn location(&mut self, place: LocationKey, frames: impl FnOnce(&Source<'_>) -> Vec<Frame>) -> u64 {
         let (number, new) = self.locations.of(place.clone());
         let id = u64::from(number) + 1;
         if !new {
@@ -171,7 +173,7 @@ impl<'a, 's> Tables<'a, 's> {
         }
         let mut location = Message::new();
         location.number(1, id);
-        if let Place::Address(address) = place {
+        if let LocationKey::Address(address) = place {
             if let Some(mapping) = self.mapping_of(address) {
                 location.number(2, mapping);
             }

@@ -9,7 +9,7 @@ use crate::recording::{Kind, Row, Writer};
 use std::io::Write;
 
 pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported, ExportError> {
-    let mut told = Told {
+    let mut told = RecordingExporter {
         source,
         writer: Writer::new(out, &source.history.facts)?,
         defined: Map::default(),
@@ -37,7 +37,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     })
 }
 
-struct Told<'a, 's, W: Write> {
+struct RecordingExporter<'a, 's, W: Write> {
     source: &'a Source<'s>,
     writer: Writer<W>,
     /// The definitions written so far, by kind and number.
@@ -45,7 +45,7 @@ struct Told<'a, 's, W: Write> {
     addresses: Map<u64, ()>,
 }
 
-impl<W: Write> Told<'_, '_, W> {
+impl<W: Write> RecordingExporter<'_, '_, W> {
     fn modules(&mut self) -> Result<(), ExportError> {
         for module in self.source.history.definitions.modules() {
             let row = Row {

@@ -140,7 +140,7 @@ impl Seen {
 }
 
 /// A device's trace while it is being written.
-struct Trace<'a> {
+struct DeviceTrace<'a> {
     device: i32,
     seen: &'a Seen,
     places: Places,
@@ -151,7 +151,7 @@ struct Trace<'a> {
     rows: Vec<(Row, u64)>,
 }
 
-impl<'a> Trace<'a> {
+impl<'a> DeviceTrace<'a> {
     fn new(device: i32, seen: &'a Seen, source: &Source<'_>) -> Self {
         Self {
             device,
@@ -260,10 +260,10 @@ impl Snapshot<'_, '_> {
         slots: &BTreeMap<i32, u64>,
     ) -> Result<u64, ExportError> {
         let count = slots.values().max().map_or(0, |last| last + 1);
-        let mut in_slots: Vec<Option<Trace<'_>>> = (0..count).map(|_| None).collect();
+        let mut in_slots: Vec<Option<DeviceTrace<'_>>> = (0..count).map(|_| None).collect();
         for (device, slot) in slots {
             if let (Some(seen), Some(place)) = (devices.get(device), in_slots.get_mut(*slot as usize)) {
-                *place = Some(Trace::new(*device, seen, self.source));
+                *place = Some(DeviceTrace::new(*device, seen, self.source));
             }
         }
         let mut list = self.pickle.begin_list()?;
@@ -273,7 +273,7 @@ impl Snapshot<'_, '_> {
             // With one walk for each device, all events would be read again for each, and there may be a thousand
             // devices with few events each.
             let mut sum = 0_u64;
-            let fits = |trace: &&Option<Trace<'_>>| {
+            let fits = |trace: &&Option<DeviceTrace<'_>>| {
                 sum = sum.saturating_add(trace.as_ref().map_or(0, |trace| trace.seen.events));
                 sum <= GATHERED
             };
@@ -296,7 +296,7 @@ impl Snapshot<'_, '_> {
     }
 
     /// Writes a device's trace while walking its events. Returns the number of events.
-    fn streamed(&mut self, trace: &mut Trace<'_>) -> Result<u64, ExportError> {
+    fn streamed(&mut self, trace: &mut DeviceTrace<'_>) -> Result<u64, ExportError> {
         let mut list = self.pickle.begin_list()?;
         let source = self.source;
         let (mut written, mut last) = (0, 0);
@@ -314,9 +314,9 @@ impl Snapshot<'_, '_> {
     }
 
     /// Gathers the events of several devices in one walk.
-    fn gather(&self, group: &mut [Option<Trace<'_>>]) -> Result<(), ExportError> {
+    fn gather(&self, group: &mut [Option<DeviceTrace<'_>>]) -> Result<(), ExportError> {
         let traces = group.iter_mut().flatten();
-        let mut traces: Map<i32, &mut Trace<'_>> = traces.map(|trace| (trace.device, trace)).collect();
+        let mut traces: Map<i32, &mut DeviceTrace<'_>> = traces.map(|trace| (trace.device, trace)).collect();
         if traces.is_empty() {
             return Ok(());
         }
@@ -330,7 +330,7 @@ impl Snapshot<'_, '_> {
     }
 
     /// Writes the gathered events of a device, or an empty trace if there is no device. Returns the number of events.
-    fn gathered(&mut self, trace: Option<Trace<'_>>) -> Result<u64, ExportError> {
+    fn gathered(&mut self, trace: Option<DeviceTrace<'_>>) -> Result<u64, ExportError> {
         let mut list = self.pickle.begin_list()?;
         let rows = trace.as_ref().map_or(&[][..], |trace| &trace.rows);
         if let Some(trace) = &trace {

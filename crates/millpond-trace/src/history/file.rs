@@ -18,11 +18,11 @@ pub(super) struct Opened {
 }
 
 /// Reads a file from its start, independently of other readers.
-pub(super) type FromStart = BufReader<Place>;
+pub(super) type FromStart = BufReader<SharedFileReader>;
 
 /// A reader's position in a file that other readers share.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SharedFileReader {
     file: Arc<File>,
     at: u64,
 }
@@ -40,7 +40,7 @@ impl Opened {
 
     pub(super) fn read_from_start(&self) -> FromStart {
         let file = Arc::clone(&self.file);
-        BufReader::with_capacity(BUFFER, Place { file, at: 0 })
+        BufReader::with_capacity(BUFFER, SharedFileReader { file, at: 0 })
     }
 
     /// Returns whether the file was written since it was opened, without becoming longer. A recording in progress only grows, and a
@@ -52,7 +52,7 @@ impl Opened {
     }
 }
 
-impl Read for Place {
+impl Read for SharedFileReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = read_at(&self.file, buffer, self.at)?;
         self.at += read as u64;
@@ -60,7 +60,7 @@ impl Read for Place {
     }
 }
 
-impl Seek for Place {
+impl Seek for SharedFileReader {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let beyond = || io::Error::from(io::ErrorKind::InvalidInput);
         self.at = match to {

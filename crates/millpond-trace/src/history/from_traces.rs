@@ -1,6 +1,6 @@
 //! Converts recordings of other formats to rows.
 
-use super::{Definitions, History, Source};
+use super::{Definitions, History, RowSource};
 use crate::model::{NO_ALLOCATION, OLDER};
 use crate::recording::{Kind, Row};
 use crate::{Action, Recording, Trace};
@@ -30,7 +30,7 @@ pub(super) fn history(recording: &Recording) -> History {
     History {
         duration: rows.last().map_or(0, |row| row.time),
         len: rows.len() as u64,
-        rows: Source::Rows(rows),
+        rows: RowSource::Rows(rows),
         definitions,
         facts,
         lost: 0,

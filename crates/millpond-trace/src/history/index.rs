@@ -25,7 +25,7 @@ pub struct Start {
 
 /// Records keyframes while a recording is read.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(super) struct KeyframeIndex {
     starts: Vec<Start>,
     figures: Vec<Row>,
     has_too_many: bool,
@@ -38,7 +38,7 @@ pub(super) struct Index {
     batch: Start,
 }
 
-impl Index {
+impl KeyframeIndex {
     /// Starts a batch after `bytes` bytes and `row` rows.
     pub(super) fn begin_batch(&mut self, bytes: u64, row: u64) {
         let figures = if self.has_too_many {

@@ -2,7 +2,7 @@
 //!
 //! Compared with one node for each value, this makes a snapshot smaller in memory than on disk.
 
-use super::containers::{Containers, Held, Items, Span};
+use super::containers::{Containers, Items, PairStorage, Span};
 use super::value::{DICT, FLOAT, INT, LIST, STRING, TUPLE, Value};
 use crate::strings::{Interner, Shared};
 
@@ -115,9 +115,9 @@ impl Arena {
 
     /// Returns whether the sieve has a dict's pairs.
     #[inline]
-    pub(super) fn taken(&self, dict: Value) -> Held {
+    pub(super) fn taken(&self, dict: Value) -> PairStorage {
         match dict.as_whole() {
-            Some(number) => Held::Taken(number),
+            Some(number) => PairStorage::Taken(number),
             None => self.containers.taken(dict.index()),
         }
     }
@@ -132,7 +132,7 @@ impl Arena {
     #[inline]
     pub(crate) fn taken_by(&self, value: Value) -> Option<u32> {
         match value.is_dict().then(|| self.taken(value))? {
-            Held::Taken(number) => Some(number),
+            PairStorage::Taken(number) => Some(number),
             _ => None,
         }
     }

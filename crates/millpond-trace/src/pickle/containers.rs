@@ -38,7 +38,7 @@ struct Grown {
 }
 
 /// The location of a dict's pairs.
-pub(super) enum Held {
+pub(super) enum PairStorage {
     Taken(u32),
     Here,
     /// The dict has no pairs so far.
@@ -157,11 +157,11 @@ impl Containers {
 
     /// Returns whether the sieve has a container's items.
     #[inline]
-    pub(super) fn taken(&self, number: usize) -> Held {
+    pub(super) fn taken(&self, number: usize) -> PairStorage {
         match self.spans[number] {
-            Span { start, length: TAKEN } => Held::Taken(start),
-            Span { length: 0, .. } => Held::Nowhere,
-            _ => Held::Here,
+            Span { start, length: TAKEN } => PairStorage::Taken(start),
+            Span { length: 0, .. } => PairStorage::Nowhere,
+            _ => PairStorage::Here,
         }
     }
 

@@ -6,7 +6,7 @@
 
 use super::Sieve;
 use super::arena::Arena;
-use super::containers::{Held, Span};
+use super::containers::{PairStorage, Span};
 use super::flat::Shape;
 use super::opcode::*;
 use super::runs::Runs;
@@ -349,9 +349,9 @@ impl<'s, S: Sieve> Machine<'s, S> {
             return fault("SETITEMS has a key without a value");
         }
         match self.arena.taken(dict) {
-            Held::Taken(number) => self.sieve.more(&self.arena, number, pairs),
-            Held::Here => self.arena.extend(dict, pairs)?,
-            Held::Nowhere => match self.sieve.take(&self.arena, pairs) {
+            PairStorage::Taken(number) => self.sieve.more(&self.arena, number, pairs),
+            PairStorage::Here => self.arena.extend(dict, pairs)?,
+            PairStorage::Nowhere => match self.sieve.take(&self.arena, pairs) {
                 Some(taken) => self.arena.take(dict, taken.number()),
                 None => self.arena.extend(dict, pairs)?,
             },

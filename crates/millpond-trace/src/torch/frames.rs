@@ -23,7 +23,7 @@ pub(super) const FIRST_FRAME: u32 = 1 << 27;
 
 /// The kind of a frame, as it matters for tags.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     /// Not a frame, or one with other keys than PyTorch writes.
     Other,
     Noise,
@@ -48,7 +48,7 @@ pub(super) struct Frames {
 
 struct Frame {
     content: Content,
-    kind: Kind,
+    kind: FrameKind,
     /// The range in [`Frames::names`] of its name for tags.
     name: Option<(u32, u32)>,
 }
@@ -64,10 +64,10 @@ struct Content {
 impl Frames {
     /// Returns the kind of `value`.
     #[inline]
-    pub(super) fn kind(&mut self, arena: &Arena, value: Value) -> Kind {
+    pub(super) fn kind(&mut self, arena: &Arena, value: Value) -> FrameKind {
         match self.number(arena, value) {
             Some(number) => self.frames[(number - FIRST_FRAME) as usize].kind,
-            None => Kind::Other,
+            None => FrameKind::Other,
         }
     }
 
@@ -145,13 +145,13 @@ impl Frames {
         Some(FIRST_FRAME + at)
     }
 
-    fn judge(&mut self, arena: &Arena, content: Content) -> Kind {
+    fn judge(&mut self, arena: &Arena, content: Content) -> FrameKind {
         if content.is_python(arena) {
-            Kind::Python
+            FrameKind::Python
         } else if self.is_noise(arena, content) {
-            Kind::Noise
+            FrameKind::Noise
         } else {
-            Kind::Native
+            FrameKind::Native
         }
     }
 

@@ -6,7 +6,7 @@
 //! dropped from the list. The rest of the reader sees no difference, except for frames that change later, which no
 //! program writes.
 
-use super::frames::{FIRST_FRAME, Frames, Kind};
+use super::frames::{FIRST_FRAME, FrameKind, Frames};
 use super::schema::{KEYS, Key};
 use crate::caution::TAG_FRAMES;
 use crate::pickle::{self, Arena, Taken, Value};
@@ -127,7 +127,7 @@ impl pickle::Sieve for Sieve {
     #[inline]
     fn items(&mut self, arena: &Arena, items: &mut [Value]) -> usize {
         match items.first() {
-            Some(&first) if self.frames.kind(arena, first) != Kind::Other => self.stack(arena, items),
+            Some(&first) if self.frames.kind(arena, first) != FrameKind::Other => self.stack(arena, items),
             _ => items.len(),
         }
     }
@@ -140,15 +140,15 @@ impl Sieve {
         let (mut python, mut native, mut kept) = (0, 0, 0);
         for at in 0..items.len() {
             let counted = match self.frames.kind(arena, items[at]) {
-                Kind::Noise => continue,
-                Kind::Other => {
+                FrameKind::Noise => continue,
+                FrameKind::Other => {
                     items[kept] = items[at];
                     kept += 1;
                     continue;
                 }
-                Kind::Python => &mut python,
-                Kind::Native if python > 0 => continue,
-                Kind::Native => &mut native,
+                FrameKind::Python => &mut python,
+                FrameKind::Native if python > 0 => continue,
+                FrameKind::Native => &mut native,
             };
             // One frame more than a tag names is kept, to show that frames are missing.
             if *counted <= TAG_FRAMES {

@@ -66,9 +66,9 @@ pub(super) fn read(
                 }
                 at = address + block.bytes;
                 let pending = match block.state {
-                    State::Allocated => false,
-                    State::Pending => true,
-                    State::Inactive => return Ok(()),
+                    BlockState::Allocated => false,
+                    BlockState::Pending => true,
+                    BlockState::Inactive => return Ok(()),
                 };
                 sum.count(&block, pending);
                 let frames = block.frames.unwrap_or(Value::NONE);
@@ -150,7 +150,7 @@ impl RawSegment {
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum State {
+enum BlockState {
     Allocated,
     Pending,
     #[default]
@@ -162,7 +162,7 @@ struct RawBlock {
     address: Option<u64>,
     bytes: u64,
     requested: u64,
-    state: State,
+    state: BlockState,
     frames: Option<Value>,
 }
 
@@ -179,10 +179,10 @@ impl RawBlock {
             Key::History => history = Some(value),
             Key::State => {
                 raw.state = match walk.arena.as_text(value) {
-                    Some("active_allocated") => State::Allocated,
+                    Some("active_allocated") => BlockState::Allocated,
                     // PyTorch's code writes the first value, its documentation specifies the second.
-                    Some("active_pending_free" | "active_awaiting_free") => State::Pending,
-                    _ => State::Inactive,
+                    Some("active_pending_free" | "active_awaiting_free") => BlockState::Pending,
+                    _ => BlockState::Inactive,
                 };
             }
             _ => {}

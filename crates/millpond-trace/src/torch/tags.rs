@@ -5,7 +5,7 @@
 //! first: `model.py:forward:12<train.py:step:80`. The program's own words come before, each followed by `;`. Stacks and
 //! frames are shared objects in the file, so each is read once.
 
-use super::frames::{Frames, Kind, push_clean};
+use super::frames::{FrameKind, Frames, push_clean};
 use super::schema::Walk;
 use crate::caution::TAG_FRAMES;
 use crate::hash::Map;
@@ -103,9 +103,9 @@ impl Tags {
         let mut native = Short::default();
         for item in items {
             match self.frames.kind(arena, item) {
-                Kind::Other | Kind::Noise => {}
-                Kind::Python => python.push(item),
-                Kind::Native => native.push(item),
+                FrameKind::Other | FrameKind::Noise => {}
+                FrameKind::Python => python.push(item),
+                FrameKind::Native => native.push(item),
             }
             if python.is_cut {
                 break;
