@@ -139,7 +139,7 @@ fn the_policy_is_that_of_all_pools_of_a_device() {
 }
 
 #[test]
-fn what_is_missing_from_a_recording_is_said() {
+fn missing_events_are_reported() {
     let file = Scratch::new("cut.mpr", &unclosed());
     let found = traces(&open(&file), "cut", &ExportOptions::default()).expect("a part is there");
     assert_eq!(found.times, [[1_500, 2_700]]);

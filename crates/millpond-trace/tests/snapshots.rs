@@ -602,7 +602,7 @@ fn same(left: &Trace, right: &Trace) {
 
 /// A recording reports how many of its stacks were cut, and which devices have no history.
 #[test]
-fn what_is_left_out_of_stacks_and_histories_is_told() {
+fn cut_stacks_and_missing_histories_are_reported() {
     let frame = |line: i32| dict! { "filename" => "m.py", "name" => "f", "line" => line };
     let stack = |frames: i32| (0..frames).map(frame).collect::<Vec<Py>>();
     let cut = |frames: i32| {

@@ -129,7 +129,7 @@ fn other_formats_are_the_same_rows() {
 }
 
 #[test]
-fn what_was_there_before_a_recording_is_told_apart() {
+fn blocks_older_than_the_recording_are_listed() {
     let block = |allocation, pending| InitialBlock {
         address: 0x1000 + u64::from(allocation) * 0x100,
         requested: 100,

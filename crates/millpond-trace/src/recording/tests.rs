@@ -69,7 +69,7 @@ fn all_of(file: &[u8]) -> (Vec<Row>, End) {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn rows_are_read_as_written() {
     let rows = program(200_000);
     let file = written(&rows);
     let (mut read, end) = all_of(&file);
