@@ -392,7 +392,7 @@ fn a_name_that_changes_between_equal_frames() {
         read.contains("model.py:forward:10") && read.contains("model.py:backward:10"),
         "{read}"
     );
-    assert!(read.contains("UnreadableEvents { count: 1 }"), "{read}");
+    assert!(read.contains("Counted(UnreadableEvents, 1)"), "{read}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl<W: Write> RecordingExporter<'_, '_, W> {
     fn define(&mut self, row: &Row) -> Result<(), ExportError> {
         let definitions = &self.source.history.definitions;
         if let Some(pool) = definitions.pool(row.pool)
-            && let Some(define) = self.new(Kind::DefinePool, row.pool, row.time)
+            && let Some(define) = self.definition(Kind::DefinePool, row.pool, row.time)
         {
             let text = format!("{}\n{}\n{}", pool.memory, pool.name, pool.policy);
             self.writer
@@ -78,14 +78,14 @@ impl<W: Write> RecordingExporter<'_, '_, W> {
             (definitions.thread(row.thread), Kind::DefineThread, row.thread),
         ] {
             if !name.is_empty()
-                && let Some(define) = self.new(kind, number, row.time)
+                && let Some(define) = self.definition(kind, number, row.time)
             {
                 self.writer.say(&define, Some(name), None)?;
             }
         }
         let stack = definitions.stack(row.stack);
         if !stack.is_empty()
-            && let Some(define) = self.new(Kind::DefineStack, row.stack, row.time)
+            && let Some(define) = self.definition(Kind::DefineStack, row.stack, row.time)
         {
             self.writer.say(&define, None, Some(stack))?;
             for address in stack {
@@ -114,7 +114,7 @@ impl<W: Write> RecordingExporter<'_, '_, W> {
     }
 
     /// Returns the row that defines a number, or `None` if it was written before.
-    fn new(&mut self, kind: Kind, number: u32, time: u64) -> Option<Row> {
+    fn definition(&mut self, kind: Kind, number: u32, time: u64) -> Option<Row> {
         let before = self.defined.insert((kind as u8, number), ());
         before.is_none().then(|| Row::define(kind, number, time))
     }

@@ -530,7 +530,9 @@ impl Snapshot<'_, '_> {
         self.pickle.text("frames")?;
         match block {
             Some(block) => self.frames(Origin::of(&block.row))?,
-            None => drop(self.pickle.begin_list()?),
+            None => {
+                self.pickle.begin_list()?;
+            }
         }
         self.pickle.end_dict()
     }
