@@ -14,12 +14,14 @@ pub struct Card {
     pub context: u64,
 }
 
-const MIB: u64 = 1 << 20;
-
-/// Converts hundredths of a GiB to bytes. PyTorch prints what a driver reports in this unit. The result is
-/// rounded up, so that it prints as the same number again.
-const fn gib(hundredths: u64) -> u64 {
-    (hundredths * (1 << 30)).div_ceil(100)
+/// Returns a preset from hundredths of a GiB and MiB. PyTorch prints what a driver reports in hundredths of a
+/// GiB. The total is rounded up, so that it prints as the same number again.
+const fn card(name: &'static str, hundredths_of_gib: u64, context_mib: u64) -> Card {
+    Card {
+        name,
+        total: (hundredths_of_gib << 30).div_ceil(100),
+        context: context_mib << 20,
+    }
 }
 
 /// Totals are those that drivers report to a program, which is less than the memory of the card. They come
@@ -28,91 +30,23 @@ const fn gib(hundredths: u64) -> u64 {
 /// which newer drivers report. The context is an assumption based on reports of users of these cards about a
 /// PyTorch process.
 const CARDS: &[Card] = &[
-    Card {
-        name: "rtx3060",
-        total: gib(1163),
-        context: 350 * MIB,
-    },
-    Card {
-        name: "rtx3090",
-        total: gib(2368),
-        context: 400 * MIB,
-    },
-    Card {
-        name: "rtx4080",
-        total: gib(1570),
-        context: 400 * MIB,
-    },
-    Card {
-        name: "rtx4090",
-        total: gib(2364),
-        context: 450 * MIB,
-    },
-    Card {
-        name: "rtx5090",
-        total: gib(3136),
-        context: 500 * MIB,
-    },
-    Card {
-        name: "t4",
-        total: gib(1456),
-        context: 350 * MIB,
-    },
-    Card {
-        name: "l4",
-        total: gib(2203),
-        context: 400 * MIB,
-    },
-    Card {
-        name: "a10g",
-        total: gib(2207),
-        context: 400 * MIB,
-    },
-    Card {
-        name: "v100-16g",
-        total: gib(1578),
-        context: 400 * MIB,
-    },
-    Card {
-        name: "v100-32g",
-        total: gib(3173),
-        context: 400 * MIB,
-    },
-    Card {
-        name: "a6000",
-        total: gib(4740),
-        context: 450 * MIB,
-    },
-    Card {
-        name: "l40s",
-        total: gib(4439),
-        context: 450 * MIB,
-    },
-    Card {
-        name: "a100-40g",
-        total: gib(3939),
-        context: 450 * MIB,
-    },
-    Card {
-        name: "a100-80g",
-        total: gib(7914),
-        context: 450 * MIB,
-    },
-    Card {
-        name: "h100",
-        total: gib(7910),
-        context: 550 * MIB,
-    },
-    Card {
-        name: "h200",
-        total: gib(13980),
-        context: 600 * MIB,
-    },
-    Card {
-        name: "b200",
-        total: gib(17835),
-        context: 700 * MIB,
-    },
+    card("rtx3060", 1163, 350),
+    card("rtx3090", 2368, 400),
+    card("rtx4080", 1570, 400),
+    card("rtx4090", 2364, 450),
+    card("rtx5090", 3136, 500),
+    card("t4", 1456, 350),
+    card("l4", 2203, 400),
+    card("a10g", 2207, 400),
+    card("v100-16g", 1578, 400),
+    card("v100-32g", 3173, 400),
+    card("a6000", 4740, 450),
+    card("l40s", 4439, 450),
+    card("a100-40g", 3939, 450),
+    card("a100-80g", 7914, 450),
+    card("h100", 7910, 550),
+    card("h200", 13980, 600),
+    card("b200", 17835, 700),
 ];
 
 /// A device that was named on the command line.
@@ -196,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_is_known_by_as_much_of_its_name_as_is_of_no_other() {
+    fn a_prefix_that_only_one_name_has_selects_the_card() {
         for (text, name) in [
             ("rtx4090", "rtx4090"),
             ("RTX 4090", "rtx4090"),
@@ -219,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_meant_is_known() {
+    fn part_of_a_name_lists_the_cards_that_contain_it() {
         let names = |text| cards_like(text).iter().map(|card| card.name).collect::<Vec<_>>();
         assert_eq!(names("a100"), ["a100-40g", "a100-80g"]);
         assert_eq!(names("4090"), ["rtx4090"]);
