@@ -32,6 +32,7 @@ mod options;
 mod outcome;
 mod paced;
 pub mod page;
+mod parallel;
 pub mod picture;
 mod placement;
 mod prepared;

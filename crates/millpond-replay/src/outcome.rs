@@ -3,7 +3,9 @@
 //! Every figure except the times depends only on the file and the flags.
 
 use crate::steps::{Solved, StepResult};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+
+pub use millpond_engine::Calls as DriverCalls;
 
 /// Version of the JSON. It increases when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
@@ -103,6 +105,7 @@ pub struct PolicyResult {
     /// The cost of running on that device.
     pub fit: Option<Fit>,
     /// Calls to the driver by kind.
+    #[serde(serialize_with = "by_name")]
     pub driver_calls: DriverCalls,
     /// The number of allocations and frees in which the host waited for the device.
     pub stalls: u64,
@@ -137,46 +140,8 @@ pub struct Fit {
     pub moved_bytes: u64,
 }
 
-/// Driver calls by kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct DriverCalls {
-    /// Plain allocations.
-    pub malloc: u64,
-    /// Plain frees.
-    pub free: u64,
-    /// Handles created.
-    pub create: u64,
-    /// Handles mapped.
-    pub map: u64,
-    /// Ranges made accessible.
-    pub set_access: u64,
-    /// Handles unmapped.
-    pub unmap: u64,
-    /// Handles released.
-    pub release: u64,
-    /// Address ranges reserved.
-    pub reserve: u64,
-    /// Events recorded.
-    pub event_record: u64,
-    /// Waits for events on the device.
-    pub event_wait: u64,
-}
-
-impl From<&millpond_engine::Calls> for DriverCalls {
-    fn from(calls: &millpond_engine::Calls) -> Self {
-        Self {
-            malloc: calls.malloc,
-            free: calls.free,
-            create: calls.create,
-            map: calls.map,
-            set_access: calls.set_access,
-            unmap: calls.unmap,
-            release: calls.release,
-            reserve: calls.reserve,
-            event_record: calls.event_record,
-            event_wait: calls.event_wait,
-        }
-    }
+fn by_name<S: Serializer>(calls: &DriverCalls, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(calls.by_name())
 }
 
 /// The request at which a policy ran out of memory, and the reason.

@@ -112,11 +112,11 @@ impl<'a> Prepared<'a> {
             fidelity: fidelity.as_str().to_owned(),
             peak_reserved_bytes: outcome.stats.reserved.peak,
             peak_allocated_bytes: outcome.stats.allocated.peak,
-            overhead: overhead(&outcome, &self.program),
+            overhead: outcome.overhead(&self.program),
             hit_rate: outcome.stats.hit_rate(),
             smallest_device_bytes: None,
             fit: None,
-            driver_calls: (&outcome.meter.calls).into(),
+            driver_calls: outcome.meter.calls,
             stalls: outcome.stats.stalls,
             moved_bytes: outcome.meter.moved_bytes,
             handle_operations: outcome.meter.handle_operations,
@@ -178,19 +178,6 @@ fn runnable(options: &Options) -> Result<(Vec<&str>, Vec<&str>), ReplayError> {
         });
     }
     Ok((names, pageless))
-}
-
-/// Returns peak reserved bytes over peak requested bytes, both up to the point that the program reached.
-fn overhead(outcome: &Run, program: &Program) -> f64 {
-    let requested = match outcome.stop {
-        None => program.peak_requested,
-        Some(_) => outcome.stats.requested.peak,
-    };
-    if requested == 0 {
-        0.0
-    } else {
-        outcome.stats.reserved.peak as f64 / requested as f64
-    }
 }
 
 fn recorded(trace: &Trace, with_verification: bool) -> Result<Option<Recorded>, ReplayError> {

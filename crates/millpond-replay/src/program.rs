@@ -1,7 +1,7 @@
 //! The calls of a recording, without the information that an allocator cannot see.
 
 use crate::error::{MOST_HELD, ReplayError};
-use millpond_trace::{Action, Trace};
+use millpond_trace::{Action, InitialBlock, Trace};
 
 /// The kind of an [`Op`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,27 @@ pub struct Op {
 
 /// The event number of blocks that lived before the recording.
 pub const BEFORE: u32 = u32::MAX;
+
+impl Op {
+    /// Returns the allocation of a block that lived before the recording.
+    pub(crate) fn before(block: &InitialBlock) -> Self {
+        Self {
+            bytes: block.requested,
+            address: block.address,
+            allocation: block.allocation,
+            event: BEFORE,
+            stream: block.stream,
+            pool: block.pool,
+            kind: OpKind::Alloc,
+        }
+    }
+
+    /// Returns the position of the call's event in the trace, if it has one.
+    #[must_use]
+    pub fn event(&self) -> Option<u32> {
+        (self.event != BEFORE).then_some(self.event)
+    }
+}
 
 /// The part of a recording that becomes a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,15 +119,7 @@ impl Program {
     pub fn as_recorded(trace: &Trace, selection: Selection) -> Result<Self, ReplayError> {
         let mut ops = Vec::with_capacity(trace.events.len() + trace.initial_blocks.len());
         for block in &trace.initial_blocks {
-            let op = Op {
-                bytes: block.requested,
-                address: block.address,
-                allocation: block.allocation,
-                event: BEFORE,
-                stream: block.stream,
-                pool: block.pool,
-                kind: OpKind::Alloc,
-            };
+            let op = Op::before(block);
             ops.push(op);
             if block.pending {
                 ops.push(Op {

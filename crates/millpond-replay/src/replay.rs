@@ -4,13 +4,13 @@ use crate::error::ReplayError;
 use crate::fit::smallest_device;
 use crate::options::Options;
 use crate::outcome::{Fit, PolicyResult, Report};
+use crate::parallel;
 use crate::placement::{Placement, PlacementRecorder};
 use crate::prepared::Prepared;
 use crate::run::{Device, run};
 use millpond_engine::{Policy, policies};
 use millpond_trace::Trace;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// A report, and the data that a picture of it needs.
 #[derive(Debug)]
@@ -35,50 +35,23 @@ pub fn replay(
 ) -> Result<Replayed, ReplayError> {
     let prepared = Prepared::new(trace, options)?;
     let names = prepared.policies();
-    let count = names.len();
-    let outcomes: Vec<Mutex<Option<(PolicyResult, Placement)>>> =
-        (0..count).map(|_| Mutex::new(None)).collect();
-    let next = AtomicUsize::new(0);
-    let tally = Tally::new(count, progress);
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(name) = names.get(index) else {
-                return;
-            };
-            let outcome = replay_one(&prepared, name, &|to_come| tally.set(index, to_come));
-            *outcomes[index].lock().unwrap_or_else(PoisonError::into_inner) = outcome.ok();
-            tally.set(index, 0);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads(options.threads).min(count) {
-            scope.spawn(work);
-        }
-        work();
+    let progress = Progress::new(names.len(), progress);
+    let outcomes = parallel::map(options.threads, names.len(), |index| {
+        let outcome = replay_one(&prepared, names[index], &|to_come| progress.set(index, to_come));
+        progress.set(index, 0);
+        outcome.ok()
     });
-    let outcomes = outcomes
-        .into_iter()
-        .filter_map(|o| o.into_inner().unwrap_or_else(PoisonError::into_inner));
-    let (results, placements): (Vec<_>, Vec<_>) = outcomes.unzip();
+    let (results, placements): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
     Ok(Replayed {
         report: prepared.report(results),
         placements,
     })
 }
 
-fn threads(wanted: usize) -> usize {
-    if wanted > 0 {
-        wanted
-    } else {
-        std::thread::available_parallelism().map_or(1, usize::from)
-    }
-}
-
 /// The progress of all policies.
-struct Tally<'a> {
+struct Progress<'a> {
     policies: Vec<Share>,
-    progress: &'a (dyn Fn(usize, usize) + Sync),
+    report: &'a (dyn Fn(usize, usize) + Sync),
 }
 
 /// The progress of one policy.
@@ -90,13 +63,13 @@ struct Share {
     done: AtomicUsize,
 }
 
-impl<'a> Tally<'a> {
+impl<'a> Progress<'a> {
     const WHOLE: usize = 1000;
 
-    fn new(policies: usize, progress: &'a (dyn Fn(usize, usize) + Sync)) -> Self {
+    fn new(policies: usize, report: &'a (dyn Fn(usize, usize) + Sync)) -> Self {
         Self {
             policies: (0..policies).map(|_| Share::default()).collect(),
-            progress,
+            report,
         }
     }
 
@@ -113,7 +86,7 @@ impl<'a> Tally<'a> {
             .policies
             .iter()
             .map(|share| share.done.load(Ordering::Relaxed));
-        (self.progress)(done.sum(), self.policies.len() * Self::WHOLE);
+        (self.report)(done.sum(), self.policies.len() * Self::WHOLE);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs one program under one policy.
 
 use crate::paced::Paced;
-use crate::program::{BEFORE, Op, OpKind, Program};
+use crate::program::{Op, OpKind, Program};
 use millpond_engine::{
     AllocError, Block, Engine, Event, Group, Meter, Policy, Request, Simulated, Source, Stats, Stream,
 };
@@ -103,6 +103,22 @@ pub struct Run {
     pub nanoseconds: u64,
     /// The number of calls made.
     pub calls: u64,
+}
+
+impl Run {
+    /// Returns peak reserved bytes over peak requested bytes, both up to the point that the program reached.
+    #[must_use]
+    pub fn overhead(&self, program: &Program) -> f64 {
+        let requested = match self.stop {
+            None => program.peak_requested,
+            Some(_) => self.stats.requested.peak,
+        };
+        if requested == 0 {
+            0.0
+        } else {
+            self.stats.reserved.peak as f64 / requested as f64
+        }
+    }
 }
 
 /// Replays a program on a source until its end or the first refusal, where the program itself would stop.
@@ -244,13 +260,5 @@ impl Blocks {
         let (_, event) = self.waiting.remove(at);
         engine.source_mut().complete(event);
         engine.collect();
-    }
-}
-
-impl Op {
-    /// Returns the position of the call's event in the trace, if it has one.
-    #[must_use]
-    pub fn event(&self) -> Option<u32> {
-        (self.event != BEFORE).then_some(self.event)
     }
 }

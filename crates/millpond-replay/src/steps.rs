@@ -76,13 +76,12 @@ impl Steps {
         let found = found?;
         let starts = starts(program, &calls, &found.step, found.begins as usize);
         let (first, end) = (*starts.first()?, *starts.last()?);
-        let (peak, program_peak) = peaks(program, first..end);
         (starts.len() > 1).then_some(Self {
             step: found.step,
             starts,
             base,
-            peak,
-            program_peak,
+            peak: peak_during(program, first..end),
+            program_peak: program.peak_requested,
         })
     }
 
@@ -93,21 +92,20 @@ impl Steps {
     }
 }
 
-/// Returns the most bytes that the program holds during these calls, and the most that it ever holds.
-fn peaks(program: &Program, calls: Range<usize>) -> (u64, u64) {
-    let (mut live, mut peak, mut most) = (0u64, 0, 0);
-    for (at, op) in program.ops.iter().enumerate() {
+/// Returns the most bytes that the program holds during these calls.
+fn peak_during(program: &Program, calls: Range<usize>) -> u64 {
+    let (mut live, mut peak) = (0u64, 0);
+    for (at, op) in program.ops[..calls.end].iter().enumerate() {
         match op.kind {
             OpKind::Alloc => live = live.saturating_add(op.bytes),
             OpKind::Free | OpKind::FreeRequested => live = live.saturating_sub(op.bytes),
             OpKind::FreeCompleted | OpKind::SegmentFree => {}
         }
-        most = most.max(live);
         if calls.contains(&at) {
             peak = peak.max(live);
         }
     }
-    (peak, most)
+    peak
 }
 
 fn rounded(op: &Op) -> u64 {

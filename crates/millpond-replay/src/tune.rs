@@ -9,6 +9,7 @@ mod rank;
 mod space;
 
 use crate::error::ReplayError;
+use crate::parallel;
 use crate::program::{Program, Selection};
 use crate::run::{Device, run};
 use millpond_engine::{Costs, Settings, policies};
@@ -16,7 +17,6 @@ use millpond_trace::Trace;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 pub use rank::Gain;
 pub use space::Family;
@@ -232,37 +232,15 @@ impl Search<'_> {
             }
         }
         self.planned += fresh.len();
-        let slots: Vec<Mutex<Option<Trial>>> = fresh.iter().map(|_| Mutex::new(None)).collect();
-        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(self.tried));
-        let work = || {
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some((policy, conf, length, settings)) = fresh.get(index) else {
-                    return;
-                };
-                let trial = self.trial(policy, conf, *length, settings);
-                *slots[index].lock().unwrap_or_else(PoisonError::into_inner) = trial.ok();
-                (self.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, self.planned);
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..self.threads().min(fresh.len()) {
-                scope.spawn(work);
-            }
-            work();
+        let done = AtomicUsize::new(self.tried);
+        let trials = parallel::map(self.options.threads, fresh.len(), |index| {
+            let (policy, conf, length, settings) = &fresh[index];
+            let trial = self.trial(policy, conf, *length, settings);
+            (self.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, self.planned);
+            trial.ok()
         });
         self.tried = self.planned;
-        let trials = slots
-            .into_iter()
-            .filter_map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner));
-        Ok(trials.collect())
-    }
-
-    fn threads(&self) -> usize {
-        match self.options.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            some => some,
-        }
+        Ok(trials)
     }
 
     fn trial(
@@ -274,18 +252,13 @@ impl Search<'_> {
     ) -> Result<Trial, ReplayError> {
         let policy_built = policies::build(policy, settings)?;
         let outcome = run(self.program, policy_built, self.options.device.source(), &mut ());
-        let requested = if outcome.stop.is_none() {
-            self.program.peak_requested
-        } else {
-            outcome.stats.requested.peak
-        };
         Ok(Trial {
             policy,
             conf: conf.to_owned(),
             fits: outcome.stop.is_none(),
             served: outcome.stop.as_ref().map_or(outcome.calls, |stop| stop.op as u64),
             peak_reserved_bytes: outcome.stats.reserved.peak,
-            overhead: outcome.stats.reserved.peak as f64 / requested.max(1) as f64,
+            overhead: outcome.overhead(self.program),
             hit_rate: outcome.stats.hit_rate(),
             stalls: outcome.stats.stalls,
             moved_bytes: outcome.meter.moved_bytes,

@@ -11,8 +11,8 @@ use crate::error::ReplayError;
 use crate::program::{BEFORE, Op, OpKind, Program, Selection};
 use crate::run::{Blocks, request};
 use millpond_engine::policies::TorchNative;
-use millpond_engine::{Adopted, Block, Engine, Group, RoundupDivisions, Simulated, Stream, TorchConf};
-use millpond_trace::{Action, InitialBlock, Settings, Trace};
+use millpond_engine::{Adopted, Engine, Group, RoundupDivisions, Simulated, Stream, TorchConf};
+use millpond_trace::{Action, Settings, Trace};
 
 /// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,22 +128,9 @@ impl Replay {
                 blocks: &sized,
             });
             for (block, initial) in adopted.into_iter().flatten().zip(blocks) {
-                self.hold(initial, block);
+                self.blocks.hold(&Op::before(initial), block);
             }
         }
-    }
-
-    fn hold(&mut self, initial: &InitialBlock, block: Block) {
-        let op = Op {
-            bytes: initial.requested,
-            address: initial.address,
-            allocation: initial.allocation,
-            event: BEFORE,
-            stream: initial.stream,
-            pool: initial.pool,
-            kind: OpKind::Alloc,
-        };
-        self.blocks.hold(&op, block);
     }
 
     fn step(&mut self, op: &Op) {
