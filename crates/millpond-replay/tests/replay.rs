@@ -32,7 +32,7 @@ fn options(policies: &[&str], device: Option<u64>) -> Options {
 }
 
 #[test]
-fn what_no_device_holds_is_not_replayed() {
+fn programs_larger_than_any_device_are_refused() {
     // Policies that map pages would keep a record of each.
     let damaged = read(
         "0,alloc,1,100,0,\n10,alloc,2,1125899906842624,0,\n20,free,2,1125899906842624,0,\n30,alloc,3,64,0,\n",

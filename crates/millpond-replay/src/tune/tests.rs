@@ -51,7 +51,7 @@ fn finds_what_avoids_fragmentation() {
 }
 
 #[test]
-fn what_is_recommended_comes_first_and_the_defaults_keep_their_place() {
+fn the_recommended_setting_is_first_and_the_index_of_the_default_is_right() {
     for family in tune(&growing(), &TuneOptions::default(), &|_, _| {})
         .expect("replayable")
         .families
@@ -176,7 +176,7 @@ fn a_per_cent_less_is_not_bought_with_stalls() {
 }
 
 #[test]
-fn what_makes_no_difference_is_not_praised() {
+fn settings_without_an_effect_are_no_gain() {
     let trials = [
         tried("", 1000, 10, 5.0),
         tried("a", 997, 10, 4.9),
@@ -188,7 +188,7 @@ fn what_makes_no_difference_is_not_praised() {
 }
 
 #[test]
-fn what_is_to_be_used_leads_and_the_defaults_are_found_again() {
+fn lead_moves_the_best_trial_to_the_front_and_returns_the_defaults_index() {
     for (best, default) in [(0, 2), (1, 0), (2, 1), (2, 2), (1, 2)] {
         let mut trials = ["a", "b", "c"].map(|conf| tried(conf, 1000, 10, 5.0));
         let (first, defaults) = (trials[best].conf.clone(), trials[default].conf.clone());

@@ -72,7 +72,7 @@ fn growth_is_a_slope() {
 }
 
 #[test]
-fn what_is_taken_once_is_no_growth() {
+fn a_single_allocation_is_no_growth() {
     none(steps(|step| if step == 0 { 100 * MIB } else { 0 }));
     none(steps(|step| if step == 10 { 100 * MIB } else { 0 }));
     none(steps(|_| 100));
@@ -221,7 +221,7 @@ fn reserved(bytes: u64, used: u64, later: u64) -> Made {
 }
 
 #[test]
-fn what_stays_reserved_for_nothing_is_told() {
+fn memory_that_stays_reserved_unused_is_found() {
     let finding = one(reserved(100 * MIB, 40 * MIB, MIB), "reserve never used again");
     // At the peak, 60 MiB were in blocks.
     assert_eq!(

@@ -269,7 +269,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_told_one_by_one_is_in_the_sum(all in proptest::collection::vec((acts(), 0u64..30), 1..32)) {
+    fn blocks_that_are_not_listed_are_in_the_sum(all in proptest::collection::vec((acts(), 0u64..30), 1..32)) {
         if !has_node() {
             return Ok(());
         }

@@ -108,7 +108,7 @@ fn sources_and_gauges_are_told_by_pool() {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn a_summary_lists_the_missing_parts() {
     let mut made = Made::new(1);
     made.alloc(1, 100);
     made.next(Row {
@@ -337,7 +337,7 @@ fn hostile_names_and_sizes_are_only_data() {
 }
 
 #[test]
-fn what_a_snapshot_lacks_is_said() {
+fn a_summary_lists_the_statements_of_a_snapshot() {
     let mut made = Made::new(1);
     made.alloc(1, 100);
     for text in [
