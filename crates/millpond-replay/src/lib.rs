@@ -37,6 +37,7 @@ pub mod picture;
 mod placement;
 mod prepared;
 mod program;
+mod ranges;
 mod real;
 mod replay;
 mod run;

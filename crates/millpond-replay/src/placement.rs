@@ -1,9 +1,9 @@
 //! Records where one policy placed the blocks of a program, event by event, for pictures.
 
 use crate::program::{Op, OpKind, Program};
+use crate::ranges::Ranges;
 use crate::run::Observer;
 use millpond_engine::{Block, Engine, Simulated};
-use std::collections::BTreeMap;
 
 /// An address range that was backed by memory for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,8 @@ pub struct Placement {
 /// Fills a [`Placement`] during a replay. The source must keep a log.
 pub struct PlacementRecorder {
     placement: Placement,
-    mapped: BTreeMap<u64, (u64, u32)>,
+    /// The event at which each range was mapped.
+    mapped: Ranges<u32>,
     events: u32,
 }
 
@@ -52,7 +53,7 @@ impl PlacementRecorder {
                 block_bytes: vec![0; allocations],
                 ..Placement::default()
             },
-            mapped: BTreeMap::new(),
+            mapped: Ranges::default(),
             events: program
                 .ops
                 .iter()
@@ -65,49 +66,20 @@ impl PlacementRecorder {
     /// Returns the finished placement.
     #[must_use]
     pub fn finish(mut self, stopped_at: Option<u32>) -> Placement {
-        for (address, (bytes, from_event)) in std::mem::take(&mut self.mapped) {
-            let to_event = stopped_at.unwrap_or(self.events);
-            self.placement.segments.push(SegmentSpan {
-                address,
-                bytes,
-                from_event,
-                to_event,
-            });
-        }
+        self.release(0, u64::MAX, stopped_at.unwrap_or(self.events));
         self.placement.segments.sort_by_key(|s| (s.from_event, s.address));
         self.placement.stopped_at = stopped_at;
         self.placement
     }
 
-    /// Removes mapped bytes, and cuts spans that overlap them only in part.
-    fn unmap(&mut self, address: u64, bytes: u64, event: u32) {
-        let end = address + bytes;
-        let first = self
-            .mapped
-            .range(..=address)
-            .next_back()
-            .map_or(address, |(start, _)| *start);
-        let touched: Vec<_> = self.mapped.range(first..end).map(|(a, v)| (*a, *v)).collect();
-        for (start, (len, from_event)) in touched {
-            let stop = start + len;
-            if stop <= address {
-                continue;
-            }
-            self.mapped.remove(&start);
-            if start < address {
-                self.mapped.insert(start, (address - start, from_event));
-            }
-            if end < stop {
-                self.mapped.insert(end, (stop - end, from_event));
-            }
-            let (from, to) = (start.max(address), stop.min(end));
-            let span = SegmentSpan {
+    fn release(&mut self, address: u64, bytes: u64, event: u32) {
+        for (from, to, from_event) in self.mapped.remove(address, bytes) {
+            self.placement.segments.push(SegmentSpan {
                 address: from,
                 bytes: to - from,
                 from_event,
                 to_event: event,
-            };
-            self.placement.segments.push(span);
+            });
         }
     }
 }
@@ -125,9 +97,9 @@ impl Observer for PlacementRecorder {
         let event = op.event().unwrap_or(0);
         for change in engine.source_mut().take_log() {
             if change.mapped {
-                self.mapped.insert(change.address, (change.bytes, event));
+                self.mapped.add(change.address, change.bytes, event);
             } else {
-                self.unmap(change.address, change.bytes, event);
+                self.release(change.address, change.bytes, event);
             }
         }
         let reserved = engine.stats().reserved.current;

@@ -14,7 +14,7 @@
 //! replaced by that limit, so that a script can hold their differences of either sign.
 
 use super::groups::{By, COUNT, Groups, Lines};
-use super::ledger::{Block, Ledger, Parked, Watch, walk};
+use super::ledger::{Block, LastAllocations, Ledger, Parked, Watch, walk};
 use super::overview::Keeping;
 use super::{Map, Window, shown};
 use crate::page::encode::{Column, difference};
@@ -31,8 +31,6 @@ const SAMPLES: u64 = 1 << 16;
 const MOST_NOTES: u64 = 20_000;
 /// The largest number that is written. A script can also hold twice a difference of such numbers.
 const MOST_NUMBER: u64 = (1 << 52) - 1;
-/// The most threads whose last event is remembered.
-const THREADS: usize = 1 << 16;
 /// The most text of one part, in bytes. Names beyond it are cut.
 const MOST_TEXT: usize = 32 << 20;
 
@@ -80,7 +78,7 @@ pub fn blocks(
         size: TableSize::default(),
         part: Making::default(),
         places: Map::default(),
-        last: Map::default(),
+        last: LastAllocations::default(),
         origins: Map::default(),
         told_names: [0; COUNT],
         told_tags: Map::default(),
@@ -110,8 +108,7 @@ struct Table<'t> {
     /// The position of a live block in the table, by its number. Empty if all blocks are listed, because then
     /// the position is the number.
     places: Map<u64, u64>,
-    /// The last event of each thread, if it was an allocation.
-    last: Map<u32, u64>,
+    last: LastAllocations,
     origins: Map<Origin, u64>,
     /// The number of group names that were already written.
     told_names: [usize; COUNT],
@@ -251,11 +248,10 @@ impl Table<'_> {
     }
 
     fn fate(&mut self, block: &Block, by: Option<&Row>) -> Fate {
-        let Some(row) = by else { return Fate::Vanished };
-        if self.last.remove(&row.thread) == Some(block.id) {
-            Fate::AtOnce
-        } else {
-            Fate::Freed
+        match by {
+            None => Fate::Vanished,
+            Some(row) if self.last.is_freed_next(block, row) => Fate::AtOnce,
+            Some(_) => Fate::Freed,
         }
     }
 
@@ -365,8 +361,8 @@ impl Table<'_> {
 
 impl Watch for Table<'_> {
     fn opened(&mut self, ledger: &Ledger<'_>, block: &Block) {
-        if block.is_event && (self.last.len() < THREADS || self.last.contains_key(&block.thread)) {
-            self.last.insert(block.thread, block.id);
+        if block.is_event {
+            self.last.allocated(block);
         }
         if self.keeping.keeps(block.id, block.bytes) {
             self.birth(ledger, block);

@@ -4,6 +4,7 @@
 //! recordings can be compared.
 
 use super::Map;
+use super::held::{Group, Sum};
 use crate::tags::{frames, tag_group};
 use millpond_trace::history::{Definitions, Frame, Pool, Symbols};
 use millpond_trace::recording::Row;
@@ -196,6 +197,18 @@ impl<'a> Groups<'a> {
     pub(super) fn name(&self, by: By, group: u32) -> &str {
         let names = &self.ways[by as usize].names;
         names.get(group as usize).map_or("", String::as_str)
+    }
+
+    /// Returns the groups of one property from their sums and the times of their oldest blocks, in the order of
+    /// their numbers. Leaves out groups without blocks.
+    pub(super) fn named(&self, by: By, sums: impl Iterator<Item = (Sum, Option<u64>)>) -> Vec<Group> {
+        let held = sums.enumerate().filter(|(_, (sum, _))| sum.blocks > 0);
+        held.map(|(group, (sum, oldest))| Group {
+            name: self.name(by, group as u32).to_owned(),
+            sum,
+            oldest,
+        })
+        .collect()
     }
 
     /// Returns the device of a pool, or -1 for host memory and unknown pools.

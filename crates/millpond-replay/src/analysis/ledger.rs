@@ -61,6 +61,26 @@ pub(super) trait Watch {
     }
 }
 
+/// The last memory event of each thread, if it was an allocation.
+#[derive(Default)]
+pub(super) struct LastAllocations(Map<u32, u64>);
+
+impl LastAllocations {
+    /// The most threads whose last event is remembered.
+    const THREADS: usize = 1 << 16;
+
+    pub(super) fn allocated(&mut self, block: &Block) {
+        if self.0.len() < Self::THREADS || self.0.contains_key(&block.thread) {
+            self.0.insert(block.thread, block.id);
+        }
+    }
+
+    /// Returns whether a block is freed by the next memory event of the thread that allocated it.
+    pub(super) fn is_freed_next(&mut self, block: &Block, free: &Row) -> bool {
+        self.0.remove(&free.thread) == Some(block.id)
+    }
+}
+
 /// A block that was freed while streams still used it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parked {

@@ -2,8 +2,8 @@
 
 use super::groups::{By, COUNT, Groups, Lines, kind_name, pool_name};
 use super::held::{Group, Held, Sum};
-use super::ledger::{Block, Ledger, Watch, walk};
-use super::tally::{Tallies, held_now, now};
+use super::ledger::{Block, LastAllocations, Ledger, Watch, walk};
+use super::tally::{Tallies, Tally, held_now, now};
 use super::{Map, Window, shown};
 use lifetimes::Histogram;
 use millpond_trace::history::{History, HistoryError, Symbols};
@@ -14,8 +14,6 @@ mod lifetimes;
 
 pub use lifetimes::Lifetimes;
 
-/// The most threads whose last event is remembered.
-const THREADS: usize = 1 << 16;
 /// The most statements of a snapshot about itself, and the most characters of each.
 const STATEMENTS: usize = 8;
 const STATEMENT: usize = 300;
@@ -146,24 +144,18 @@ pub struct Summary {
 }
 
 /// The state of a walk through a window.
+#[derive(Default)]
 pub(super) struct Gathering {
+    /// The figures that are complete at any time.
+    summary: Summary,
     largest: usize,
-    /// The first row of the window, and the last so far.
-    rows: (u64, u64),
+    /// The row and the time at which the window begins.
     began: (u64, u64),
-    begin: Sum,
     tallies: Tallies,
-    peak_requested: Peak,
-    peak_reserved: Option<Peak>,
-    allocated: Sum,
-    frees: u64,
-    refused: u64,
-    temporary: Sum,
     lifetimes: Histogram,
     pools: Map<u32, PoolSummary>,
     first_gauges: Map<u32, (Option<u64>, Option<u64>)>,
-    /// The last event of each thread, if it was an allocation.
-    last: Map<u32, u64>,
+    last: LastAllocations,
     lost: (u128, u128),
     unknown_frees: u64,
     /// Statements of a snapshot about itself.
@@ -173,8 +165,8 @@ pub(super) struct Gathering {
 impl Watch for Gathering {
     fn begins(&mut self, ledger: &Ledger<'_>) {
         self.began = (ledger.order, ledger.time);
-        self.rows = (ledger.order, ledger.order);
-        self.begin = now(ledger);
+        self.summary.rows = (ledger.order, ledger.order);
+        self.summary.begin = now(ledger);
         self.tallies = Tallies::begin(ledger, self.largest);
         self.unknown_frees = ledger.unknown_frees;
         for (number, pool) in &ledger.pools {
@@ -183,35 +175,33 @@ impl Watch for Gathering {
             of.peak_requested.raise(pool.requested, ledger.time);
             self.first_gauges.insert(*number, (pool.hits, pool.allocations));
         }
-        self.peak_requested.raise(ledger.requested, ledger.time);
+        self.summary.peak_requested.raise(ledger.requested, ledger.time);
         self.note_reserved(ledger);
     }
 
     fn opened(&mut self, ledger: &Ledger<'_>, block: &Block) {
         self.tallies.opened(ledger, block);
-        self.peak_requested.raise(ledger.requested, ledger.time);
+        self.summary.peak_requested.raise(ledger.requested, ledger.time);
         let pool = self.pools.entry(block.pool).or_default();
         if let Some(state) = ledger.pools.get(&block.pool) {
             pool.peak.raise(state.bytes, ledger.time);
             pool.peak_requested.raise(state.requested, ledger.time);
         }
         if block.is_event {
-            self.allocated.add(block.bytes, block.requested);
+            self.summary.allocated.add(block.bytes, block.requested);
             pool.allocations += 1;
-            if self.last.len() < THREADS || self.last.contains_key(&block.thread) {
-                self.last.insert(block.thread, block.id);
-            }
+            self.last.allocated(block);
         }
     }
 
     fn closed(&mut self, _: &Ledger<'_>, block: &Block, by: Option<&Row>) {
         self.tallies.closed(block);
         let Some(row) = by else { return };
-        self.frees += 1;
+        self.summary.frees += 1;
         self.pools.entry(block.pool).or_default().frees += 1;
         self.lifetimes.note(row.time.saturating_sub(block.time));
-        if self.last.remove(&row.thread) == Some(block.id) {
-            self.temporary.add(block.bytes, block.requested);
+        if self.last.is_freed_next(block, row) {
+            self.summary.temporary.add(block.bytes, block.requested);
             for by in By::ALL {
                 let tally = self.tallies.tally(by, block.groups[by as usize]);
                 tally.temporary.add(block.bytes, block.requested);
@@ -220,12 +210,12 @@ impl Watch for Gathering {
     }
 
     fn row(&mut self, ledger: &Ledger<'_>, row: &Row, text: Option<&str>) {
-        if ledger.order == self.rows.0 {
+        if ledger.order == self.summary.rows.0 {
             self.began.1 = ledger.time;
         }
-        self.rows.1 = ledger.order;
+        self.summary.rows.1 = ledger.order;
         match row.kind {
-            Kind::Refused => self.refused += 1,
+            Kind::Refused => self.summary.refused += 1,
             Kind::Mark => self.note_statement(text.unwrap_or_default()),
             Kind::Lost => {
                 self.lost.0 += u128::from(row.requested);
@@ -242,23 +232,7 @@ impl Gathering {
     pub(super) fn new(largest: usize) -> Self {
         Self {
             largest,
-            rows: (0, 0),
-            began: (0, 0),
-            begin: Sum::default(),
-            tallies: Tallies::default(),
-            peak_requested: Peak::default(),
-            peak_reserved: None,
-            allocated: Sum::default(),
-            frees: 0,
-            refused: 0,
-            temporary: Sum::default(),
-            lifetimes: Histogram::default(),
-            pools: Map::default(),
-            first_gauges: Map::default(),
-            last: Map::default(),
-            lost: (0, 0),
-            unknown_frees: 0,
-            statements: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -288,18 +262,14 @@ impl Gathering {
             hits: a.hits.saturating_add(b.hits),
             allocations: a.allocations.saturating_add(b.allocations),
         });
-        let group_sums = |of: &dyn Fn(&super::tally::Tally) -> Sum| {
+        let group_sums = |of: fn(&Tally) -> Sum| {
             By::ALL.map(|by| {
-                let all = self.tallies.by(by).iter().enumerate();
-                all.map(|(group, tally)| Group {
-                    name: ledger.groups.name(by, group as u32).to_owned(),
-                    sum: of(tally),
-                    oldest: None,
-                })
-                .filter(|group| group.sum.blocks > 0)
-                .collect()
+                let sums = self.tallies.by(by).iter().map(|tally| (of(tally), None));
+                ledger.groups.named(by, sums)
             })
         };
+        let allocated_by = group_sums(|tally| tally.allocated);
+        let temporary_by = group_sums(|tally| tally.temporary);
         let most_by = By::ALL.map(|by| {
             let all = self.tallies.by(by).iter().enumerate();
             all.filter(|(_, tally)| tally.most > 0)
@@ -326,26 +296,19 @@ impl Gathering {
             window,
             state_only: history.state_only,
             lines,
-            rows: self.rows,
             from,
             to,
-            begin: self.begin,
-            peak_requested: self.peak_requested,
-            peak_reserved: self.peak_reserved,
             end,
             kept,
-            allocated: self.allocated,
-            frees: self.frees,
-            refused: self.refused,
-            temporary: self.temporary,
             lifetimes: self.lifetimes.told(),
             hits,
             pools,
             loss,
             most_by,
-            allocated_by: group_sums(&|tally| tally.allocated),
-            temporary_by: group_sums(&|tally| tally.temporary),
+            allocated_by,
+            temporary_by,
             peak: self.tallies.held_at_peak(ledger),
+            ..self.summary
         }
     }
 
@@ -358,7 +321,8 @@ impl Gathering {
 
     fn note_reserved_of(&mut self, ledger: &Ledger<'_>, number: u32) {
         if let Some(bytes) = ledger.reserved {
-            self.peak_reserved
+            self.summary
+                .peak_reserved
                 .get_or_insert_default()
                 .raise(bytes, ledger.time);
         }

@@ -4,7 +4,7 @@
 //! peak has a number. Before a group changes, it first saves its value under the number of the newest peak.
 
 use super::groups::{By, COUNT, Groups};
-use super::held::{Group, Held, HeldBlock, Sum};
+use super::held::{Held, HeldBlock, Sum};
 use super::ledger::{Block, Ledger};
 use super::shown;
 
@@ -136,11 +136,6 @@ impl Tallies {
         for tally in self.of.iter_mut().flatten() {
             tally.remember(self.number);
         }
-        let group = |by: By, (group, tally): (usize, &Tally)| Group {
-            name: ledger.groups.name(by, group as u32).to_owned(),
-            sum: tally.at_peak,
-            oldest: None,
-        };
         let there = ledger.live.values().filter(|block| block.number < self.opened);
         let blocks: Vec<Block> = there.chain(&self.gone).copied().collect();
         Held {
@@ -150,10 +145,8 @@ impl Tallies {
             reserved_bytes: self.reserved.map(shown),
             largest: largest(blocks, self.largest, &ledger.groups),
             groups: By::ALL.map(|by| {
-                let all = self.by(by).iter().enumerate();
-                all.filter(|(_, tally)| tally.at_peak.blocks > 0)
-                    .map(|one| group(by, one))
-                    .collect()
+                let sums = self.by(by).iter().map(|tally| (tally.at_peak, None));
+                ledger.groups.named(by, sums)
             }),
         }
     }
@@ -195,14 +188,10 @@ pub(super) fn held_now(ledger: &Ledger<'_>, most: usize, wanted: impl Fn(&Block)
         reserved_bytes: ledger.reserved.map(shown),
         largest: largest(blocks, most, &ledger.groups),
         groups: By::ALL.map(|by| {
-            let all = groups[by as usize].iter().enumerate();
-            all.filter(|(_, (sum, _))| sum.blocks > 0)
-                .map(|(group, (sum, oldest))| Group {
-                    name: ledger.groups.name(by, group as u32).to_owned(),
-                    sum: *sum,
-                    oldest: Some(*oldest),
-                })
-                .collect()
+            let sums = groups[by as usize].iter();
+            ledger
+                .groups
+                .named(by, sums.map(|(sum, oldest)| (*sum, Some(*oldest))))
         }),
     }
 }

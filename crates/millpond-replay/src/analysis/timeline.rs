@@ -126,7 +126,7 @@ pub fn timeline(
     let groups = Groups::new(&history.definitions, symbols, summary.lines);
     walk(history, groups, summary.window, &mut drawing)?;
     drawing.fill_to(columns - 1);
-    let mut lines = drawing.bands.into_iter().map(Line::told);
+    let mut lines = drawing.bands.into_iter().map(|line| line.columns);
     let total = lines.next().unwrap_or_default();
     let rest = lines.next_back().unwrap_or_default();
     let bands = names
@@ -144,8 +144,8 @@ pub fn timeline(
         bands,
         rest,
         rest_groups,
-        reserved: drawing.tells_reserved.then(|| drawing.reserved.told()),
-        unexplained: drawing.tells_devices.then(|| drawing.unexplained.told()),
+        reserved: drawing.tells_reserved.then_some(drawing.reserved.columns),
+        unexplained: drawing.tells_devices.then_some(drawing.unexplained.columns),
     })
 }
 
@@ -176,54 +176,38 @@ impl Axis {
     }
 }
 
-#[derive(Clone, Copy, Default)]
-struct Wide {
-    least: u128,
-    most: u128,
-    last: u128,
-    at_peak: u128,
-}
-
 /// A figure over time.
 #[derive(Clone)]
 struct Line {
     now: u128,
-    columns: Vec<Wide>,
+    columns: Vec<Sample>,
 }
 
 impl Line {
     fn new(columns: usize) -> Self {
         Self {
             now: 0,
-            columns: vec![Wide::default(); columns],
+            columns: vec![Sample::default(); columns],
         }
     }
 
     fn begin(&mut self, column: usize) {
-        self.columns[column] = Wide {
-            least: self.now,
-            most: self.now,
-            last: self.now,
-            at_peak: self.now,
+        let now = shown(self.now);
+        self.columns[column] = Sample {
+            least: now,
+            most: now,
+            last: now,
+            at_peak: now,
         };
     }
 
     fn set(&mut self, column: usize, now: u128) {
         self.now = now;
+        let now = shown(now);
         let at = &mut self.columns[column];
         at.least = at.least.min(now);
         at.most = at.most.max(now);
         at.last = now;
-    }
-
-    fn told(self) -> Vec<Sample> {
-        let sample = |wide: &Wide| Sample {
-            least: shown(wide.least),
-            most: shown(wide.most),
-            last: shown(wide.last),
-            at_peak: shown(wide.at_peak),
-        };
-        self.columns.iter().map(sample).collect()
     }
 }
 
@@ -293,9 +277,9 @@ impl Drawing {
         let total = &mut self.bands[0];
         let before = total.columns[column].most;
         total.set(column, ledger.bytes);
-        if ledger.bytes > before {
+        if shown(ledger.bytes) > before {
             for line in &mut self.bands {
-                line.columns[column].at_peak = line.now;
+                line.columns[column].at_peak = shown(line.now);
             }
         }
         self.note_devices(ledger);

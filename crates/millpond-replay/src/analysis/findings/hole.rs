@@ -2,9 +2,9 @@
 //! free bytes, but not in one piece.
 
 use super::super::shown;
-use super::ranges::Ranges;
-use super::{By, Finding, Lint, Map, Seen, Who, size};
+use super::{By, Finding, Lint, Map, Seen, Who, note_segment, size};
 use crate::analysis::ledger::{Ledger, Watch};
+use crate::ranges::Ranges;
 use millpond_trace::recording::{Kind, Row};
 
 /// The smallest request that is reported, in bytes.
@@ -140,24 +140,11 @@ fn look(segments: &Ranges<()>, blocks: &[(u64, u64, u32)]) -> Free {
 impl Watch for Hole {
     fn row(&mut self, ledger: &Ledger<'_>, row: &Row, _: Option<&str>) {
         match row.kind {
-            Kind::Reserve => {
-                self.wanted(ledger, row, row.bytes);
-                if row.address > 0 {
-                    self.segments
-                        .entry(row.pool)
-                        .or_default()
-                        .add(row.address, row.bytes, ());
-                }
-            }
-            Kind::Release if row.address > 0 => {
-                self.segments
-                    .entry(row.pool)
-                    .or_default()
-                    .remove(row.address, row.bytes);
-            }
+            Kind::Reserve => self.wanted(ledger, row, row.bytes),
             Kind::Refused => self.wanted(ledger, row, row.requested.max(row.bytes)),
             _ => {}
         }
+        note_segment(&mut self.segments, row, ());
     }
 }
 

@@ -1,10 +1,10 @@
 //! Finds blocks that outlive all their neighbours and keep their whole segment from being released.
 
 use super::super::shown;
-use super::ranges::Ranges;
-use super::{By, Finding, Lint, Map, Seen, percent, size, who};
+use super::{By, Finding, Lint, Map, Seen, note_segment, percent, size, who};
 use crate::analysis::ledger::{Block, Ledger, Watch};
-use millpond_trace::recording::{Kind, Row};
+use crate::ranges::Ranges;
+use millpond_trace::recording::Row;
 
 /// The smallest segment that is examined, in bytes.
 const LEAST_BYTES: u64 = 1 << 20;
@@ -50,27 +50,11 @@ impl Watch for LongLived {
     }
 
     fn row(&mut self, ledger: &Ledger<'_>, row: &Row, _: Option<&str>) {
-        if row.address == 0 {
-            return;
-        }
-        match row.kind {
-            Kind::Reserve => {
-                let segment = Segment {
-                    since: ledger.time,
-                    ..Segment::default()
-                };
-                self.segments
-                    .entry(row.pool)
-                    .or_default()
-                    .add(row.address, row.bytes, segment);
-            }
-            Kind::Release => self
-                .segments
-                .entry(row.pool)
-                .or_default()
-                .remove(row.address, row.bytes),
-            _ => {}
-        }
+        let segment = Segment {
+            since: ledger.time,
+            ..Segment::default()
+        };
+        note_segment(&mut self.segments, row, segment);
     }
 }
 

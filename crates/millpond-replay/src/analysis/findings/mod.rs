@@ -10,22 +10,22 @@ mod hole;
 mod long_lived;
 mod parked;
 mod pinned;
-mod ranges;
 mod rounding;
 mod unused;
 
 #[cfg(test)]
 mod tests;
 
-use super::groups::{By, Groups, Lines};
+use super::groups::{By, Groups, Lines, pool_name};
 use super::held::Group;
 use super::ledger::{Block, Ledger, Parked, Watch, walk};
 use super::steps::RecordedSteps;
 use super::summary::{Gathering, Summary};
 use super::{Map, Window, shown};
+use crate::ranges::Ranges;
 use millpond_engine::display_size;
 use millpond_trace::history::{History, HistoryError, Symbols};
-use millpond_trace::recording::Row;
+use millpond_trace::recording::{Kind, Row};
 use serde::Serialize;
 
 /// The most groups named in each finding.
@@ -173,6 +173,26 @@ impl Watch for Both {
     }
 }
 
+/// Applies a row to the segments of each pool. A segment that the pool takes gets a value.
+fn note_segment<T: Clone + Default>(segments: &mut Map<u32, Ranges<T>>, row: &Row, with: T) {
+    if row.address == 0 {
+        return;
+    }
+    match row.kind {
+        Kind::Reserve => segments
+            .entry(row.pool)
+            .or_default()
+            .add(row.address, row.bytes, with),
+        Kind::Release => {
+            segments
+                .entry(row.pool)
+                .or_default()
+                .remove(row.address, row.bytes);
+        }
+        _ => {}
+    }
+}
+
 /// Formats a size.
 fn size(bytes: u128) -> String {
     display_size(shown(bytes)).to_string()
@@ -198,6 +218,16 @@ fn who_of(groups: &[Group]) -> Vec<Who> {
         .iter()
         .map(|group| (group.sum.bytes, group.name.clone(), group.sum.blocks));
     largest(all.collect())
+}
+
+/// Returns the pools with the most bytes, from numbers, bytes and blocks of pools.
+fn who_pools(history: &History, pools: impl Iterator<Item = (u32, u128, u64)>) -> Vec<Who> {
+    let name = |pool: u32| pool_name(pool, history.definitions.pool(pool));
+    largest(
+        pools
+            .map(|(pool, bytes, blocks)| (bytes, name(pool), blocks))
+            .collect(),
+    )
 }
 
 fn largest(mut all: Vec<(u128, String, u64)>) -> Vec<Who> {

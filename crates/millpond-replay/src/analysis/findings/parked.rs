@@ -3,8 +3,7 @@
 //! sampled.
 
 use super::super::shown;
-use super::{By, Finding, Lint, Map, Seen, Who, largest, percent, size, who};
-use crate::analysis::groups::pool_name;
+use super::{By, Finding, Lint, Map, Seen, Who, percent, size, who, who_pools};
 use crate::analysis::ledger::{Ledger, Parked, Watch};
 use millpond_trace::recording::{Gauge, Kind, Row};
 
@@ -86,12 +85,10 @@ impl ParkedLong {
         if self.by_pool.is_empty() {
             return who(seen.ledger, By::Tag, &self.by_tag);
         }
-        let name = |pool: u32| pool_name(pool, seen.history.definitions.pool(pool));
         let pools = self.by_pool.iter();
-        largest(
-            pools
-                .map(|(pool, waits)| (u128::from(*waits), name(*pool), 0))
-                .collect(),
+        who_pools(
+            seen.history,
+            pools.map(|(pool, waits)| (*pool, u128::from(*waits), 0)),
         )
     }
 }

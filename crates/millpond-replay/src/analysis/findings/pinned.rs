@@ -2,8 +2,7 @@
 //! slowest calls of a driver.
 
 use super::super::shown;
-use super::{Finding, Lint, Map, Seen, Who, size};
-use crate::analysis::groups::pool_name;
+use super::{Finding, Lint, Map, Seen, size, who_pools};
 use crate::analysis::ledger::{Block, Ledger, Watch};
 use millpond_trace::recording::{Kind, Row};
 
@@ -76,24 +75,18 @@ impl Lint for Pinned {
             .pools
             .iter()
             .filter(|(number, turns)| churned(turns) && !pools_memory(number, turns));
-        let mut churning: Vec<(u32, (u64, u128, u128))> = churning
+        let churning: Vec<(u32, (u64, u128, u128))> = churning
             .map(|(number, turns)| (*number, turns.pinned()))
             .collect();
-        churning.sort_unstable_by_key(|(number, (_, bytes, _))| (std::cmp::Reverse(*bytes), *number));
         if churning.is_empty() {
             return None;
         }
         let times: u64 = churning.iter().map(|(_, (times, ..))| times).sum();
         let bytes: u128 = churning.iter().map(|(_, (_, bytes, _))| bytes).sum();
         let most: u128 = churning.iter().map(|(.., (.., most))| most).sum();
-        let who = churning
+        let pools = churning
             .iter()
-            .take(super::NAMED)
-            .map(|(number, (times, bytes, _))| Who {
-                name: pool_name(*number, seen.history.definitions.pool(*number)),
-                bytes: shown(*bytes),
-                blocks: *times,
-            });
+            .map(|(number, (times, bytes, _))| (*number, *bytes, *times));
         Some(Finding {
             name: "pinned churn",
             bytes: shown(most),
@@ -103,7 +96,7 @@ impl Lint for Pinned {
                 size(most),
             ),
             when: None,
-            who: who.collect(),
+            who: who_pools(seen.history, pools),
             remedy: "Keep pinned memory in a pool that does not give it back between uses, or stage through slots that stay pinned.",
         })
     }

@@ -1,8 +1,7 @@
 //! Finds memory that a pool keeps and never uses again.
 
 use super::super::shown;
-use super::{Finding, Lint, Map, Seen, Who, size};
-use crate::analysis::groups::pool_name;
+use super::{Finding, Lint, Map, Seen, size, who_pools};
 use crate::analysis::ledger::{Block, Ledger, Watch};
 use millpond_trace::recording::Row;
 
@@ -75,16 +74,11 @@ impl Lint for Unused {
             let matters = stretch.unused >= LEAST_BYTES && stretch.unused * ONE_IN >= reserved;
             (matters && stretch.allocations >= LEAST_ALLOCATIONS).then_some((*number, *stretch))
         };
-        let mut kept: Vec<(u32, Stretch)> = self.pools.iter().filter_map(kept).collect();
-        kept.sort_unstable_by_key(|(number, stretch)| (std::cmp::Reverse(stretch.unused), *number));
+        let kept: Vec<(u32, Stretch)> = self.pools.iter().filter_map(kept).collect();
         let unused: u128 = kept.iter().map(|(_, stretch)| stretch.unused).sum();
         let allocations: u64 = kept.iter().map(|(_, stretch)| stretch.allocations).sum();
         let since = kept.iter().map(|(_, stretch)| stretch.since).min()?;
-        let who = kept.iter().take(super::NAMED).map(|(number, stretch)| Who {
-            name: pool_name(*number, seen.history.definitions.pool(*number)),
-            bytes: shown(stretch.unused),
-            blocks: 0,
-        });
+        let pools = kept.iter().map(|(number, stretch)| (*number, stretch.unused, 0));
         Some(Finding {
             name: "reserve never used again",
             bytes: shown(unused),
@@ -93,7 +87,7 @@ impl Lint for Unused {
                 size(unused),
             ),
             when: Some((since, seen.summary.to)),
-            who: who.collect(),
+            who: who_pools(seen.history, pools),
             remedy: "Trim the pool once the program has warmed up, or let it give back by itself (decay, trim-every).",
         })
     }

@@ -1,25 +1,27 @@
-//! Address ranges that a pool has taken from its source. Ranges may be taken and released in any pieces.
+//! Address ranges that were taken from a source. Ranges may be taken and released in any pieces.
 
 use std::collections::BTreeMap;
 
 /// Ranges that do not overlap. Adjacent ranges are not joined.
 #[derive(Debug, Default)]
-pub(super) struct Ranges<T> {
+pub(crate) struct Ranges<T> {
     /// One past the end of each range, by its start.
     all: BTreeMap<u64, (u64, T)>,
 }
 
 impl<T: Clone> Ranges<T> {
     /// Adds a range, and cuts the ranges that it overlaps.
-    pub(super) fn add(&mut self, address: u64, bytes: u64, with: T) {
+    pub(crate) fn add(&mut self, address: u64, bytes: u64, with: T) {
         let Some(end) = end(address, bytes) else { return };
         self.remove(address, bytes);
         self.all.insert(address, (end, with));
     }
 
-    /// Removes a range, whatever pieces it consists of.
-    pub(super) fn remove(&mut self, address: u64, bytes: u64) {
-        let Some(end) = end(address, bytes) else { return };
+    /// Removes a range, whatever pieces it consists of. Returns the start, the end and the value of each piece.
+    pub(crate) fn remove(&mut self, address: u64, bytes: u64) -> Vec<(u64, u64, T)> {
+        let Some(end) = end(address, bytes) else {
+            return Vec::new();
+        };
         let before = self
             .all
             .range(..address)
@@ -28,34 +30,40 @@ impl<T: Clone> Ranges<T> {
         let first = before
             .filter(|(_, to)| *to > address)
             .map_or(address, |(from, _)| from);
-        let overlapping: Vec<u64> = self.all.range(first..end).map(|(from, _)| *from).collect();
-        for from in overlapping {
-            let Some((to, with)) = self.all.remove(&from) else {
-                continue;
-            };
-            if from < address {
-                self.all.insert(from, (address, with.clone()));
+        let overlapping = self.all.range(first..end);
+        let overlapping: Vec<(u64, (u64, T))> = overlapping.map(|(from, of)| (*from, of.clone())).collect();
+        for (from, (to, with)) in &overlapping {
+            self.all.remove(from);
+            if *from < address {
+                self.all.insert(*from, (address, with.clone()));
             }
-            if to > end {
-                self.all.insert(end, (to, with));
+            if *to > end {
+                self.all.insert(end, (*to, with.clone()));
             }
         }
+        let pieces = overlapping.into_iter();
+        pieces
+            .map(|(from, (to, with))| (from.max(address), to.min(end), with))
+            .collect()
     }
+}
 
+#[cfg(feature = "recording")]
+impl<T> Ranges<T> {
     /// Returns the range that contains an address: its start, its length, and its value.
-    pub(super) fn of(&mut self, address: u64) -> Option<(u64, u64, &mut T)> {
+    pub(crate) fn of(&mut self, address: u64) -> Option<(u64, u64, &mut T)> {
         let (from, (to, with)) = self.all.range_mut(..=address).next_back()?;
         (*to > address).then_some((*from, *to - *from, with))
     }
 
     /// Returns the start of the range that contains an address.
-    pub(super) fn start_of(&self, address: u64) -> Option<u64> {
+    pub(crate) fn start_of(&self, address: u64) -> Option<u64> {
         let (from, (to, _)) = self.all.range(..=address).next_back()?;
         (*to > address).then_some(*from)
     }
 
     /// Returns the start, the length and the value of each range.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &T)> {
         self.all
             .iter()
             .map(|(from, (to, with))| (*from, *to - *from, with))
