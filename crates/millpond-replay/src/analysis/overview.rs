@@ -157,7 +157,7 @@ pub fn open(
     options: &ReadOptions<'_>,
     columns: usize,
 ) -> Result<(History, Overview), HistoryError> {
-    let mut seen = Seen::new(columns, false);
+    let mut seen = OverviewWalk::new(columns, false);
     let history = History::open_and_watch(path, options, |row, definitions| seen.note(row, definitions))?;
     // If all rows have the same time, columns are ranges of rows, which needs another walk.
     let overview = if history.duration == 0 {
@@ -173,7 +173,7 @@ pub fn open(
 /// # Errors
 /// Returns an error if the recording can no longer be read.
 pub fn overview(history: &History, columns: usize) -> Result<Overview, HistoryError> {
-    let mut seen = Seen::new(columns, history.duration == 0);
+    let mut seen = OverviewWalk::new(columns, history.duration == 0);
     history.walk(|row, _| {
         seen.note(row, &history.definitions);
         Flow::On
@@ -182,7 +182,7 @@ pub fn overview(history: &History, columns: usize) -> Result<Overview, HistoryEr
 }
 
 /// The state of a walk.
-struct Seen {
+struct OverviewWalk {
     ways: [Way; WAYS.len()],
     total: u128,
     most: Vec<u128>,
@@ -200,14 +200,14 @@ struct Seen {
     lost: Vec<(u64, u64)>,
     sizes: Sizes,
     /// The sums of the keyframe that is being read.
-    keyframe: Option<Keyframe>,
+    keyframe: Option<KeyframeSums>,
     /// Whether the next keyframe may name unknown blocks. This is so at the beginning, and after events were
     /// lost.
     is_vague: bool,
 }
 
 /// The sums of the blocks that a keyframe has named.
-struct Keyframe {
+struct KeyframeSums {
     left: u64,
     total: u128,
     now: [Vec<u128>; WAYS.len()],
@@ -244,7 +244,7 @@ impl Way {
     }
 }
 
-impl Seen {
+impl OverviewWalk {
     fn new(columns: usize, by_rows: bool) -> Self {
         Self {
             ways: Default::default(),
@@ -287,7 +287,7 @@ impl Seen {
                 }
             }
             Kind::Keyframe => {
-                self.keyframe = Some(Keyframe {
+                self.keyframe = Some(KeyframeSums {
                     left: row.bytes,
                     total: 0,
                     now: Default::default(),

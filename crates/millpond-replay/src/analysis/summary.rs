@@ -3,7 +3,7 @@
 use super::groups::{By, COUNT, Groups, Lines, kind_name, pool_name};
 use super::held::{Group, Held, Sum};
 use super::ledger::{Block, LastAllocations, Ledger, Watch, walk};
-use super::tally::{Tallies, Tally, held_now, now};
+use super::tally::{GroupMemory, MemoryByGroup, held_now, now};
 use super::{Map, Window, shown};
 use lifetimes::Histogram;
 use millpond_trace::history::{History, HistoryError, Symbols};
@@ -151,7 +151,7 @@ pub(super) struct Gathering {
     largest: usize,
     /// The row and the time at which the window begins.
     began: (u64, u64),
-    tallies: Tallies,
+    tallies: MemoryByGroup,
     lifetimes: Histogram,
     pools: Map<u32, PoolSummary>,
     first_gauges: Map<u32, (Option<u64>, Option<u64>)>,
@@ -167,7 +167,7 @@ impl Watch for Gathering {
         self.began = (ledger.order, ledger.time);
         self.summary.rows = (ledger.order, ledger.order);
         self.summary.begin = now(ledger);
-        self.tallies = Tallies::begin(ledger, self.largest);
+        self.tallies = MemoryByGroup::begin(ledger, self.largest);
         self.unknown_frees = ledger.unknown_frees;
         for (number, pool) in &ledger.pools {
             let of = self.pools.entry(*number).or_default();
@@ -262,7 +262,7 @@ impl Gathering {
             hits: a.hits.saturating_add(b.hits),
             allocations: a.allocations.saturating_add(b.allocations),
         });
-        let group_sums = |of: fn(&Tally) -> Sum| {
+        let group_sums = |of: fn(&GroupMemory) -> Sum| {
             By::ALL.map(|by| {
                 let sums = self.tallies.by(by).iter().map(|tally| (of(tally), None));
                 ledger.groups.named(by, sums)

@@ -14,7 +14,7 @@ const GONE: usize = 4096;
 
 /// The figures of one group.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct GroupMemory {
     live: Sum,
     at_peak: Sum,
     /// The number of the peak to which `at_peak` belongs.
@@ -27,7 +27,7 @@ pub(super) struct Tally {
     pub(super) temporary: Sum,
 }
 
-impl Tally {
+impl GroupMemory {
     fn remember(&mut self, peak: u64) {
         if self.peak != peak {
             self.at_peak = self.live;
@@ -47,8 +47,8 @@ impl Tally {
 
 /// All groups, and the peak of all of them together.
 #[derive(Default)]
-pub(super) struct Tallies {
-    of: [Vec<Tally>; COUNT],
+pub(super) struct MemoryByGroup {
+    of: [Vec<GroupMemory>; COUNT],
     /// The number of the newest peak.
     number: u64,
     time: u64,
@@ -63,7 +63,7 @@ pub(super) struct Tallies {
     largest: usize,
 }
 
-impl Tallies {
+impl MemoryByGroup {
     /// Starts with the blocks that already live.
     pub(super) fn begin(ledger: &Ledger<'_>, largest: usize) -> Self {
         let mut tallies = Self {
@@ -81,11 +81,11 @@ impl Tallies {
         tallies
     }
 
-    pub(super) fn tally(&mut self, by: By, group: u32) -> &mut Tally {
+    pub(super) fn tally(&mut self, by: By, group: u32) -> &mut GroupMemory {
         let of = &mut self.of[by as usize];
         let at = group as usize;
         if of.len() <= at {
-            of.resize(at + 1, Tally::default());
+            of.resize(at + 1, GroupMemory::default());
         }
         &mut of[at]
     }
@@ -127,7 +127,7 @@ impl Tallies {
     }
 
     /// Returns all groups of one property, by number.
-    pub(super) fn by(&self, by: By) -> &[Tally] {
+    pub(super) fn by(&self, by: By) -> &[GroupMemory] {
         &self.of[by as usize]
     }
 

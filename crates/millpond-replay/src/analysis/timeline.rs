@@ -112,10 +112,10 @@ pub fn timeline(
         by: options.by,
         by_rows,
         places: names.iter().cloned().zip(1..).collect(),
-        bands: vec![Line::new(columns); count + 2],
+        bands: vec![FigureLine::new(columns); count + 2],
         place_of: Vec::new(),
-        reserved: Line::new(columns),
-        unexplained: Line::new(columns),
+        reserved: FigureLine::new(columns),
+        unexplained: FigureLine::new(columns),
         tells_reserved: false,
         tells_devices: false,
         unexplained_now: 0,
@@ -178,12 +178,12 @@ impl Axis {
 
 /// A figure over time.
 #[derive(Clone)]
-struct Line {
+struct FigureLine {
     now: u128,
     columns: Vec<Sample>,
 }
 
-impl Line {
+impl FigureLine {
     fn new(columns: usize) -> Self {
         Self {
             now: 0,
@@ -220,9 +220,9 @@ struct Drawing {
     /// The same index by group number, filled as groups appear.
     place_of: Vec<Option<usize>>,
     /// The lines of all blocks, of each band, and of the rest.
-    bands: Vec<Line>,
-    reserved: Line,
-    unexplained: Line,
+    bands: Vec<FigureLine>,
+    reserved: FigureLine,
+    unexplained: FigureLine,
     tells_reserved: bool,
     tells_devices: bool,
     unexplained_now: u128,

@@ -36,7 +36,7 @@ pub struct WhatIf {
 
 /// The changes of the memory taken from all devices together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Line {
+struct ReservedLine {
     /// Pairs of a time in nanoseconds since the recording began and the bytes from then on.
     changes: Vec<(u64, u64)>,
     /// The largest value.
@@ -100,7 +100,7 @@ impl WhatIf {
 
 /// Returns the sum of the lines of all devices, up to the point where the first of them ends. A program stops
 /// when one device is full.
-fn together(mut lines: Vec<Line>) -> Line {
+fn together(mut lines: Vec<ReservedLine>) -> ReservedLine {
     if lines.len() == 1 {
         return lines.pop().unwrap_or_default();
     }
@@ -124,7 +124,7 @@ fn together(mut lines: Vec<Line>) -> Line {
         peak = peak.max(sum);
         changes.push((time, sum));
     }
-    Line {
+    ReservedLine {
         changes,
         peak,
         stopped,
@@ -145,14 +145,14 @@ fn thinned(changes: &[(u64, u64)], most: usize) -> (Vec<(u64, u64)>, bool) {
 /// Records the reserved bytes of one device's policy.
 struct Pen<'a> {
     times: &'a [u64],
-    line: Line,
+    line: ReservedLine,
 }
 
 impl<'a> Pen<'a> {
     fn new(times: &'a [u64]) -> Self {
         Self {
             times,
-            line: Line::default(),
+            line: ReservedLine::default(),
         }
     }
 
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn lines_of_devices_are_added_up_to_where_one_ends() {
-        let line = |changes: &[(u64, u64)], stopped| Line {
+        let line = |changes: &[(u64, u64)], stopped| ReservedLine {
             changes: changes.to_vec(),
             peak: changes.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0),
             stopped,
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(sum.changes, [(1, 10), (2, 110), (4, 130), (4, 80), (6, 100)]);
         assert_eq!((sum.peak, sum.stopped), (130, Some(6)));
         assert_eq!(together(vec![first.clone()]), first);
-        assert_eq!(together(Vec::new()), Line::default());
+        assert_eq!(together(Vec::new()), ReservedLine::default());
     }
 
     #[test]

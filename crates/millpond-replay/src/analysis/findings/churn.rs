@@ -1,6 +1,6 @@
 //! Finds blocks that are freed by the next memory event of their thread.
 
-use super::{By, Finding, Lint, Seen, percent, size, who_of};
+use super::{By, Finding, Lint, WindowEnd, percent, size, who_of};
 use crate::analysis::ledger::Watch;
 
 /// The fewest such blocks that are reported.
@@ -13,7 +13,7 @@ pub(super) struct Churn;
 impl Watch for Churn {}
 
 impl Lint for Churn {
-    fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
+    fn told(&self, seen: &WindowEnd<'_>) -> Option<Finding> {
         let (temporary, all) = (seen.summary.temporary, seen.summary.allocated);
         if temporary.blocks < LEAST_BLOCKS || (temporary.blocks as f64) < LEAST_SHARE * all.blocks as f64 {
             return None;

@@ -2,7 +2,7 @@
 //! that happen to live at the end.
 
 use super::super::shown;
-use super::{By, Finding, Lint, Map, RecordedSteps, Seen, percent, size, who};
+use super::{By, Finding, Lint, Map, RecordedSteps, WindowEnd, percent, size, who};
 use crate::analysis::ledger::{Block, Ledger, Watch};
 use millpond_trace::recording::Row;
 
@@ -120,7 +120,7 @@ fn slope(points: &[f64]) -> (f64, f64) {
 }
 
 impl Lint for Growth {
-    fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
+    fn told(&self, seen: &WindowEnd<'_>) -> Option<Finding> {
         let count = self.totals.len();
         if count < LEAST_STEPS {
             return None;

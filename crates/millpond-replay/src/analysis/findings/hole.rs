@@ -2,7 +2,7 @@
 //! free bytes, but not in one piece.
 
 use super::super::shown;
-use super::{By, Finding, Lint, Map, Seen, Who, note_segment, size};
+use super::{By, Finding, Lint, Map, Who, WindowEnd, note_segment, size};
 use crate::analysis::ledger::{Ledger, Watch};
 use crate::ranges::Ranges;
 use millpond_trace::recording::{Kind, Row};
@@ -149,7 +149,7 @@ impl Watch for Hole {
 }
 
 impl Lint for Hole {
-    fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
+    fn told(&self, seen: &WindowEnd<'_>) -> Option<Finding> {
         let worst = self.worst.as_ref()?;
         let happened = if worst.refused {
             format!("a request of {} was refused", size(worst.bytes.into()))

@@ -1,7 +1,7 @@
 //! Finds blocks that outlive all their neighbours and keep their whole segment from being released.
 
 use super::super::shown;
-use super::{By, Finding, Lint, Map, Seen, note_segment, percent, size, who};
+use super::{By, Finding, Lint, Map, WindowEnd, note_segment, percent, size, who};
 use crate::analysis::ledger::{Block, Ledger, Watch};
 use crate::ranges::Ranges;
 use millpond_trace::recording::Row;
@@ -70,7 +70,7 @@ fn is_kept_by_little(bytes: u64, segment: &Segment) -> bool {
 }
 
 impl Lint for LongLived {
-    fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
+    fn told(&self, seen: &WindowEnd<'_>) -> Option<Finding> {
         let mut kept: Map<(u32, u64), (u64, u64)> = Map::default();
         let (mut free, mut since) = (0u128, u64::MAX);
         for (pool, segments) in &self.segments {

@@ -61,7 +61,7 @@ pub struct Finding {
 }
 
 /// The state at the end of a walk.
-struct Seen<'a> {
+struct WindowEnd<'a> {
     history: &'a History,
     summary: &'a Summary,
     ledger: &'a Ledger<'a>,
@@ -69,7 +69,7 @@ struct Seen<'a> {
 
 /// A kind of finding.
 trait Lint: Watch {
-    fn told(&self, seen: &Seen<'_>) -> Option<Finding>;
+    fn told(&self, seen: &WindowEnd<'_>) -> Option<Finding>;
 }
 
 /// Summarises a window and finds everything in it that is worth changing, the most bytes first, in one walk.
@@ -90,7 +90,7 @@ pub fn examine(
         lints: vec![
             Box::new(growth::Growth::new(steps)),
             Box::new(churn::Churn),
-            Box::new(rounding::Rounding),
+            Box::new(rounding::RoundingWaste),
             Box::new(parked::ParkedLong::default()),
             Box::new(unused::Unused::default()),
             Box::new(pinned::Pinned::default()),
@@ -100,7 +100,7 @@ pub fn examine(
     };
     let ledger = walk(history, groups, window, &mut both)?;
     let summary = both.gathering.finish(history, &ledger, window, Lines::Told);
-    let seen = Seen {
+    let seen = WindowEnd {
         history,
         summary: &summary,
         ledger: &ledger,
@@ -123,7 +123,7 @@ pub(super) fn growth(
     let groups = Groups::new(&history.definitions, &history.definitions, Lines::Told);
     let mut growth = growth::Growth::new(Some(steps));
     let ledger = walk(history, groups, window, &mut growth)?;
-    let seen = Seen {
+    let seen = WindowEnd {
         history,
         summary,
         ledger: &ledger,

@@ -3,7 +3,7 @@
 //! sampled.
 
 use super::super::shown;
-use super::{By, Finding, Lint, Map, Seen, Who, percent, size, who, who_pools};
+use super::{By, Finding, Lint, Map, Who, WindowEnd, percent, size, who, who_pools};
 use crate::analysis::ledger::{Ledger, Parked, Watch};
 use millpond_trace::recording::{Gauge, Kind, Row};
 
@@ -81,7 +81,7 @@ impl ParkedLong {
         }
     }
 
-    fn who(&self, seen: &Seen<'_>) -> Vec<Who> {
+    fn who(&self, seen: &WindowEnd<'_>) -> Vec<Who> {
         if self.by_pool.is_empty() {
             return who(seen.ledger, By::Tag, &self.by_tag);
         }
@@ -118,7 +118,7 @@ impl Watch for ParkedLong {
 }
 
 impl Lint for ParkedLong {
-    fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
+    fn told(&self, seen: &WindowEnd<'_>) -> Option<Finding> {
         let peak = seen.summary.peak.sum.bytes;
         if self.most < LEAST_BYTES || self.most * ONE_IN < peak {
             return None;

@@ -2,7 +2,7 @@
 //! slowest calls of a driver.
 
 use super::super::shown;
-use super::{Finding, Lint, Map, Seen, size, who_pools};
+use super::{Finding, Lint, Map, WindowEnd, size, who_pools};
 use crate::analysis::ledger::{Block, Ledger, Watch};
 use millpond_trace::recording::{Kind, Row};
 
@@ -57,7 +57,7 @@ impl Watch for Pinned {
 }
 
 impl Lint for Pinned {
-    fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
+    fn told(&self, seen: &WindowEnd<'_>) -> Option<Finding> {
         // A pool that reports its reserve only as a gauge keeps the memory that it has pinned.
         let pools_memory = |number: &u32, turns: &Turns| {
             let gauged = seen

@@ -1,7 +1,7 @@
 //! Finds bytes that nobody requested, because sizes are rounded up.
 
 use super::super::shown;
-use super::{By, Finding, Lint, Seen, largest, percent, size};
+use super::{By, Finding, Lint, WindowEnd, largest, percent, size};
 use crate::analysis::ledger::Watch;
 
 /// The least waste at the peak that is reported, in bytes.
@@ -9,12 +9,12 @@ const LEAST_BYTES: u128 = 1 << 20;
 /// The smallest reported share: one part in this many of the bytes held at the peak.
 const ONE_IN: u128 = 10;
 
-pub(super) struct Rounding;
+pub(super) struct RoundingWaste;
 
-impl Watch for Rounding {}
+impl Watch for RoundingWaste {}
 
-impl Lint for Rounding {
-    fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
+impl Lint for RoundingWaste {
+    fn told(&self, seen: &WindowEnd<'_>) -> Option<Finding> {
         let peak = &seen.summary.peak;
         let waste = peak.sum.bytes.saturating_sub(peak.sum.requested);
         if waste < LEAST_BYTES || waste * ONE_IN < peak.sum.bytes {

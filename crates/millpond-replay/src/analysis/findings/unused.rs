@@ -1,7 +1,7 @@
 //! Finds memory that a pool keeps and never uses again.
 
 use super::super::shown;
-use super::{Finding, Lint, Map, Seen, size, who_pools};
+use super::{Finding, Lint, Map, WindowEnd, size, who_pools};
 use crate::analysis::ledger::{Block, Ledger, Watch};
 use millpond_trace::recording::Row;
 
@@ -68,7 +68,7 @@ impl Watch for Unused {
 }
 
 impl Lint for Unused {
-    fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
+    fn told(&self, seen: &WindowEnd<'_>) -> Option<Finding> {
         let kept = |(number, stretch): (&u32, &Stretch)| {
             let reserved = seen.ledger.pools.get(number)?.reserved?;
             let matters = stretch.unused >= LEAST_BYTES && stretch.unused * ONE_IN >= reserved;
