@@ -13,6 +13,7 @@ mod svg;
 mod tests;
 
 use crate::analysis::{Sample, Timeline};
+use crate::page::text::one_line;
 use millpond_engine::display_size;
 
 /// A colour: red, green, blue.
@@ -226,24 +227,4 @@ fn seconds(nanoseconds: f64) -> String {
         ns if ns < 1e9 => format!("{:.1} ms", ns / 1e6),
         ns => format!("{:.2} s", ns / 1e9),
     }
-}
-
-/// Escapes a name from a file as the text of an SVG element. [`one_line`] describes which characters are replaced.
-pub(crate) fn svg_text(text: &str, most: usize) -> String {
-    svg::escaped(&one_line(text, most))
-}
-
-/// Returns a name from a file on one line of at most `most` characters. Control characters and invisible
-/// characters become blanks.
-fn one_line(text: &str, most: usize) -> String {
-    let hidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
-    };
-    let plain = |c: char| if hidden(c) { ' ' } else { c };
-    let mut out: String = text.chars().take(most).map(plain).collect();
-    if text.chars().nth(most).is_some() {
-        out.push('…');
-    }
-    out
 }

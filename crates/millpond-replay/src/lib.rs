@@ -48,6 +48,7 @@ mod tune;
 mod verify;
 #[cfg(feature = "recording")]
 pub mod view;
+mod web;
 
 pub use advice::usual_policy;
 pub use cards::{Card, DeviceSize, cards, cards_like, parse_device};

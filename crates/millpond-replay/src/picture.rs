@@ -1,6 +1,6 @@
 //! Draws a plan as text and as SVG, with time across and addresses upwards.
 
-use crate::chart::svg_text;
+use crate::page::text::{Text, one_line};
 use millpond_engine::plan::Plan;
 use std::fmt::Write;
 
@@ -71,13 +71,14 @@ pub fn svg(plan: &Plan, title: &str) -> String {
     const TALL: f64 = 700.0;
     let across = WIDE / plan.step.period().max(1) as f64;
     let up = TALL / plan.height.max(1) as f64;
-    let title = svg_text(title, 120);
+    let title = one_line(title, 120);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-10 -40 {} {}\" font-family=\"sans-serif\" font-size=\"14\">\n<metadata>millpond</metadata>\n\
-         <text y=\"-16\">{title}: one step, {} allocations from left to right, {} bytes from bottom to top</text>\n\
+         <text y=\"-16\">{}: one step, {} allocations from left to right, {} bytes from bottom to top</text>\n\
          <rect width=\"{WIDE}\" height=\"{TALL}\" fill=\"#f4f4f0\"/>\n",
         WIDE + 20.0,
         TALL + 80.0,
+        Text(&title),
         plan.step.period(),
         plan.height,
     );

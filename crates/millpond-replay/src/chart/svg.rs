@@ -1,6 +1,7 @@
 //! Draws a picture as SVG with paths that step from column to column.
 
 use super::{Canvas, Colour, Side};
+use crate::page::text::{Text, one_line};
 use std::fmt::Write;
 
 pub(super) struct Svg {
@@ -24,13 +25,6 @@ impl Svg {
 
 fn hex([red, green, blue]: Colour) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
-}
-
-pub(super) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
 }
 
 /// Draws steps through heights. Columns of equal height share one step.
@@ -72,7 +66,7 @@ impl Canvas for Svg {
             self.text,
             "<path d=\"{path}Z\" fill=\"{}\"><title>{}</title></path>",
             hex(colour),
-            super::svg_text(name, 200)
+            Text(&one_line(name, 200))
         );
     }
 
@@ -128,7 +122,7 @@ impl Canvas for Svg {
             at.0,
             at.1,
             hex(super::INK),
-            escaped(text)
+            Text(text)
         );
     }
 }

@@ -1,61 +1,34 @@
-//! Writes the page's frame: all text, the script, the style and the content security policy.
-//!
-//! Names in a recording are untrusted data. Text is escaped. Numbers and names for the script are JSON
-//! without `<`. The content security policy allows only the one script whose hash it names, and loads
-//! nothing.
+//! Writes the report page: its text, its tables, and the data for its script.
 
 use std::io::{self, Write};
 
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use super::{
     blobs::{Blobs, PAGE_BYTES},
-    encode::{Blob, base64},
     input::Page,
     overview::Glance,
     places::segments_cut,
     story,
-    text::{Count, Human, Json, Text},
+    text::{Count, Human, Text},
 };
-
-const STYLE: &str = concat!(
-    include_str!("assets/tokens.css"),
-    include_str!("assets/layout.css"),
-    include_str!("assets/parts.css")
-);
+use crate::web::{Frame, blob};
 
 const SCRIPT: &str = concat!(
-    "(() => {\n'use strict';\n",
-    include_str!("assets/bytes.js"),
-    include_str!("assets/units.js"),
-    include_str!("assets/series.js"),
     include_str!("assets/story.js"),
     include_str!("assets/places.js"),
-    include_str!("assets/watched.js"),
     include_str!("assets/state.js"),
-    include_str!("assets/ink.js"),
-    include_str!("assets/theme.js"),
-    include_str!("assets/axis.js"),
-    include_str!("assets/pens.js"),
-    include_str!("assets/cover.js"),
-    include_str!("assets/names.js"),
+    include_str!("assets/history.js"),
     include_str!("assets/plot.js"),
-    include_str!("assets/strip.js"),
     include_str!("assets/minimap.js"),
-    include_str!("assets/rows.js"),
     include_str!("assets/tags.js"),
     include_str!("assets/cards.js"),
-    include_str!("assets/history.js"),
     include_str!("assets/map.js"),
     include_str!("assets/readout.js"),
     include_str!("assets/table.js"),
     include_str!("assets/controls.js"),
     include_str!("assets/main.js"),
-    "})();\n",
 );
-
-pub(crate) const LOGO: &str = r#"<svg viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" aria-hidden="true"><path d="M3 8c3-2.4 6-2.4 9 0s6 2.4 9 0"/><path d="M5.500 13c2.200-1.700 4.300-1.700 6.500 0s4.300 1.700 6.500 0"/><path d="M8.500 18c1.200-1 2.300-1 3.500 0s2.300 1 3.500 0"/></svg>"#;
 
 /// Writes `page` as one self-contained file that needs no network and no other file.
 ///
@@ -74,8 +47,9 @@ pub(crate) fn write_within(page: &Page<'_>, limit: u64, out: &mut impl Write) ->
     let lives = story::lives(page.trace);
     let requested = story::held(page.trace, &lives, |serial| lives[serial].requested);
     let glance = Glance::new(page.trace, &requested, page.runs);
+    let page_frame = Frame::new(SCRIPT, false);
     let mut frame = Vec::new();
-    head(page, &mut frame)?;
+    page_frame.begin(&page.title, "what-if report", &mut frame)?;
     lead(page, &mut frame)?;
     frame.write_all(include_str!("assets/body.html").as_bytes())?;
     results(page, &mut frame)?;
@@ -84,59 +58,26 @@ pub(crate) fn write_within(page: &Page<'_>, limit: u64, out: &mut impl Write) ->
     frame.write_all(include_str!("assets/help.html").as_bytes())?;
     // This allowance includes the threshold's digits and the element names around the blobs.
     let glance = serde_json::to_value(&glance).map_err(io::Error::other)?;
-    let frame_bytes = (frame.len() + glance.to_string().len() + SCRIPT.len() + 32_768) as u64;
+    let frame_bytes = (frame.len() + glance.to_string().len() + page_frame.script_bytes() + 32_768) as u64;
     let blobs = Blobs::new(page.trace, &lives, page.runs, limit.saturating_sub(frame_bytes));
     out.write_all(&frame)?;
-    // The script comes before the data, so that it can paint while the browser still reads the rest.
-    writeln!(
-        out,
-        "<script type=\"application/json\" id=\"meta\">{}</script>",
-        Json(&meta(page, &requested, glance, &blobs))
-    )?;
-    writeln!(out, "<script>{SCRIPT}</script>")?;
-    blob(out, "story", &blobs.story)?;
-    blob(out, "tags", &blobs.tags)?;
+    page_frame.script(&meta(page, &requested, glance, &blobs), out)?;
+    blob("story", &blobs.story, out)?;
+    blob("tags", &blobs.tags, out)?;
     for (index, curve) in blobs.curves.iter().enumerate() {
-        blob(out, &format!("curve-{index}"), curve)?;
+        blob(&format!("curve-{index}"), curve, out)?;
     }
     for (index, addresses) in blobs.addresses.iter().enumerate() {
-        blob(out, &format!("address-{index}"), addresses)?;
+        blob(&format!("address-{index}"), addresses, out)?;
     }
     if let Some(times) = &blobs.times {
-        blob(out, "times", times)?;
+        blob("times", times, out)?;
     }
     writeln!(out, "</body>\n</html>")
 }
 
-fn blob(out: &mut impl Write, id: &str, blob: &Blob) -> io::Result<()> {
-    writeln!(
-        out,
-        "<script type=\"application/octet-stream\" id=\"{id}\">{}</script>",
-        blob.base64()
-    )
-}
-
-fn head(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
-    let hash = |text: &str| base64(&Sha256::digest(text.as_bytes()));
-    write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"generator\" content=\"millpond\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'sha256-{}'; \
-         style-src 'sha256-{}'; base-uri 'none'; form-action 'none'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{} – Millpond</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
-         <div class=\"bar\">{LOGO}<b>Millpond</b><span>what-if report</span><span class=\"space\"></span>\
-         <button type=\"button\" class=\"plain\" id=\"keys\">Keys <kbd>?</kbd></button>\
-         <button type=\"button\" class=\"plain\" id=\"theme\">Dark</button></div>\n<main>\n",
-        hash(SCRIPT),
-        hash(STYLE),
-        Text(&page.title),
-    )
-}
-
 fn lead(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     let trace = page.trace;
-    writeln!(out, "<section class=\"lead\">\n<h1>{}</h1>", Text(&page.title))?;
     write!(
         out,
         "<p class=\"facts-line\"><span>{} events</span>",

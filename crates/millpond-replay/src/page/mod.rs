@@ -16,7 +16,7 @@
 
 mod blobs;
 pub(crate) mod encode;
-pub(crate) mod html;
+mod html;
 mod input;
 mod overview;
 mod places;

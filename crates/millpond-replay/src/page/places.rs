@@ -90,11 +90,7 @@ fn slack(lives: &[Life], placement: &Placement, rounding: Rounding) -> Column {
     let mut column = Column::default();
     let mut of_size = HashMap::new();
     for (serial, life) in lives.iter().enumerate() {
-        let served = placement
-            .address
-            .get(serial)
-            .is_some_and(|&address| address != UNSERVED);
-        if !served {
+        if address(placement, serial).is_none() {
             column.put(1);
             continue;
         }
@@ -125,19 +121,19 @@ fn changes(steps: impl Iterator<Item = (u32, u64)>) -> Column {
 
 /// Returns the allocated bytes after every event.
 pub(crate) fn allocated(trace: &Trace, lives: &[Life], placement: &Placement) -> Vec<u64> {
-    let served = |serial: usize| {
-        placement
-            .address
-            .get(serial)
-            .is_some_and(|&address| address != UNSERVED)
-    };
-    held(trace, lives, |serial| {
-        if served(serial) {
-            block_bytes(placement, serial, &lives[serial])
-        } else {
-            0
-        }
+    held(trace, lives, |serial| match address(placement, serial) {
+        Some(_) => block_bytes(placement, serial, &lives[serial]),
+        None => 0,
     })
+}
+
+/// Returns the address of an allocation. `None` if the policy never served it.
+fn address(placement: &Placement, serial: usize) -> Option<u64> {
+    placement
+        .address
+        .get(serial)
+        .copied()
+        .filter(|&address| address != UNSERVED)
 }
 
 /// Returns the size of the block, which is never below the requested size.
@@ -223,19 +219,12 @@ pub(crate) fn address_blob(
     placement: &Placement,
     threshold: Threshold,
 ) -> Blob {
-    let base = placement
-        .address
-        .iter()
-        .copied()
-        .filter(|&address| address != UNSERVED)
-        .min()
-        .unwrap_or(0);
-    let mut granule = 0;
-    for (serial, &address) in placement.address.iter().enumerate() {
-        if address != UNSERVED && lives.get(serial).is_some_and(|life| threshold.keeps(life)) {
-            granule = gcd(granule, address - base);
-        }
-    }
+    let kept = |serial: usize| address(placement, serial).filter(|_| threshold.keeps(&lives[serial]));
+    let served = (0..lives.len()).filter_map(|serial| address(placement, serial));
+    let base = served.min().unwrap_or(0);
+    let granule = (0..lives.len())
+        .filter_map(kept)
+        .fold(0, |granule, address| gcd(granule, address - base));
     let granule = granule.max(1);
     let mut head = Column::default();
     head.put(base);
@@ -244,10 +233,7 @@ pub(crate) fn address_blob(
     let mut written = Column::default();
     let mut guesses = Guesses::default();
     let mut place = |serial: usize, guesses: &mut Guesses| {
-        let address = placement.address.get(serial).copied().unwrap_or(UNSERVED);
-        if address == UNSERVED || !threshold.keeps(&lives[serial]) {
-            return;
-        }
+        let Some(address) = kept(serial) else { return };
         let life = &lives[serial];
         let block = block_bytes(placement, serial, life);
         let key = life.key();
@@ -276,12 +262,11 @@ pub(crate) fn address_blob(
         let Some(life) = lives.get(serial) else { continue };
         if event.action == Action::Alloc && life.birth as usize == index {
             place(serial, &mut guesses);
-        } else if event.action != Action::Alloc && life.gone as usize == index {
-            let address = placement.address.get(serial).copied().unwrap_or(UNSERVED);
-            if address != UNSERVED && threshold.keeps(life) {
-                let block = block_bytes(placement, serial, life);
-                guesses.freed(address, block);
-            }
+        } else if event.action != Action::Alloc
+            && life.gone as usize == index
+            && let Some(address) = kept(serial)
+        {
+            guesses.freed(address, block_bytes(placement, serial, life));
         }
     }
     let mut blob = Blob::default();

@@ -72,12 +72,8 @@ pub(crate) fn lives(trace: &Trace) -> Vec<Life> {
                 life.stream = event.stream;
                 life.seen = true;
             }
-            Action::Free => {
-                life.death = life.death.min(index);
-                life.gone = life.gone.min(index);
-            }
             Action::FreeRequested => life.death = life.death.min(index),
-            Action::FreeCompleted => {
+            Action::Free | Action::FreeCompleted => {
                 life.death = life.death.min(index);
                 life.gone = life.gone.min(index);
             }

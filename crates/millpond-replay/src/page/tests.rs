@@ -90,7 +90,7 @@ fn page<'a>(trace: &'a Trace, runs: &'a [Run<'a>]) -> Page<'a> {
         trace,
         runs,
         in_use: Some(0),
-        best: Some(runs.len() - 1),
+        best: runs.len().checked_sub(1),
         columns: vec!["policy".into(), "peak reserved".into()],
         rows: runs
             .iter()

@@ -61,3 +61,18 @@ impl Display for Human {
         write!(out, "{value:.digits$} {}", UNITS[unit])
     }
 }
+
+/// Returns a name from a file on one line of at most `most` characters. Control characters and invisible
+/// characters become blanks.
+pub(crate) fn one_line(text: &str, most: usize) -> String {
+    let hidden = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
+    };
+    let plain = |c: char| if hidden(c) { ' ' } else { c };
+    let mut out: String = text.chars().take(most).map(plain).collect();
+    if text.chars().nth(most).is_some() {
+        out.push('…');
+    }
+    out
+}

@@ -6,10 +6,10 @@ use super::page::{Served, write};
 use super::{MOST_EMBEDDED, WhatIf, WhatIfError, glance, stacks, told};
 use crate::analysis::{AnalysisError, Overview, TableError, TableSize, blocks};
 use crate::page::encode::Blob;
-use crate::page::text::Json;
+use crate::web::{blob, json};
 use millpond_trace::export::ExportError;
 use millpond_trace::history::{History, HistoryError, Symbols};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::io::{self, Write};
 
 /// A recording to put into a page.
@@ -66,12 +66,12 @@ fn recording(
     most: u64,
     out: &mut dyn Write,
 ) -> Result<TableSize, TableError> {
-    text(out, &format!("glance-{index}"), &glance(of.history, of.overview))?;
+    json(&format!("glance-{index}"), &glance(of.history, of.overview), out)?;
     let told = told(of.history, of.symbols).map_err(walked)?;
-    text(out, &format!("told-{index}"), &told)?;
-    compressed(out, &format!("stacks-{index}"), &stacks(of.history, of.symbols))?;
+    json(&format!("told-{index}"), &told, out)?;
+    compressed(&format!("stacks-{index}"), &stacks(of.history, of.symbols), out)?;
     for (policy, line) in replayed(of)? {
-        compressed(out, &format!("replay-{policy}-{index}"), &line)?;
+        compressed(&format!("replay-{policy}-{index}"), &line, out)?;
     }
     write!(
         out,
@@ -106,7 +106,7 @@ fn replayed<'a>(of: &Embedded<'a>) -> Result<Vec<(&'a str, Value)>, TableError> 
             Ok(what_if) => what_if.under(policy).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
-        let line = line.unwrap_or_else(|why| json!({ "policy": policy, "failed": why }));
+        let line = line.unwrap_or_else(|why| serde_json::json!({ "policy": policy, "failed": why }));
         (policy.as_str(), line)
     };
     Ok(of.policies.iter().map(line).collect())
@@ -119,20 +119,8 @@ fn walked(error: AnalysisError) -> TableError {
     }
 }
 
-fn text(out: &mut dyn Write, id: &str, value: &Value) -> io::Result<()> {
-    writeln!(
-        out,
-        "<script type=\"application/json\" id=\"{id}\">{}</script>",
-        Json(value)
-    )
-}
-
-fn compressed(out: &mut dyn Write, id: &str, value: &Value) -> io::Result<()> {
-    let mut blob = Blob::default();
-    blob.section(value.to_string().as_bytes());
-    writeln!(
-        out,
-        "<script type=\"application/octet-stream\" id=\"{id}\">{}</script>",
-        blob.base64()
-    )
+fn compressed(id: &str, value: &Value, out: &mut dyn Write) -> io::Result<()> {
+    let mut text = Blob::default();
+    text.section(value.to_string().as_bytes());
+    blob(id, &text, out)
 }

@@ -1,38 +1,13 @@
-//! Writes the page's frame: its text, its one script, its style and the content security policy.
-//!
-//! Names in a recording are untrusted data. The frame contains the names of files, escaped. Everything else
-//! is sent as JSON or as columns, and the script turns it into text, never into markup. The content security
-//! policy allows only the script whose hash it names.
+//! Writes the viewer's page. Names of files are escaped. Everything else is sent as JSON or as columns, and the
+//! script turns it into text, never into markup.
 
-use crate::page::encode::base64;
-use crate::page::html::LOGO;
-use crate::page::text::{Json, Text};
+use crate::page::text::Text;
+use crate::web::Frame;
 use millpond_engine::policies;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use std::io::{self, Write};
 
-const STYLE: &str = concat!(
-    include_str!("../page/assets/tokens.css"),
-    include_str!("../page/assets/layout.css"),
-    include_str!("../page/assets/parts.css"),
-    include_str!("assets/view.css"),
-);
-
 const SCRIPT: &str = concat!(
-    "(() => {\n'use strict';\n",
-    include_str!("../page/assets/bytes.js"),
-    include_str!("../page/assets/units.js"),
-    include_str!("../page/assets/series.js"),
-    include_str!("../page/assets/watched.js"),
-    include_str!("../page/assets/ink.js"),
-    include_str!("../page/assets/theme.js"),
-    include_str!("../page/assets/axis.js"),
-    include_str!("../page/assets/pens.js"),
-    include_str!("../page/assets/cover.js"),
-    include_str!("../page/assets/names.js"),
-    include_str!("../page/assets/strip.js"),
-    include_str!("../page/assets/rows.js"),
     include_str!("assets/table.js"),
     include_str!("assets/lens.js"),
     include_str!("assets/window.js"),
@@ -51,7 +26,6 @@ const SCRIPT: &str = concat!(
     include_str!("assets/steps.js"),
     include_str!("assets/keys.js"),
     include_str!("assets/start.js"),
-    "})();\n",
 );
 
 /// The contents of a served page.
@@ -69,13 +43,7 @@ pub struct Served<'a> {
 /// may also connect to its server.
 #[must_use]
 pub fn policy(is_served: bool) -> String {
-    let hash = |text: &str| base64(&Sha256::digest(text.as_bytes()));
-    let connect = if is_served { "connect-src 'self'; " } else { "" };
-    format!(
-        "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; {connect}base-uri 'none'; form-action 'none'",
-        hash(SCRIPT),
-        hash(STYLE)
-    )
+    Frame::new(SCRIPT, is_served).policy()
 }
 
 /// Returns the page that requests the recordings from its server.
@@ -95,19 +63,8 @@ pub(super) fn write(
     data: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
     let title = page.names.join(", ");
-    write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"generator\" content=\"millpond\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{} – Millpond</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
-         <div class=\"bar\">{LOGO}<b>Millpond</b><span>timeline</span><span class=\"space\"></span>\
-         <button type=\"button\" class=\"plain\" id=\"keys\">Keys <kbd>?</kbd></button>\
-         <button type=\"button\" class=\"plain\" id=\"theme\">Dark</button></div>\n<main>\n<section class=\"lead\">\n<h1>{}</h1>\n",
-        policy(is_served),
-        Text(&title),
-        Text(&title),
-    )?;
+    let frame = Frame::new(SCRIPT, is_served);
+    frame.begin(&title, "timeline", out)?;
     out.write_all(include_str!("assets/body.html").as_bytes())?;
     writeln!(
         out,
@@ -133,11 +90,7 @@ pub(super) fn write(
         "shown": page.policies,
         "inks": policies::names().collect::<Vec<_>>(),
     });
-    writeln!(
-        out,
-        "<script type=\"application/json\" id=\"meta\">{}</script>\n<script>{SCRIPT}</script>",
-        Json(&meta)
-    )?;
+    frame.script(&meta, out)?;
     data(out)?;
     writeln!(out, "</body>\n</html>")
 }

@@ -1,5 +1,5 @@
 // The card that says what a block is.
-function showTip(tip, data, serial, x, y, box) {
+function showTip(tip, data, serial, x, y, wide) {
   const { story } = data;
   const places = data.shown;
   const parts = tagParts(story.tagText(serial));
@@ -13,5 +13,5 @@ function showTip(tip, data, serial, x, y, box) {
     h('span', {}, `${hex(places.address[serial])} · allocation ${count(serial)} · stream ${story.meta.streams[story.stream[serial]] ?? 0}`),
     h('small', {}, story.tagText(serial) || 'no tag'),
   );
-  placeTip(tip, x, y, box.width);
+  placeTip(tip, x, y, wide);
 }

@@ -2,7 +2,7 @@
 
 const meta = JSON.parse(byId('meta').textContent);
 const state = new State(meta);
-const axis = new Axis(state);
+const axis = new EventAxis(state);
 const data = {
   story: null,
   reserved: meta.runs.map(() => null),

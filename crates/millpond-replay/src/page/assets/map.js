@@ -14,9 +14,7 @@ class AddressMap {
     this.blocks = [];
     this.surface = new Surface(this.canvas, (context, width, height) => this.draw(context, width, height));
     this.gestures();
-    state.listen((changed) => {
-      if (['moment', 'focus', 'data', 'theme', 'grouping', 'lit', 'block'].some((key) => changed.has(key))) this.surface.paint();
-    });
+    state.listen(() => this.surface.paint(), 'moment', 'focus', 'data', 'theme', 'grouping', 'lit', 'under');
   }
 
   layout(places, width, height) {
@@ -29,17 +27,13 @@ class AddressMap {
   draw(context, width, height) {
     const places = this.data.shown;
     if (!places) {
-      context.fillStyle = ink.muted;
-      context.font = `13px ${ink.font}`;
-      context.fillText(this.data.failed ?? 'Placing the blocks …', FRINGE, 20);
+      drawNotice(context, this.data.failed ?? 'Placing the blocks …', FRINGE);
       return;
     }
     this.layout(places, width, height);
     const event = this.state.moment;
     if (event >= places.end) {
-      context.fillStyle = ink.muted;
-      context.font = `13px ${ink.font}`;
-      context.fillText(`${places.run.name} ran out of memory at event ${count(places.end)}; after it there is nothing to show.`, FRINGE, 20);
+      drawNotice(context, `${places.run.name} ran out of memory at event ${count(places.end)}; after it there is nothing to show.`, FRINGE);
       this.blocks = [];
       return;
     }
@@ -50,7 +44,7 @@ class AddressMap {
     this.drawSegments(context, spans);
     this.drawWaste(context, places);
     this.drawLabels(context, height);
-    if (this.state.block !== null) this.outline(context, places, this.state.block);
+    if (this.state.under !== null) this.outline(context, places, this.state.under);
   }
 
   // One row of pixels a lane, coverage added up, then stretched to the lane's height.
@@ -74,23 +68,7 @@ class AddressMap {
       fill(paint, total, 1, x, x + story.requested[i] * scale, 0, 1, colour);
       if (places.slack[i] > 0) fill(paint, total, 1, x + story.requested[i] * scale, x + places.blockBytes(i) * scale, 0, 1, rgb(ink.waste));
     }
-    this.strip.width = pixels;
-    this.strip.height = this.lanes;
-    const pen = this.strip.getContext('2d');
-    const picture = pen.createImageData(pixels, this.lanes);
-    const background = rgb(ink.void);
-    const free = rgb(ink.free);
-    for (let at = 0; at < total; at++) {
-      const part = Math.min(held[at], 1);
-      const alpha = Math.min(paint[at * 4 + 3], 1);
-      const fade = alpha > 0 ? alpha / paint[at * 4 + 3] : 0;
-      for (let channel = 0; channel < 3; channel++) {
-        const base = background[channel] + (free[channel] - background[channel]) * part;
-        picture.data[at * 4 + channel] = base * (1 - alpha) + paint[at * 4 + channel] * fade;
-      }
-      picture.data[at * 4 + 3] = 255;
-    }
-    pen.putImageData(picture, 0, 0);
+    compose(this.strip, pixels, this.lanes, paint, held, (lane) => lane);
     context.imageSmoothingEnabled = false;
     for (let lane = 0; lane < this.lanes; lane++) {
       context.drawImage(this.strip, 0, lane, pixels, 1, FRINGE, lane * (LANE + GAP), this.wide, LANE);
@@ -181,17 +159,14 @@ class AddressMap {
 
   gestures() {
     const { canvas, state } = this;
-    canvas.addEventListener('pointermove', (pointer) => {
-      const box = canvas.getBoundingClientRect();
-      const x = pointer.clientX - box.left;
-      const y = pointer.clientY - box.top;
-      const block = this.pick(x, y);
-      state.set({ block });
-      if (block === null) hideTip(this.tip);
-      else showTip(this.tip, this.data, block, x, y, box);
+    canvas.addEventListener('pointermove', ({ offsetX: x, offsetY: y }) => {
+      const under = this.pick(x, y);
+      state.set({ under });
+      if (under === null) hideTip(this.tip);
+      else showTip(this.tip, this.data, under, x, y, canvas.clientWidth);
     });
     canvas.addEventListener('pointerleave', () => {
-      state.set({ block: null });
+      state.set({ under: null });
       hideTip(this.tip);
     });
     canvas.addEventListener('keydown', (key) => {
@@ -199,12 +174,12 @@ class AddressMap {
       if (step === undefined || this.blocks.length === 0) return;
       key.preventDefault();
       key.stopPropagation();
-      const at = this.blocks.indexOf(state.block);
+      const at = this.blocks.indexOf(state.under);
       const next = at < 0 ? 0 : Math.min(Math.max(at + step, 0), this.blocks.length - 1);
       const block = this.blocks[next];
-      state.set({ block });
+      state.set({ under: block });
       const places = this.data.shown;
-      this.pieces(places.spot[block], 1, (x, y) => showTip(this.tip, this.data, block, x, y + LANE, canvas.getBoundingClientRect()));
+      this.pieces(places.spot[block], 1, (x, y) => showTip(this.tip, this.data, block, x, y + LANE, canvas.clientWidth));
     });
     canvas.addEventListener('blur', () => hideTip(this.tip));
   }

@@ -11,13 +11,10 @@ class Minimap extends Strip {
     const bottom = height - 3;
     const top = Math.max(...requested, ...(reserved[state.focus] ?? []), 1);
     const y = (value) => bottom - (value / top) * (bottom - 3);
-    const x = (bucket) => MARGIN.left + (bucket / buckets) * span;
-    context.beginPath();
-    context.moveTo(x(0), bottom);
-    for (let i = 0; i < buckets; i++) context.lineTo(x(i + 0.5), y(requested[2 * i + 1]));
-    context.lineTo(x(buckets), bottom);
+    const highest = Array.from({ length: buckets }, (_, i) => requested[2 * i + 1] ?? 0);
     context.fillStyle = ink.water;
-    context.fill();
+    context.fill(areaOf(MARGIN.left, span, bottom, highest, y));
+    const x = (bucket) => MARGIN.left + (bucket / buckets) * span;
     const steps = reserved[state.focus] ?? [];
     context.beginPath();
     for (let i = 0; i < steps.length / 2; i++) context.lineTo(x(i + 0.5), y(steps[2 * i + 1]));

@@ -1,20 +1,11 @@
 // Every policy's bytes over events, in one picture.
 
-const TOP = 14;
-const BOTTOM = 26;
-
-class Plot {
+class Plot extends Curves {
   constructor(state, axis, data) {
-    Object.assign(this, { state, axis, data });
-    this.canvas = byId('plot');
-    this.back = document.createElement('canvas');
-    this.surface = new Surface(this.canvas, (context, width, height) => this.draw(context, width, height));
+    super(state, axis, byId('plot'));
+    this.data = data;
     this.gestures();
-    state.listen((changed) => {
-      const content = ['window', 'focus', 'hidden', 'series', 'range', 'data', 'theme', 'glance'];
-      if (content.some((key) => changed.has(key))) this.stale = true;
-      if (this.stale || changed.has('moment') || changed.has('brush')) this.surface.paint();
-    });
+    state.listen(() => this.repaint(), 'hidden', 'series', 'range');
   }
 
   // The curves that are on, furthest back first.
@@ -65,41 +56,27 @@ class Plot {
     return [Math.max(lo - margin, 0), hi + margin];
   }
 
-  draw(context, width, height) {
-    this.scale = this.axis.scale(width);
-    const key = `${width}x${height}x${this.surface.ratio}`;
-    if (this.stale !== false || this.key !== key) {
-      this.key = key;
-      this.stale = false;
-      this.back.width = this.canvas.width;
-      this.back.height = this.canvas.height;
-      const pen = this.back.getContext('2d');
-      pen.setTransform(this.surface.ratio, 0, 0, this.surface.ratio, 0, 0);
-      this.drawCurves(pen, width, height);
-    }
-    context.drawImage(this.back, 0, 0, width, height);
-    this.drawBrush(context, height);
-    this.drawMoment(context, width, height);
-  }
-
-  drawCurves(pen, width, height) {
+  render(pen, width, height) {
     const { state, data, scale } = this;
     const curves = this.curves();
     const [lo, hi] = this.range(curves);
-    const y = (bytes) => height - BOTTOM - ((bytes - lo) / (hi - lo)) * (height - TOP - BOTTOM);
+    const floor = height - FOOT;
+    const y = (bytes) => floor - ((bytes - lo) / (hi - lo)) * (floor - HEAD);
     this.y = y;
-    this.drawGrid(pen, width, height, lo, hi, y);
-    pen.save();
-    pen.beginPath();
-    pen.rect(scale.left, 0, scale.span + 1, height - BOTTOM + 1);
-    pen.clip();
-    if (!data.story) this.drawGlance(pen, y);
-    else {
-      if (state.series.requested) this.drawArea(pen, data.story.requestedCurve, y, height);
-      for (const item of curves) this.drawLine(pen, item, y);
+    byteLines(pen, scale, y, lo, hi, height / 64);
+    axisMarks(pen, this.axis, scale, height - 8);
+    if (lo > 0) {
+      pen.textAlign = 'left';
+      pen.fillText(`axis starts at ${human(lo)}`, scale.left + 4, floor - 6);
     }
-    this.drawDevice(pen, y, lo, hi);
-    pen.restore();
+    this.clipped(pen, floor, () => {
+      if (!data.story) this.drawGlance(pen, y);
+      else {
+        if (state.series.requested) this.drawArea(pen, data.story.requestedCurve, y, floor);
+        for (const item of curves) this.drawLine(pen, item, y);
+      }
+      this.drawDevice(pen, y, lo, hi);
+    });
     if (data.story && state.range !== 'all') this.drawBeyond(pen, curves, hi);
   }
 
@@ -120,28 +97,15 @@ class Plot {
     }
   }
 
-  drawGrid(pen, width, height, lo, hi, y) {
-    const { scale } = this;
-    byteLines(pen, scale, y, lo, hi, height / 64);
-    axisMarks(pen, this.axis, scale, height - 8);
-    if (lo > 0) {
-      pen.textAlign = 'left';
-      pen.fillText(`axis starts at ${human(lo)}`, scale.left + 4, height - BOTTOM - 6);
-    }
-  }
-
   // Before the columns are decoded: the curves as the writer summed them up.
   drawGlance(pen, y) {
     const { meta } = this.state;
     const { scale, requested, reserved, buckets } = meta.glance;
     const x = (bucket) => this.scale.left + (bucket / buckets) * this.scale.span;
     const value = (step) => (step / 4095) * scale;
-    pen.beginPath();
-    pen.moveTo(x(0), y(0));
-    for (let i = 0; i < buckets; i++) pen.lineTo(x(i + 0.5), y(value(requested[2 * i + 1])));
-    pen.lineTo(x(buckets), y(0));
+    const highest = Array.from({ length: buckets }, (_, i) => value(requested[2 * i + 1] ?? 0));
     pen.fillStyle = ink.water;
-    pen.fill();
+    pen.fill(areaOf(this.scale.left, this.scale.span, y(0), highest, y));
     reserved.forEach((steps, index) => {
       pen.beginPath();
       for (let i = 0; i < steps.length / 2; i++) {
@@ -162,8 +126,7 @@ class Plot {
       for (let event = first; event <= last; event++) {
         const value = curve.at(event);
         visit(scale.x(event), value, value, value, value);
-        if (event === last) visit(scale.x(event + 1), value, value, value, value);
-        else visit(scale.x(event + 1), value, value, value, value);
+        visit(scale.x(event + 1), value, value, value, value);
       }
       return;
     }
@@ -179,8 +142,7 @@ class Plot {
     }
   }
 
-  drawArea(pen, curve, y, height) {
-    const floor = height - BOTTOM;
+  drawArea(pen, curve, y, floor) {
     const path = new Path2D();
     const edge = new Path2D();
     let started = false;
@@ -268,24 +230,12 @@ class Plot {
     pen.fillText(`device ${human(device)}`, this.scale.left + this.scale.span - 4, at - 5);
   }
 
-  drawBrush(context, height) {
-    if (!this.brush) return;
-    const [a, b] = this.brush;
-    context.fillStyle = ink.water;
-    context.globalAlpha = 0.6;
-    context.fillRect(Math.min(a, b), TOP, Math.abs(b - a), height - TOP - BOTTOM);
-    context.globalAlpha = 1;
-    context.strokeStyle = ink['water-line'];
-    context.strokeRect(Math.min(a, b) + 0.5, TOP + 0.5, Math.abs(b - a), height - TOP - BOTTOM - 1);
-  }
-
-  drawMoment(context, width, height) {
+  drawMoment(context, floor) {
     const { state, data, scale } = this;
-    if (!data.story) return;
     const event = state.moment;
-    if (event < state.from || event > state.to) return;
-    crosshair(context, scale.x(event), TOP - 6, height - BOTTOM, state);
+    if (!data.story || !state.inWindow(event)) return;
     const x = scale.x(event);
+    crosshair(context, x, HEAD - 6, floor, state);
     for (const { index, curve, focused, kind } of this.curves()) {
       if (event >= curve.end) continue;
       dot(context, x, this.y(curve.at(event)), policyInk(index), focused && kind === 'reserved' ? 4 : 2.5);
@@ -295,17 +245,10 @@ class Plot {
 
   gestures() {
     const { state } = this;
-    const eventAt = (x) => Math.min(Math.max(Math.floor(this.scale.at(x) + 1e-6), 0), state.meta.events - 1);
+    const eventAt = (x) => (this.data.story ? state.momentAt(this.scale.at(x)) : null);
     brushable(this, {
-      hover: (x) => {
-        const inside = x >= this.scale.left && x <= this.scale.left + this.scale.span;
-        state.set({ hover: inside && this.data.story ? eventAt(x) : null });
-      },
-      click: (x) => {
-        if (!this.data.story) return;
-        const event = eventAt(x);
-        state.set({ pinned: state.pinned === event ? null : event });
-      },
+      hover: (x) => state.set({ hover: this.inside(x) ? eventAt(x) : null }),
+      click: (x) => this.data.story && state.togglePin(eventAt(x)),
       leave: () => state.set({ hover: null }),
     });
   }

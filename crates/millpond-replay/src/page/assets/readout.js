@@ -95,16 +95,17 @@ class Readout {
       const reserved = places.reservedCurve.at(event);
       const allocated = places.allocatedCurve.at(event);
       const requested = data.story.requestedCurve.at(event);
-      const { holes, largest, rest } = freeRanges(places, event);
+      const { found, rest } = places.alive(event);
+      const holes = holesOf(places.held(event).map(({ spot, bytes }) => [spot, bytes]), found.map((i) => [places.spot[i], places.blockBytes(i)]));
       const free = reserved - allocated;
       facts.push(['reserved', human(reserved), 'what the device gave']);
       facts.push(['free inside', human(Math.max(free, 0)), percent(Math.max(free, 0), reserved)]);
-      if (rest.blocks === 0) facts.push(['largest hole', human(largest), `of ${count(holes)} ${holes === 1 ? 'hole' : 'holes'}`]);
+      if (rest.blocks === 0) facts.push(['largest hole', human(holes.largest), `of ${plural(holes.count, 'hole')}`]);
       facts.push(['rounding', human(Math.max(allocated - requested, 0)), percent(Math.max(allocated - requested, 0), allocated)]);
       byId('map-rest').textContent = rest.blocks > 0
         ? `Rest: ${count(rest.blocks)} smaller blocks of ${human(rest.bytes)} together are counted but not drawn one by one, to keep this file small.` : '';
     }
-    byId('facts').replaceChildren(...facts.flatMap(([name, value, note]) => [h('dt', {}, name), h('dd', {}, value), h('dd', { class: 'beside' }, note)]));
+    showFacts(byId('facts'), facts);
     this.showLegend();
   }
 
@@ -125,29 +126,4 @@ class Readout {
       entry('free', 'reserved and free'),
     );
   }
-}
-
-// Free ranges inside what is reserved at a moment.
-function freeRanges(places, event) {
-  const { found, rest } = places.alive(event);
-  const spans = places.held(event);
-  let holes = 0;
-  let largest = 0;
-  let i = 0;
-  const hole = (bytes) => {
-    if (bytes <= 0) return;
-    holes++;
-    largest = Math.max(largest, bytes);
-  };
-  for (const span of spans) {
-    let at = span.spot;
-    const end = span.spot + span.bytes;
-    while (i < found.length && places.spot[found[i]] < end) {
-      hole(places.spot[found[i]] - at);
-      at = Math.max(at, places.spot[found[i]] + places.blockBytes(found[i]));
-      i++;
-    }
-    hole(end - at);
-  }
-  return { holes, largest, rest };
 }

@@ -1,4 +1,4 @@
-// What the reader is looking at. Views read it and are told what changed.
+// What the reader of a report is looking at.
 
 // One policy far above the others would press them flat: then the picture starts without it.
 function startRange(meta) {
@@ -7,23 +7,17 @@ function startRange(meta) {
   return peaks[0] > 1.6 * shown ? 'zero' : 'all';
 }
 
-class State extends Watched {
+class State extends ViewState {
   constructor(meta) {
     super();
     this.meta = meta;
     this.focus = meta.best ?? meta.inUse ?? 0;
     this.hidden = new Set();
     this.series = { reserved: 'all', allocated: 'focus', requested: true };
-    this.from = 0;
     this.to = Math.max(meta.events - 1, 1);
-    this.hover = null;
-    this.pinned = null;
     this.axis = 'event';
     this.range = startRange(meta);
-    this.exact = false;
     this.grouping = 'module';
-    this.lit = null;
-    this.block = null;
   }
 
   // The moment every view shows: under the cursor, else pinned, else the one that tells most.
@@ -42,11 +36,6 @@ class State extends Watched {
     return stopped !== null && stopped <= this.meta.peakEvent;
   }
 
-  derive(changed) {
-    if (['hover', 'pinned', 'focus'].some((key) => changed.has(key))) changed.add('moment');
-    if (['from', 'to', 'axis'].some((key) => changed.has(key))) changed.add('window');
-  }
-
   // The last event.
   get end() {
     return Math.max(this.meta.events - 1, 1);
@@ -57,20 +46,44 @@ class State extends Watched {
     return Math.min(8, this.end);
   }
 
-  look(from, to) {
-    const { end } = this;
-    const span = Math.min(Math.max(to - from, this.least), end);
-    const start = Math.min(Math.max(from, 0), end - span);
-    this.set({ from: start, to: start + span });
+  // The event at a place of the window.
+  momentAt(place) {
+    return Math.min(Math.max(Math.floor(place + 1e-6), 0), this.meta.events - 1);
   }
 
-  // Moves the pinned moment by events, bringing it into view.
+  togglePin(event) {
+    this.set({ pinned: this.pinned === event ? null : event });
+  }
+
+  // Moves the pinned moment by events.
   step(events) {
-    const event = Math.min(Math.max(this.moment + events, 0), this.meta.events - 1);
-    this.set({ pinned: event, hover: null });
-    if (event < this.from || event > this.to) {
-      const half = (this.to - this.from) / 2;
-      this.look(event - half, event + half);
-    }
+    this.pin(Math.min(Math.max(this.moment + events, 0), this.meta.events - 1));
+  }
+}
+
+// The axis of a report: the window is one of events, and time is what was recorded at them.
+class EventAxis extends Axis {
+  constructor(state) {
+    super(state);
+    this.times = null;
+  }
+
+  get timed() {
+    return super.timed && this.times !== null;
+  }
+
+  place(event) {
+    if (!this.timed) return event;
+    const last = this.times.length - 1;
+    const low = Math.min(Math.max(Math.floor(event), 0), last);
+    const high = Math.min(low + 1, last);
+    return this.times[low] + (this.times[high] - this.times[low]) * (event - low);
+  }
+
+  event(place) {
+    if (!this.timed) return place;
+    const low = Math.max(lastAtMost(this.times, place), 0);
+    const gap = (this.times[low + 1] ?? this.times[low]) - this.times[low];
+    return gap > 0 ? low + Math.min((place - this.times[low]) / gap, 1) : low;
   }
 }

@@ -63,9 +63,7 @@ class TagList {
     for (const [kind, label] of Object.entries(GROUPINGS)) {
       this.buttons.append(h('button', { type: 'button', 'data-kind': kind, onclick: () => state.set({ grouping: kind, lit: null }) }, label));
     }
-    state.listen((changed) => {
-      if (['moment', 'grouping', 'data', 'theme', 'lit', 'exact'].some((key) => changed.has(key))) this.show();
-    });
+    state.listen(() => this.show(), 'moment', 'grouping', 'data', 'theme', 'lit', 'exact');
   }
 
   sums(event) {

@@ -11,9 +11,8 @@ for (const [, id, text] of html.matchAll(/<script type="[^"]*" id="([^"]*)">([\s
 }
 globalThis.document = { getElementById: (id) => elements.get(id) ?? null };
 
-const assets = path.join(__dirname, '..', 'assets');
-const source = ['bytes.js', 'units.js', 'series.js', 'story.js', 'places.js']
-  .map((name) => fs.readFileSync(path.join(assets, name), 'utf8'))
+const source = ['../../web/bytes.js', '../../web/units.js', '../../web/series.js', '../assets/story.js', '../assets/places.js']
+  .map((name) => fs.readFileSync(path.join(__dirname, name), 'utf8'))
   .join('\n');
 const { Story, Places } = new Function(`${source}\nreturn { Story, Places };`)();
 

@@ -27,9 +27,7 @@ class Card {
   constructor(look) {
     this.look = look;
     this.element = byId('card');
-    look.listen((changed) => {
-      if (['block', 'focus', 'data', 'stacks', 'exact'].some((key) => changed.has(key))) this.show();
-    });
+    look.listen(() => this.show(), 'block', 'focus', 'data', 'stacks', 'exact');
   }
 
   show() {

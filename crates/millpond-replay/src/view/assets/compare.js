@@ -4,15 +4,8 @@ class Compare {
   constructor(look) {
     this.look = look;
     byId('compare').hidden = look.recordings.length < 2;
-    look.listen((changed) => {
-      if (['way', 'data', 'exact', 'theme'].some((key) => changed.has(key))) this.show();
-      if (changed.has('window')) this.later();
-    });
-  }
-
-  later() {
-    clearTimeout(this.rest);
-    this.rest = setTimeout(() => this.show(), 120);
+    look.listen(() => this.show(), 'way', 'data', 'exact', 'theme');
+    look.listen(atRest(120, () => this.show()), 'window');
   }
 
   show() {

@@ -105,7 +105,7 @@ class Flame {
     this.tip.replaceChildren(
       h('b', {}, node.name),
       h('span', {}, `${human(node.bytes)}, ${percent(node.bytes, this.root.bytes)} of all`),
-      h('span', {}, node.blocks === 1 ? '1 block' : `${count(node.blocks)} blocks`),
+      h('span', {}, plural(node.blocks, 'block')),
     );
     placeTip(this.tip, x, y, this.canvas.clientWidth);
   }

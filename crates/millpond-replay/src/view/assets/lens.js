@@ -162,33 +162,8 @@ class Lens {
   // When most lives after `first` events up to and with event `end - 1`: how many events are before that moment, and its bytes. What
   // lives when the window begins counts.
   peak(first, end) {
-    const now = this.after(first, new Float64Array(LINES));
-    let total = sum(now);
-    let most = total;
-    let at = first;
-    let event = first;
-    while (event < end) {
-      if (event % CHUNK === 0 && event + CHUNK <= end) {
-        const chunk = event / CHUNK;
-        if (this.highest[chunk] > most) {
-          most = this.highest[chunk];
-          at = this.highEvent[chunk] + 1;
-        }
-        event += CHUNK;
-        if (event + CHUNK > end) {
-          now.set(this.before.subarray((chunk + 1) * LINES, (chunk + 2) * LINES));
-          total = sum(now);
-        }
-        continue;
-      }
-      total += this.change(event, now);
-      event++;
-      if (total > most) {
-        most = total;
-        at = event;
-      }
-    }
-    return { events: at, bytes: most };
+    const { totals, moments } = this.columns([first, end]);
+    return { events: moments[0], bytes: totals[0] };
   }
 }
 

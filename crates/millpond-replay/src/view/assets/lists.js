@@ -24,7 +24,7 @@ function listed(recording, way, rows) {
 function restText({ rest, others }, exactly) {
   const size = exactly ? exact : human;
   const parts = [];
-  if (rest.groups > 0) parts.push(`${count(rest.groups)} other ${rest.groups === 1 ? 'group' : 'groups'}: ${size(rest.bytes)} in ${count(rest.blocks)} ${rest.blocks === 1 ? 'block' : 'blocks'}`);
+  if (rest.groups > 0) parts.push(`${plural(rest.groups, 'other group')}: ${size(rest.bytes)} in ${plural(rest.blocks, 'block')}`);
   if (others > 0) parts.push(`blocks that are not told one by one: ${size(others)}`);
   return parts.join('; ');
 }
@@ -34,16 +34,9 @@ class Holders {
   constructor(look) {
     this.look = look;
     this.rows = new Rows(byId('holders'), (group) => look.set({ lit: look.lit === group ? null : group }));
-    look.listen((changed) => {
-      if (['moment', 'way', 'data', 'theme', 'lit', 'exact', 'replays'].some((key) => changed.has(key))) this.show();
-      else if (changed.has('window')) this.later();
-    });
-  }
-
-  // Who holds the peak of a window follows when it rests.
-  later() {
-    clearTimeout(this.rest);
-    this.rest = setTimeout(() => this.show(), 90);
+    look.listen(() => this.show(), 'moment', 'way', 'data', 'theme', 'lit', 'exact', 'replays');
+    // Who holds the peak of a window follows when it rests.
+    look.listen(atRest(90, () => this.show()), 'window');
   }
 
   show() {
@@ -64,7 +57,7 @@ class Holders {
     const at = (samples) => (samples.length === 0 ? null : look.axis === 'time' && look.moment !== null ? samples.byTime.at(look.moment) : samples.byEvent.at(events));
     const facts = [
       [atPeak ? 'Peak' : 'Here', moment(look.axis === 'time' && !atPeak ? look.moment : time)],
-      ['held', `${size(total)} in ${count(sums.count)} ${sums.count === 1 ? 'block' : 'blocks'}`],
+      ['held', `${size(total)} in ${plural(sums.count, 'block')}`],
       ['asked for', size(sums.requested)],
       ['reserved', at(table.reserved), size],
       ['waits for streams', at(table.parked), size],
@@ -85,16 +78,9 @@ class WindowSums {
       byId('sums-switch').append(h('button', { type: 'button', title, 'data-sums': name, onclick: () => look.set({ sums: name }) }, label, h('small', {})));
     }
     for (const name of ['stack', 'tag']) byId(`tree-${name}`).addEventListener('click', () => look.set({ tree: name }));
-    look.listen((changed) => {
-      if (['way', 'theme', 'lit', 'exact', 'sums', 'tree', 'data', 'stacks', 'focus'].some((key) => changed.has(key))) this.show(changed);
-      if (changed.has('window')) this.later();
-    });
-  }
-
-  // Sums follow when the window rests.
-  later() {
-    clearTimeout(this.rest);
-    this.rest = setTimeout(() => this.show(new Set(['window'])), 120);
+    look.listen((changed) => this.show(changed), 'way', 'theme', 'lit', 'exact', 'sums', 'tree', 'data', 'stacks', 'focus');
+    // Sums follow when the window rests.
+    look.listen(atRest(120, () => this.show(new Set(['window']))), 'window');
   }
 
   show(changed) {
@@ -111,7 +97,7 @@ class WindowSums {
     const size = look.exact ? exact : human;
     byId('sums-title').textContent = look.isWhole ? 'The whole recording' : `${this.place(look.from)} to ${this.place(look.to)}`;
     const others = part.otherBirths > 0 && look.sums !== 'held' ? ` ${count(part.otherBirths)} blocks that were born here are not told one by one, and not counted.` : '';
-    byId('sums-note').textContent = `${SUMS[look.sums][1]}: ${size(sums.total)} in ${count(sums.count)} ${sums.count === 1 ? 'block' : 'blocks'}.${others}`;
+    byId('sums-note').textContent = `${SUMS[look.sums][1]}: ${size(sums.total)} in ${plural(sums.count, 'block')}.${others}`;
     const told = sums.groups(look.way, LISTED_SUMS);
     this.rows.show(listed(recording, look.way, told.rows), sums.total + sums.others, look.exact, look.lit);
     byId('sums-rest').textContent = restText(told, look.exact);

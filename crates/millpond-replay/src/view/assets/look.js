@@ -1,23 +1,13 @@
-// What the reader is looking at: which recording, which part of it, by what. Views read it and are told what changed.
+// What the reader of recordings is looking at: which recording, which part of it, by what.
 //
 // A place on the axis is a time in nanoseconds, or a number of events. All recordings share the axis: each begins at its left end.
 
-class Look extends Watched {
+class Look extends ViewState {
   constructor(recordings) {
     super();
     this.recordings = recordings;
-    this.focus = 0;
     this.way = 'tag';
     this.axis = 'time';
-    this.from = 0;
-    this.to = 1;
-    this.hover = null;
-    this.pinned = null;
-    // The block under the pointer, and the one that was chosen.
-    this.under = null;
-    this.block = null;
-    this.lit = null;
-    this.exact = false;
     // Whether recordings that are compared have one scale.
     this.shared = true;
     this.shows = { reserved: true, unexplained: true, parked: true, notes: true };
@@ -40,25 +30,21 @@ class Look extends Watched {
     return Math.min(this.axis === 'time' ? 100 : 4, this.end);
   }
 
-  get isWhole() {
-    return this.from <= 0 && this.to >= this.end;
-  }
-
   // The moment that lists are about; none while it is the peak of the window.
   get moment() {
     return this.hover ?? this.pinned;
   }
 
-  derive(changed) {
-    if (['hover', 'pinned', 'focus'].some((key) => changed.has(key))) changed.add('moment');
-    if (['from', 'to', 'axis'].some((key) => changed.has(key))) changed.add('window');
+  momentAt(place) {
+    return place;
   }
 
-  look(from, to) {
-    const { end } = this;
-    const span = Math.min(Math.max(to - from, this.least), end);
-    const start = Math.min(Math.max(from, 0), end - span);
-    this.set({ from: start, to: start + span });
+  // Moves the pinned moment by events: a step in time is one from change to change.
+  step(by) {
+    const { recording } = this;
+    if (!recording.ready) return;
+    const event = Math.min(Math.max(recording.moment(this) - 1 + by, 0), Math.max(recording.table.events - 1, 0));
+    this.pin(this.axis === 'time' ? recording.placeOf(event, 'time') : event + 1);
   }
 
   // The same part on the other axis.
@@ -127,31 +113,6 @@ Object.assign(Recording.prototype, {
     return look.moment === null ? this.part(look).peak.events : this.upTo(look.moment, look.axis);
   },
 });
-
-// The axis of the window: places are what they are.
-class Clock extends Axis {
-  get timed() {
-    return this.state.axis === 'time';
-  }
-
-  place(place) {
-    return place;
-  }
-
-  event(place) {
-    return place;
-  }
-
-  ticks(width) {
-    const { from, to } = this.state;
-    const step = niceStep((to - from) / Math.max(width / 130, 2), 10);
-    const ticks = [];
-    for (let value = Math.ceil(from / step) * step; value <= to; value += step) {
-      ticks.push({ event: value, text: this.timed ? clockTick(value / 1000, step / 1000) : compactCount(value, step) });
-    }
-    return ticks;
-  }
-}
 
 // A time in nanoseconds as people read it: to the microsecond where that matters, as the axis has it.
 function moment(time) {

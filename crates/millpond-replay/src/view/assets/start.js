@@ -2,7 +2,7 @@
 
 const recordings = meta.names.map((name, index) => new Recording(name, index));
 const look = new Look(recordings);
-const axis = new Clock(look);
+const axis = new Axis(look, 1000);
 
 const swapTheme = themes(look);
 for (const recording of recordings) {
@@ -20,8 +20,8 @@ new Compare(look);
 new StepByStep(look);
 const whatIf = new WhatIf(look);
 const telling = new Telling(look);
-switches(look);
-keyboard(look, telling, swapTheme);
+controls(look);
+keys(look, telling, swapTheme);
 
 // The lens of the way that was chosen is made when it is chosen.
 async function focus() {

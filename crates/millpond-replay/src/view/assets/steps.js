@@ -15,9 +15,7 @@ class StepByStep {
       byId(`step-${name}-of`).addEventListener('change', (change) => this.turn(name, Number(change.target.value)));
       byId(`step-${name}-show`).addEventListener('click', () => this.goTo(name));
     }
-    look.listen((changed) => {
-      if (['told', 'data', 'way', 'exact', 'theme'].some((key) => changed.has(key))) this.show();
-    });
+    look.listen(() => this.show(), 'told', 'data', 'way', 'exact', 'theme');
   }
 
   steps(index) {

@@ -12,10 +12,7 @@ class WholeStrip extends Strip {
     const bottom = height - 3;
     const top = totals.reduce((most, value) => Math.max(most, value), 1);
     const y = (value) => bottom - (value / top) * (bottom - 3);
-    const path = new Path2D();
-    path.moveTo(MARGIN.left, bottom);
-    for (let i = 0; i < columns; i++) path.lineTo(MARGIN.left + ((i + 0.5) * span) / columns, y(totals[i]));
-    path.lineTo(MARGIN.left + span, bottom);
+    const path = areaOf(MARGIN.left, span, bottom, totals, y);
     context.fillStyle = ink.water;
     context.fill(path);
     context.strokeStyle = ink['water-line'];

@@ -229,26 +229,12 @@ class Table {
 
   // How many events are before a time; with `orAt`, those at it are counted too.
   eventsBefore(time, orAt = false) {
-    let a = 0;
-    let b = this.events;
-    while (a < b) {
-      const middle = (a + b) >>> 1;
-      if (this.time[middle] < time || (orAt && this.time[middle] === time)) a = middle + 1;
-      else b = middle;
-    }
-    return a;
+    return countBelow(this.time, time, orAt);
   }
 
   // How many blocks are born before an event.
   bornBefore(event) {
-    let a = 0;
-    let b = this.blocks;
-    while (a < b) {
-      const middle = (a + b) >>> 1;
-      if (this.birth[middle] < event) a = middle + 1;
-      else b = middle;
-    }
-    return a;
+    return countBelow(this.birth, event);
   }
 
   // Calls `visit` with every block that lives after so many events, in the order of births.

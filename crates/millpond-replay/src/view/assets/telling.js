@@ -3,9 +3,7 @@
 class Telling {
   constructor(look) {
     this.look = look;
-    look.listen((changed) => {
-      if (['told', 'focus', 'glance', 'data', 'failed', 'progress'].some((key) => changed.has(key))) this.show();
-    });
+    look.listen(() => this.show(), 'told', 'focus', 'glance', 'data', 'failed', 'progress');
     byId('step-back').addEventListener('click', () => this.step(-1));
     byId('step-on').addEventListener('click', () => this.step(1));
     this.show();

@@ -5,29 +5,25 @@ const VISIBLE = 3;
 // As many of them at most.
 const MOST_VISIBLE = 400;
 
-class Timeline {
+class Timeline extends Curves {
   constructor(look, axis, recording, canvas) {
-    Object.assign(this, { look, axis, recording, canvas });
-    this.back = document.createElement('canvas');
+    super(look, axis, canvas);
+    Object.assign(this, { look, recording });
     this.tip = canvas.parentElement.querySelector('.tip');
-    this.surface = new Surface(canvas, (context, width, height) => this.draw(context, width, height));
-    this.gestures();
-    look.listen((changed) => {
-      if (['window', 'way', 'data', 'glance', 'theme', 'shows', 'lit', 'scale', 'shared', 'told', 'replays'].some((key) => changed.has(key))) this.stale = true;
-      if (changed.has('window') || changed.has('data') || changed.has('way')) this.settle();
-      if (this.stale || ['moment', 'under', 'block', 'brush', 'focus'].some((key) => changed.has(key))) this.surface.paint();
+    // Blocks one by one wait until the window rests.
+    const settle = atRest(90, () => {
+      this.rests = true;
+      this.repaint();
     });
-    this.settle();
-  }
-
-  // Blocks one by one wait until the window rests.
-  settle() {
-    this.rests = false;
-    clearTimeout(this.rest);
-    this.rest = setTimeout(() => {
-      this.rests = this.stale = true;
-      this.surface.paint();
-    }, 90);
+    const move = () => {
+      this.rests = false;
+      settle();
+    };
+    this.gestures();
+    look.listen(() => this.repaint(), 'way', 'shows', 'lit', 'scale', 'shared', 'told', 'replays');
+    look.listen(() => this.surface.paint(), 'under', 'block');
+    look.listen(move, 'window', 'data', 'way');
+    move();
   }
 
   get lens() {
@@ -142,49 +138,29 @@ class Timeline {
     return most;
   }
 
-  draw(context, width, height) {
-    this.scale = this.axis.scale(width);
-    const key = `${width}x${height}x${this.surface.ratio}`;
-    if (this.stale !== false || this.key !== key) {
-      this.key = key;
-      this.stale = false;
-      this.back.width = this.canvas.width;
-      this.back.height = this.canvas.height;
-      const pen = this.back.getContext('2d');
-      pen.setTransform(this.surface.ratio, 0, 0, this.surface.ratio, 0, 0);
-      const begun = performance.now();
-      this.render(pen, width, height);
-      frameTimes.note(performance.now() - begun);
-    }
-    context.drawImage(this.back, 0, 0, width, height);
-    this.drawBlocks(context);
-    this.drawBrush(context, height);
-    this.drawMoment(context, height);
-  }
-
   render(pen, width, height) {
+    const begun = performance.now();
     const { scale, look } = this;
     const floor = height - FOOT;
     const scaled = look.shared ? timelines : [this];
     const top = Math.max(...scaled.map((timeline) => timeline.highest(scale.span)), 1) * 1.06;
+    this.floor = floor;
     this.y = (bytes) => floor - (bytes / top) * (floor - HEAD);
     this.perPixel = top / (floor - HEAD);
     byteLines(pen, scale, this.y, 0, top, height / 64);
     axisMarks(pen, this.axis, scale, height - 8);
-    pen.save();
-    pen.beginPath();
-    pen.rect(scale.left, 0, scale.span + 1, floor + 1);
-    pen.clip();
     const measured = this.measure(scale.span);
     const beside = this.beside(measured.columns);
-    if (look.shows.reserved && beside.reserved) this.drawReserved(pen, beside.reserved, floor);
-    this.drawStack(pen, measured, floor);
-    this.drawBeside(pen, measured, beside);
-    this.drawReplayed(pen, measured.columns);
-    this.visible = null;
-    if (this.rests && measured.exact) this.outline(pen, measured);
-    pen.restore();
-    if (look.shows.notes) this.drawNotes(pen, height);
+    this.clipped(pen, floor, () => {
+      if (look.shows.reserved && beside.reserved) this.drawReserved(pen, beside.reserved, floor);
+      this.drawStack(pen, measured);
+      this.drawBeside(pen, measured, beside);
+      this.drawReplayed(pen, measured.columns);
+      this.visible = null;
+      if (this.rests && measured.exact) this.outline(pen, measured);
+    });
+    if (look.shows.notes) this.drawNotes(pen, floor);
+    frameTimes.note(performance.now() - begun);
   }
 
   drawReserved(pen, reserved, floor) {
@@ -233,7 +209,7 @@ class Timeline {
     return band === REST ? ink.rest : ink.tag[band];
   }
 
-  drawStack(pen, { stacks, columns }, floor) {
+  drawStack(pen, { stacks, columns }) {
     const { scale, look, lens } = this;
     const below = new Float64Array(columns);
     const wide = scale.span / columns;
@@ -255,7 +231,6 @@ class Timeline {
       pen.fillStyle = isLit ? this.inkOf(band) : `rgb(${faded(rgb(this.inkOf(band)))})`;
       pen.fill();
     }
-    this.floor = floor;
   }
 
   drawBeside(pen, { totals, columns }, { reserved, unexplained, parked }) {
@@ -287,7 +262,7 @@ class Timeline {
   }
 
   // What happened: steps below, marks, refusals and losses above.
-  drawNotes(pen, height) {
+  drawNotes(pen, floor) {
     const { recording, look, scale } = this;
     const { table, glance, told } = recording;
     const place = (note) => (look.axis === 'time' ? note.time : note.event);
@@ -299,8 +274,8 @@ class Timeline {
       pen.beginPath();
       for (const step of steps) {
         const x = Math.round(scale.x(step[1])) + 0.5;
-        pen.moveTo(x, height - FOOT);
-        pen.lineTo(x, height - FOOT + 6);
+        pen.moveTo(x, floor);
+        pen.lineTo(x, floor + 6);
       }
       pen.stroke();
     }
@@ -316,7 +291,7 @@ class Timeline {
       pen.globalAlpha = grave ? 0.9 : 0.5;
       pen.beginPath();
       pen.moveTo(x, HEAD);
-      pen.lineTo(x, height - FOOT);
+      pen.lineTo(x, floor);
       pen.setLineDash(note.what === 'lost' ? [2, 3] : []);
       if (grave || notes.length < scale.span / 12) pen.stroke();
       pen.setLineDash([]);
@@ -411,22 +386,12 @@ class Timeline {
     }
   }
 
-  drawBrush(context, height) {
-    if (!this.brush) return;
-    const [a, b] = this.brush;
-    context.fillStyle = ink.water;
-    context.globalAlpha = 0.6;
-    context.fillRect(Math.min(a, b), HEAD, Math.abs(b - a), height - HEAD - FOOT);
-    context.globalAlpha = 1;
-    context.strokeStyle = ink['water-line'];
-    context.strokeRect(Math.min(a, b) + 0.5, HEAD + 0.5, Math.abs(b - a), height - HEAD - FOOT - 1);
-  }
-
-  drawMoment(context, height) {
+  drawMoment(context, floor) {
     const { look, scale, recording } = this;
+    this.drawBlocks(context);
     if (!recording.ready) return;
     const place = look.moment ?? recording.placeOf(Math.max(recording.moment(look) - 1, 0), look.axis);
-    if (place >= look.from && place <= look.to) crosshair(context, scale.x(place), HEAD - 6, height - FOOT, look);
+    if (look.inWindow(place)) crosshair(context, scale.x(place), HEAD - 6, floor, look);
   }
 
   // What is under a point: a block where there is one that can be seen, and the group in any case.
@@ -451,12 +416,10 @@ class Timeline {
 
   gestures() {
     const { canvas, look, recording } = this;
-    this.state = look;
-    const inside = (x) => x >= this.scale.left && x <= this.scale.left + this.scale.span;
     brushable(this, {
       hover: (x, y) => {
-        const found = inside(x) ? this.pick(x, y) : null;
-        look.set({ focus: recording.index, hover: inside(x) && recording.ready ? this.scale.at(x) : null, under: found?.block ?? null });
+        const found = this.inside(x) ? this.pick(x, y) : null;
+        look.set({ focus: recording.index, hover: this.inside(x) && recording.ready ? this.scale.at(x) : null, under: found?.block ?? null });
         if (!found || found.group === null) hideTip(this.tip);
         else {
           fillTip(this.tip, recording, found);
@@ -465,7 +428,7 @@ class Timeline {
       },
       click: (x, y) => {
         const found = this.pick(x, y);
-        if (!recording.ready || !inside(x)) return;
+        if (!recording.ready || !this.inside(x)) return;
         look.set({ focus: recording.index, pinned: this.scale.at(x), block: found?.block ?? look.block });
       },
       leave: () => {
@@ -476,8 +439,6 @@ class Timeline {
   }
 }
 
-const HEAD = 18;
-const FOOT = 26;
 // Of all recordings on the page.
 const timelines = [];
 

@@ -45,9 +45,7 @@ class WhatIf {
       this.choice.value = '';
       if (value) this.toggle(value);
     });
-    look.listen((changed) => {
-      if (['replays', 'theme', 'exact', 'focus'].some((key) => changed.has(key))) this.show();
-    });
+    look.listen(() => this.show(), 'replays', 'theme', 'exact', 'focus');
     look.set({ replays: meta.shown.slice(0, MOST_REPLAYS) });
     this.show();
   }

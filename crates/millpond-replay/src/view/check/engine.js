@@ -8,7 +8,7 @@ const fs = require('fs');
 const path = require('path');
 
 const assets = path.join(__dirname, '..', 'assets');
-const shared = path.join(__dirname, '..', '..', 'page', 'assets');
+const shared = path.join(__dirname, '..', '..', 'web');
 const read = (folder) => (name) => fs.readFileSync(path.join(folder, name), 'utf8');
 const source = [...['bytes.js', 'series.js', 'names.js'].map(read(shared)), ...['table.js', 'lens.js', 'window.js', 'tree.js'].map(read(assets))].join('\n');
 

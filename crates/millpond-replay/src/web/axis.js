@@ -2,29 +2,23 @@
 
 const MARGIN = { left: 64, right: 12 };
 
+// Places on the axis are events, or times in so many parts of a microsecond.
 class Axis {
-  constructor(state) {
-    this.state = state;
-    this.times = null;
+  constructor(state, perMicrosecond = 1) {
+    Object.assign(this, { state, perMicrosecond });
   }
 
   get timed() {
-    return this.state.axis === 'time' && this.times !== null;
+    return this.state.axis === 'time';
   }
 
+  // The place of what the window is measured in, and the reverse.
   place(event) {
-    if (!this.timed) return event;
-    const last = this.times.length - 1;
-    const low = Math.min(Math.max(Math.floor(event), 0), last);
-    const high = Math.min(low + 1, last);
-    return this.times[low] + (this.times[high] - this.times[low]) * (event - low);
+    return event;
   }
 
   event(place) {
-    if (!this.timed) return place;
-    const low = Math.max(lastAtMost(this.times, place), 0);
-    const gap = (this.times[low + 1] ?? this.times[low]) - this.times[low];
-    return gap > 0 ? low + Math.min((place - this.times[low]) / gap, 1) : low;
+    return place;
   }
 
   // A scale between the current window and the pixels of a picture `width` wide.
@@ -50,7 +44,7 @@ class Axis {
     const step = niceStep((b - a) / Math.max(width / 130, 2), 10);
     const ticks = [];
     for (let value = Math.ceil(a / step) * step; value <= b; value += step) {
-      const text = this.timed ? clockTick(value, step) : compactCount(value, step);
+      const text = this.timed ? clockTick(value / this.perMicrosecond, step / this.perMicrosecond) : compactCount(value, step);
       ticks.push({ event: this.event(value), text });
     }
     return ticks;
@@ -73,6 +67,5 @@ function compactCount(value, step) {
 function niceStep(rough, base) {
   if (base === 2) return 2 ** Math.round(Math.log2(rough));
   const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1e-9)));
-  const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
-  return step;
+  return [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
 }

@@ -68,6 +68,35 @@ function wheelZoom(canvas, state, at) {
   }, { passive: false });
 }
 
+// The part that is being chosen by a drag.
+function drawBrush(context, brush, top, bottom) {
+  if (!brush) return;
+  const [a, b] = [Math.min(...brush), Math.max(...brush)];
+  context.fillStyle = ink.water;
+  context.globalAlpha = 0.6;
+  context.fillRect(a, top, b - a, bottom - top);
+  context.globalAlpha = 1;
+  context.strokeStyle = ink['water-line'];
+  context.lineWidth = 1;
+  context.strokeRect(a + 0.5, top + 0.5, b - a, bottom - top - 1);
+}
+
+// What a picture says that has nothing to show.
+function drawNotice(context, text, x) {
+  context.fillStyle = ink.muted;
+  context.font = `13px ${ink.font}`;
+  context.fillText(text, x, 20);
+}
+
+// The outline of an area from a floor up to values that are evenly apart.
+function areaOf(left, span, floor, values, y) {
+  const path = new Path2D();
+  path.moveTo(left, floor);
+  values.forEach((value, i) => path.lineTo(left + ((i + 0.5) * span) / values.length, y(value)));
+  path.lineTo(left + span, floor);
+  return path;
+}
+
 function crosshair(context, x, top, bottom, state) {
   context.strokeStyle = ink.ink;
   context.globalAlpha = state.hover === null && state.pinned === null ? 0.35 : 0.7;

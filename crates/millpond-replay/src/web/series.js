@@ -95,14 +95,19 @@ class Steps {
   }
 }
 
-// Index of the last element that is at most `value`; -1 where none is.
-function lastAtMost(sorted, value, length = sorted.length) {
+// How many elements are below `value`; with `orAt`, those equal to it are counted too.
+function countBelow(sorted, value, orAt = false) {
   let a = 0;
-  let b = length;
+  let b = sorted.length;
   while (a < b) {
     const middle = (a + b) >>> 1;
-    if (sorted[middle] <= value) a = middle + 1;
+    if (sorted[middle] < value || (orAt && sorted[middle] === value)) a = middle + 1;
     else b = middle;
   }
-  return a - 1;
+  return a;
+}
+
+// Index of the last element that is at most `value`; -1 where none is.
+function lastAtMost(sorted, value) {
+  return countBelow(sorted, value, true) - 1;
 }

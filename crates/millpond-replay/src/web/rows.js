@@ -24,7 +24,7 @@ class Rows {
       row.button.title = item.name;
       row.size.textContent = inFull ? exact(item.bytes) : human(item.bytes);
       row.share.textContent = percent(item.bytes, total);
-      row.blocks.textContent = item.blocks === 1 ? '1 block' : `${count(item.blocks)} blocks`;
+      row.blocks.textContent = plural(item.blocks, 'block');
       row.bar.style.width = `${(100 * item.bytes) / widest}%`;
       row.bar.style.background = item.colour;
     });

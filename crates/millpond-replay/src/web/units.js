@@ -20,6 +20,10 @@ function exact(bytes) {
   return `${grouped.format(bytes)} B`;
 }
 
+function plural(number, noun) {
+  return `${count(number)} ${noun}${number === 1 ? '' : 's'}`;
+}
+
 function percent(part, whole) {
   return whole > 0 ? `${((100 * part) / whole).toFixed(1)} %` : '–';
 }
@@ -47,6 +51,12 @@ function h(name, props = {}, ...children) {
   }
   element.append(...children.filter((child) => child !== null && child !== undefined));
   return element;
+}
+
+// Fills a list of facts: each has a name, a value and perhaps a note.
+function showFacts(list, facts) {
+  const parts = ([name, value, note]) => [h('dt', {}, name), h('dd', {}, value), h('dd', { class: 'beside' }, note)];
+  list.replaceChildren(...facts.flatMap((fact) => parts(fact).slice(0, fact.length)));
 }
 
 function byId(id) {

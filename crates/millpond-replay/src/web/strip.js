@@ -6,9 +6,7 @@ class Strip {
     this.canvas = canvas;
     this.surface = new Surface(canvas, (context, width, height) => this.draw(context, width, height));
     this.gestures();
-    state.listen((changed) => {
-      if (keys.some((key) => changed.has(key))) this.surface.paint();
-    });
+    state.listen(() => this.surface.paint(), ...keys);
   }
 
   x(event) {
