@@ -7,61 +7,43 @@
 //! allowance.
 
 use crate::Table;
+use crate::measure::{Clock, Samples, Timer, in_turn};
+use clap::Parser;
+use millpond::engine::{display_size, parse_size};
 use millpond::{DataSet, Pool};
 use std::error::Error;
 use std::fs::{self, File};
 use std::hint::black_box;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
-
-const HELP: &str = "data [--size BYTES] [--chunk BYTES] [--budget BYTES] [--rounds N] [--in FOLDER]
-sizes as 4GiB, 256MiB; FOLDER is where the file is written, the system's folder for temporary files unless said otherwise";
 
 /// The memory that a process may use in addition to the budget of a pass: stacks of its readers, tables, and partly used pages
 /// of the pool.
 const ALLOWANCE: u64 = 4 << 20;
 
+/// Measures a pass through a file that is larger than its memory budget. Sizes are written as 4GiB or 256MiB.
+#[derive(Debug, Parser)]
+#[command(name = "data")]
 struct Settings {
+    /// Size of the file, a multiple of the size of a chunk
+    #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = parse_size)]
     size: u64,
-    chunk: u64,
-    budget: u64,
-    rounds: usize,
-    folder: PathBuf,
-}
 
-impl Settings {
-    fn read(arguments: impl Iterator<Item = String>) -> Result<Self, Box<dyn Error>> {
-        let mut settings = Self {
-            size: 4 << 30,
-            chunk: 1 << 20,
-            budget: 256 << 20,
-            rounds: 7,
-            folder: std::env::temp_dir(),
-        };
-        let mut arguments = arguments;
-        while let Some(name) = arguments.next() {
-            let value = arguments
-                .next()
-                .ok_or_else(|| format!("{name} has no value\n{HELP}"))?;
-            let size = || millpond::engine::parse_size(&value).map_err(|error| format!("{name}: {error}"));
-            match name.as_str() {
-                "--size" => settings.size = size()?,
-                "--chunk" => settings.chunk = size()?,
-                "--budget" => settings.budget = size()?,
-                "--rounds" => settings.rounds = value.parse::<usize>()?.max(1),
-                "--in" => settings.folder = value.into(),
-                _ => return Err(format!("there is no {name}\n{HELP}").into()),
-            }
-        }
-        if settings.chunk == 0
-            || !settings.chunk.is_multiple_of(64)
-            || !settings.size.is_multiple_of(settings.chunk)
-        {
-            return Err("--chunk is a multiple of 64 bytes, and --size one of --chunk".into());
-        }
-        Ok(settings)
-    }
+    /// Size of a chunk, a multiple of 64 bytes
+    #[arg(long, value_name = "BYTES", default_value = "1MiB", value_parser = parse_size)]
+    chunk: u64,
+
+    /// Memory that a pass may use
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_size)]
+    budget: u64,
+
+    /// Rounds, of which medians are printed
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = crate::at_least_one)]
+    rounds: usize,
+
+    /// The folder of the file [default: the system's folder for temporary files]
+    #[arg(long = "in", value_name = "FOLDER")]
+    folder: Option<PathBuf>,
 }
 
 /// Returns the word at a position of the file.
@@ -96,9 +78,8 @@ impl Drop for Written {
 
 /// Writes the file. Returns it and its checksum by chunks.
 fn write(settings: &Settings) -> Result<(Written, Checksum), Box<dyn Error>> {
-    let path = settings
-        .folder
-        .join(format!("millpond-data-{}", std::process::id()));
+    let folder = settings.folder.clone().unwrap_or_else(std::env::temp_dir);
+    let path = folder.join(format!("millpond-data-{}", std::process::id()));
     let written = Written(path.clone());
     let mut file = File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut words = vec![0; settings.chunk as usize / 8];
@@ -114,10 +95,10 @@ fn write(settings: &Settings) -> Result<(Written, Checksum), Box<dyn Error>> {
     Ok((written, sum))
 }
 
-/// Returns the seconds of plain reads.
+/// Returns the nanoseconds of plain reads.
 fn plain(path: &Path, buffer: &mut [u64]) -> Result<f64, Box<dyn Error>> {
     let mut file = File::open(path)?;
-    let began = Instant::now();
+    let timer = Timer::start(Clock::Wall);
     let bytes = millpond::bytemuck::cast_slice_mut::<u64, u8>(buffer);
     loop {
         let read = file.read(bytes)?;
@@ -126,18 +107,18 @@ fn plain(path: &Path, buffer: &mut [u64]) -> Result<f64, Box<dyn Error>> {
         }
         black_box(&bytes);
     }
-    Ok(began.elapsed().as_secs_f64())
+    Ok(timer.nanoseconds())
 }
 
-/// Returns the seconds of the checksum over one buffer.
+/// Returns the nanoseconds of the checksum over one buffer.
 fn compute(buffer: &[u64], times: u64) -> f64 {
-    let began = Instant::now();
+    let timer = Timer::start(Clock::Wall);
     let mut sum = Checksum::default();
     for _ in 0..times {
         sum.add(black_box(buffer));
     }
     black_box(sum);
-    began.elapsed().as_secs_f64()
+    timer.nanoseconds()
 }
 
 /// Returns the anonymous memory of the process in bytes.
@@ -150,10 +131,9 @@ fn anonymous() -> u64 {
 
 /// Returns a sentence about the growth of the process, or an error if it exceeds the limit.
 fn within(grown: u64, budget: u64) -> Result<String, String> {
-    let size = millpond::engine::display_size;
     let said = format!(
         "the process grew by {} while it passed: {:.0} % of its budget",
-        size(grown),
+        display_size(grown),
         100.0 * grown as f64 / budget.max(1) as f64
     );
     if grown <= budget.saturating_add(ALLOWANCE) {
@@ -161,13 +141,8 @@ fn within(grown: u64, budget: u64) -> Result<String, String> {
     }
     Err(format!(
         "{said}, more than that and {} beside it",
-        size(ALLOWANCE)
+        display_size(ALLOWANCE)
     ))
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Runs the measurement and prints the tables. `arguments` are those of the program with this name.
@@ -175,8 +150,13 @@ fn median(values: &mut [f64]) -> f64 {
 /// # Errors
 /// Returns an error if the arguments are invalid, memory or files are not available, or the sides disagree.
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>> {
-    let settings = Settings::read(arguments)?;
-    let size = millpond::engine::display_size;
+    let settings: Settings = crate::parse("data", arguments);
+    if settings.chunk == 0
+        || !settings.chunk.is_multiple_of(64)
+        || !settings.size.is_multiple_of(settings.chunk)
+    {
+        return Err("--chunk must be a multiple of 64 bytes, and --size a multiple of --chunk".into());
+    }
     let (written, expected) = write(&settings)?;
     let chunks = settings.size / settings.chunk;
     let words = settings.chunk as usize / 8;
@@ -184,78 +164,63 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
     let pool = Pool::host()?;
     // The buffer is written, so that it belongs to the process's memory before the measurement.
     let mut buffer = vec![1u64; words];
-    let mut times: [Vec<f64>; 4] = Default::default();
     let (before, mut most) = (anonymous(), 0);
-    for round in 0..=settings.rounds {
-        let pass = || data.pass().rows(words).budget(settings.budget).pool(&pool);
-        let read = plain(&written.0, &mut buffer)?;
-        let computed = compute(&buffer, chunks);
-        let passed = pass().for_each(|chunk| {
-            black_box(chunk.first());
-        })?;
-        let mut sum = Checksum::default();
-        let checked = pass().for_each(|chunk| {
-            sum.add(chunk);
-            if chunk.number() % 64 == 15 {
-                most = most.max(anonymous());
-            }
-        })?;
-        if sum != expected {
-            return Err(format!("round {round}: the checksum is not what was written").into());
-        }
-        // The first round brings the file into the system's cache.
-        if round > 0 {
-            let seconds = [
-                read,
-                computed,
-                passed.elapsed.as_secs_f64(),
-                checked.elapsed.as_secs_f64(),
-            ];
-            for (times, seconds) in times.iter_mut().zip(seconds) {
-                times.push(seconds);
-            }
-        }
-    }
-    let spread = times.clone().map(|mut times| {
-        let mid = median(&mut times);
-        (
-            mid,
-            times.first().copied().unwrap_or(mid),
-            times.last().copied().unwrap_or(mid),
-        )
-    });
-    let [(read, ..), (computed, ..), ..] = spread;
-    println!(
-        "{} in chunks of {}, a budget of {}; {} rounds in turn, medians",
-        size(settings.size),
-        size(settings.chunk),
-        size(settings.budget),
-        settings.rounds
-    );
-    let mut table = Table::new(&["", "GB/s", "min", "max", "of plain reads", "of the slower alone"]);
+    let pass = || data.pass().rows(words).budget(settings.budget).pool(&pool);
     let names = [
         "plain reads, one buffer",
         "checksum, one buffer",
         "pass",
         "pass with checksum",
     ];
-    for (name, (mid, least, greatest)) in names.into_iter().zip(spread) {
-        let rate = |seconds: f64| format!("{:.2}", settings.size as f64 / 1e9 / seconds);
-        let slower = read.max(computed);
-        table.row(vec![
+    let times = in_turn::<4, Box<dyn Error>>(settings.rounds, |side| match side {
+        0 => plain(&written.0, &mut buffer),
+        1 => Ok(compute(&buffer, chunks)),
+        2 => {
+            let passed = pass().for_each(|chunk| {
+                black_box(chunk.first());
+            })?;
+            Ok(passed.elapsed.as_nanos() as f64)
+        }
+        _ => {
+            let mut sum = Checksum::default();
+            let checked = pass().for_each(|chunk| {
+                sum.add(chunk);
+                if chunk.number() % 64 == 15 {
+                    most = most.max(anonymous());
+                }
+            })?;
+            match sum == expected {
+                true => Ok(checked.elapsed.as_nanos() as f64),
+                false => Err("the checksum of a pass is not what was written".into()),
+            }
+        }
+    })?;
+    println!(
+        "{} in chunks of {}, a budget of {}; {} rounds in turn, medians",
+        display_size(settings.size),
+        display_size(settings.chunk),
+        display_size(settings.budget),
+        settings.rounds
+    );
+    let mut table = Table::new(&["", "GB/s", "min", "max", "of plain reads", "of the slower alone"]);
+    let [read, computed, ..] = times.each_ref().map(Samples::median);
+    for (name, times) in names.into_iter().zip(&times) {
+        let rate = |nanoseconds: f64| format!("{:.2}", settings.size as f64 / nanoseconds);
+        let spread = times.spread();
+        table.row([
             name.to_owned(),
-            rate(mid),
-            rate(greatest),
-            rate(least),
-            format!("{:.2} the rate", read / mid),
-            format!("{:.2} the time", mid / slower),
+            rate(spread.median),
+            rate(spread.most),
+            rate(spread.least),
+            format!("{:.2} the rate", read / spread.median),
+            format!("{:.2} the time", spread.median / read.max(computed)),
         ]);
     }
     print!("{table}");
     println!(
         "{}\npool: at most {} reserved, {} allocations in {} passes",
         within(most.saturating_sub(before), settings.budget)?,
-        size(pool.stats().reserved.peak),
+        display_size(pool.stats().reserved.peak),
         pool.stats().allocations,
         2 * (settings.rounds + 1)
     );

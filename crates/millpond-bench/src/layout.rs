@@ -6,14 +6,28 @@
 //! contains the prediction from the layout alone: the number of cache lines that each side reads and writes, counted from the
 //! offsets of the fields. Fails if the two sides disagree.
 
-use crate::say::wrap;
-use crate::{CpuClock, Table};
+use crate::Table;
+use crate::console::{indented, wrap};
+use crate::measure::{Clock, Samples, fixed, in_turn, repeat};
+use clap::Parser;
+use millpond::engine::display_size;
 use millpond::{Buffer, Pool, Soa, SoaLayout, TensorError, TensorMut, TensorRef, set_threads};
+use std::convert::Infallible;
 use std::error::Error;
 use std::hint::black_box;
 
-const HELP: &str = "layout [--rounds N] [--quick]
---quick leaves out what is larger than every cache";
+/// Measures the order of bytes in memory: arrays of structures and structures of arrays, rows and columns.
+#[derive(Debug, Parser)]
+#[command(name = "layout")]
+struct Settings {
+    /// Rounds, of which medians and quartiles are printed
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = crate::at_least_one)]
+    rounds: usize,
+
+    /// Leave out what is larger than every cache
+    #[arg(long)]
+    quick: bool,
+}
 
 /// A particle as simulations have it. A loop that moves it needs only a third of its bytes.
 #[derive(Clone, Copy, Soa)]
@@ -99,7 +113,20 @@ fn update_arrays(bodies: BodySlicesMut<'_>) -> Result<(), TensorError> {
 }
 
 /// An array of structures in memory of the same pool as the arrays of the other side.
-type Structures<'p> = allocator_api2::vec::Vec<Particle, &'p Pool>;
+type Structures<'p, T> = allocator_api2::vec::Vec<T, &'p Pool>;
+
+fn structures<T>(
+    pool: &Pool,
+    count: usize,
+    numbered: fn(usize) -> T,
+) -> Result<Structures<'_, T>, Box<dyn Error>> {
+    let mut structures = Structures::new_in(pool);
+    structures
+        .try_reserve_exact(count)
+        .map_err(|error| format!("{count} structures: {error:?}"))?;
+    structures.extend((0..count).map(numbered));
+    Ok(structures)
+}
 
 const DT: f32 = 1e-6;
 /// The number of parallel sums, so that no side waits for one addition before the next.
@@ -245,323 +272,251 @@ impl Lines {
     }
 }
 
-/// Returns the median and both quartiles.
-fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
-    values.sort_by(f64::total_cmp);
-    [1, 2, 3].map(|quarter| {
-        let at = (values.len().saturating_sub(1)) * quarter;
-        values.get((at + 2) / 4).copied().unwrap_or(f64::NAN)
-    })
+/// The measurement of several pairs of layouts.
+struct Bench<'a> {
+    settings: &'a Settings,
+    caches: Caches,
+    pool: &'a Pool,
 }
 
-/// Nanoseconds for an element on either side in each round.
-struct Pair {
-    first: Vec<f64>,
-    second: Vec<f64>,
-}
+impl Bench<'_> {
+    /// Returns the measured sizes: bytes of the array of structures, or of the matrix.
+    fn sizes(&self) -> Vec<(&'static str, usize)> {
+        let [first, second, last] = self.caches.levels;
+        let mut sizes = vec![("half of L1", first / 2), ("half of L2", second / 2)];
+        if !self.settings.quick {
+            sizes.push(("4 times L3", 4 * last));
+        }
+        sizes
+    }
 
-impl Pair {
-    /// Runs both sides in turn, each often enough that the clock does not matter.
-    fn measure(rounds: usize, elements: usize, mut first: impl FnMut(), mut second: impl FnMut()) -> Self {
+    /// Returns a size with the name of the cache that holds it.
+    fn held(&self, bytes: usize) -> String {
+        format!("{} ({})", display_size(bytes as u64), self.caches.holds(bytes))
+    }
+
+    /// Runs both sides in turn, each often enough that the clock does not matter. Returns the cells of a row: nanoseconds for an
+    /// element on either side, and their ratio.
+    fn row<E>(
+        &self,
+        name: String,
+        elements: usize,
+        mut side: impl FnMut(Side) -> Result<(), E>,
+    ) -> Result<Vec<String>, E> {
         let passes = (4_000_000 / elements.max(1)).clamp(1, 100_000);
-        let time = |work: &mut dyn FnMut()| {
-            let clock = CpuClock::start();
-            for _ in 0..passes {
-                work();
-            }
-            clock.nanoseconds() / (passes * elements) as f64
-        };
-        let mut pair = Self {
-            first: Vec::new(),
-            second: Vec::new(),
-        };
-        for round in 0..=rounds {
-            let (one, other) = (time(&mut first), time(&mut second));
-            // The first round brings memory into its final state.
-            if round > 0 {
-                pair.first.push(one);
-                pair.second.push(other);
-            }
-        }
-        pair
+        let times: [Samples; 2] = in_turn(self.settings.rounds, |turn| {
+            let which = [Side::First, Side::Second][turn];
+            let pass = repeat(Clock::Thread, passes, || side(which))?;
+            Ok(pass / elements as f64)
+        })?;
+        let ratio = times[0].over(&times[1]).spread();
+        let [first, second] = times.map(|times| times.spread().show_quartiles(fixed(2)));
+        Ok(vec![
+            name,
+            first,
+            second,
+            format!("{:.2}x", ratio.median),
+            format!("{:.2} to {:.2}", ratio.lower, ratio.upper),
+        ])
     }
 
-    fn ratio(&self) -> [f64; 3] {
-        quartiles(
-            self.first
-                .iter()
-                .zip(&self.second)
-                .map(|(first, second)| first / second)
-                .collect(),
-        )
-    }
-
-    fn cells(&self) -> Vec<String> {
-        let [low, mid, high] = self.ratio();
-        let time = |times: &[f64]| {
-            let [low, mid, high] = quartiles(times.to_vec());
-            format!("{mid:.2} ({low:.2} to {high:.2})")
-        };
-        vec![
-            time(&self.first),
-            time(&self.second),
-            format!("{mid:.2}x"),
-            format!("{low:.2} to {high:.2}"),
-        ]
-    }
-}
-
-struct Settings {
-    rounds: usize,
-    quick: bool,
-}
-
-impl Settings {
-    fn read(mut arguments: impl Iterator<Item = String>) -> Result<Self, Box<dyn Error>> {
-        let mut settings = Self {
-            rounds: 15,
-            quick: false,
-        };
-        while let Some(name) = arguments.next() {
-            match name.as_str() {
-                "--quick" => settings.quick = true,
-                "--rounds" => {
-                    let rounds = arguments
-                        .next()
-                        .ok_or_else(|| format!("{name} has no value\n{HELP}"))?;
-                    settings.rounds = rounds.parse::<usize>()?.max(1);
+    fn particles(&self) -> Result<(), Box<dyn Error>> {
+        let layout = Particle::LAYOUT;
+        println!("{layout}");
+        let moved = Lines::of(
+            &layout,
+            &["position", "velocity"],
+            &["position"],
+            self.caches.line,
+        );
+        let summed = Lines::of(&layout, &["mass"], &[], self.caches.line);
+        let mut table = Table::new(&STRUCTURES);
+        let mut notes = Vec::new();
+        for (name, bytes) in self.sizes() {
+            let count = bytes / layout.bytes / LANES * LANES;
+            let mut structures = structures(self.pool, count, Particle::numbered)?;
+            let mut arrays = Particles::try_from_slice_in(&structures, self.pool)?;
+            let Ok(mut row) = self.row::<Infallible>(format!("move, {name}"), count, |side| {
+                match side {
+                    Side::First => move_structures(black_box(&mut structures)),
+                    Side::Second => move_arrays(black_box(arrays.slices_mut())),
                 }
-                _ => return Err(format!("there is no {name}\n{HELP}").into()),
+                Ok(())
+            });
+            let positions = structures.iter().map(|particle| particle.position);
+            if !positions.eq(arrays.position().iter().copied()) {
+                return Err(format!("{name}: the two layouts moved particles to different places").into());
             }
+            row.push(format!("{:.2}x", moved.ratio()));
+            table.row(row);
+            let mut sums = [0.0; 2];
+            let Ok(mut row) = self.row::<Infallible>(format!("sum mass, {name}"), count, |side| {
+                match side {
+                    Side::First => sums[0] = sum_structures(black_box(&structures)),
+                    Side::Second => sums[1] = sum_arrays(black_box(arrays.mass())),
+                }
+                Ok(())
+            });
+            if sums[0] != sums[1] {
+                return Err(format!("{name}: the sums of the masses differ: {sums:?}").into());
+            }
+            row.push(format!("{:.2}x", summed.ratio()));
+            table.row(row);
+            let fields = |names: &[&str]| -> usize {
+                let found = names.iter().filter_map(|name| layout.field(name));
+                found.map(|field| field.bytes).sum::<usize>() * count
+            };
+            notes.push(format!(
+                "{name}: {count} structures are {}; the arrays to move {}, to sum {}",
+                self.held(bytes),
+                self.held(fields(&["position", "velocity"])),
+                self.held(fields(&["mass"])),
+            ));
         }
-        Ok(settings)
+        print!("{table}");
+        for (which, lines) in [("to move", moved), ("to sum", summed)] {
+            say(&format!(
+                "{which} one particle: {:.3} cache lines read and written back as a structure, {:.3} as arrays: {:.2}x",
+                lines.structures,
+                lines.arrays,
+                lines.ratio()
+            ));
+        }
+        say(
+            "what is in L1 already costs no lines: there the ratio is that of instructions, as neighbours fill a vector register \
+             and parts of a structure do not",
+        );
+        notes.iter().for_each(|note| println!("{}", indented(note)));
+        println!();
+        Ok(())
+    }
+
+    /// Measures the document's own particles with its own loops.
+    fn guda(&self) -> Result<(), Box<dyn Error>> {
+        let layout = Body::LAYOUT;
+        let mut head = STRUCTURES;
+        head[0] = "GUDA's particles";
+        let mut table = Table::new(&head);
+        let read = ["x", "y", "z", "vx", "vy", "vz"];
+        let lines = Lines::of(&layout, &read, &read[..3], self.caches.line);
+        let mut sizes = self.sizes();
+        if !self.settings.quick {
+            sizes.push(("its million", 1_000_000 * layout.bytes));
+        }
+        let mut notes = Vec::new();
+        for (name, bytes) in sizes {
+            let count = bytes / layout.bytes;
+            let mut structures = structures(self.pool, count, Body::numbered)?;
+            let mut arrays = Bodies::try_from_slice_in(&structures, self.pool)?;
+            let mut row = self.row(format!("update, {name}"), count, |side| match side {
+                Side::First => {
+                    update_bodies(black_box(&mut structures));
+                    Ok(())
+                }
+                Side::Second => update_arrays(black_box(arrays.slices_mut())),
+            })?;
+            if arrays.to_vec() != *structures {
+                return Err(
+                    format!("{name}: the two layouts moved GUDA's particles to different places").into(),
+                );
+            }
+            row.push(format!("{:.2}x", lines.ratio()));
+            table.row(row);
+            notes.push(format!("{name}: {count} structures are {}", self.held(bytes)));
+        }
+        print!("{table}");
+        say(&format!(
+            "of a structure's 32 bytes 24 are read and 12 written, and all of them pass: {:.3} lines against {:.3}. The \
+             document's program prints its figure, and the document has none; arrays are walked three times, by `axpy`",
+            lines.structures, lines.arrays
+        ));
+        notes.iter().for_each(|note| println!("{}", indented(note)));
+        println!();
+        Ok(())
+    }
+
+    fn matrix(&self) -> Result<(), Box<dyn Error>> {
+        let mut table = Table::new(&["", "columns, ns each", "rows, ns each", "ratio", "quartiles"]);
+        let mut notes = Vec::new();
+        let cell = size_of::<f32>();
+        let cells_of_line = self.caches.line / cell;
+        for (name, bytes) in self.sizes() {
+            // A row has an odd number of lines, so that the lines of a column are spread over the whole cache.
+            let side = (((bytes / cell).isqrt() / LANES) | 1) * LANES;
+            let matrix = Matrix {
+                cells: self.pool.alloc_from_fn(side * side, |at| (at % 5) as f32)?,
+                side,
+            };
+            let mut sums = [0.0; 2];
+            let Ok(row) = self.row::<Infallible>(format!("sum, {name}"), side * side, |side| {
+                match side {
+                    Side::First => sums[0] = black_box(&matrix).sum_by_columns(),
+                    Side::Second => sums[1] = black_box(&matrix).sum_by_rows(),
+                }
+                Ok(())
+            });
+            // Sums in another order differ by rounding.
+            if (sums[0] - sums[1]).abs() > sums[1].abs() / 100.0 {
+                return Err(format!("{name}: the sums by columns and by rows differ: {sums:?}").into());
+            }
+            table.row(row);
+            // A column accesses one line of each row. If these stay in the cache until the next column, each line is loaded once,
+            // as with rows.
+            let (all, column) = (side * side * cell, side * self.caches.line);
+            let times = self
+                .caches
+                .levels
+                .map(|level| match (all <= level, column <= level) {
+                    (true, _) => "none".to_owned(),
+                    (false, true) => "1x".to_owned(),
+                    (false, false) => format!("{cells_of_line}x"),
+                });
+            notes.push(format!(
+                "{name}: {side} x {side} cells, {}; a column touches {side} lines ({}) on {} pages; lines by columns over \
+                 lines by rows: into L1 {}, L2 {}, L3 {}",
+                display_size(all as u64),
+                display_size(column as u64),
+                all.div_ceil(4096).min(side),
+                times[0],
+                times[1],
+                times[2]
+            ));
+        }
+        print!("{table}");
+        say(&format!(
+            "down a column each cell is on another line, {} bytes for {cell}; those that stay in a cache serve the {} columns \
+             after it",
+            self.caches.line,
+            cells_of_line - 1
+        ));
+        notes.iter().for_each(|note| println!("{}", indented(note)));
+        say(
+            "where no lines come the ratio is that of instructions again; what pages cost beyond lines is not counted here",
+        );
+        Ok(())
     }
 }
 
-/// Returns the measured sizes: bytes of the array of structures, or of the matrix.
-fn sizes(settings: &Settings, caches: &Caches) -> Vec<(&'static str, usize)> {
-    let [first, second, last] = caches.levels;
-    let mut sizes = vec![("half of L1", first / 2), ("half of L2", second / 2)];
-    if !settings.quick {
-        sizes.push(("4 times L3", 4 * last));
-    }
-    sizes
+/// The sides of a row: structures or columns, and arrays or rows.
+#[derive(Clone, Copy)]
+enum Side {
+    First,
+    Second,
 }
+
+/// The columns of the tables of structures.
+const STRUCTURES: [&str; 6] = [
+    "",
+    "structures, ns",
+    "arrays, ns",
+    "ratio",
+    "quartiles",
+    "by lines",
+];
 
 /// Prints a sentence below a table.
 fn say(text: &str) {
-    println!("{}", wrap(text, 100));
-}
-
-/// Prints a line that belongs to the previous sentence.
-fn aside(text: &str) {
-    println!("  {}", wrap(text, 98).replace('\n', "\n  "));
-}
-
-fn particles(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Box<dyn Error>> {
-    let (size, layout) = (millpond::engine::display_size, Particle::LAYOUT);
-    println!("{layout}");
-    let moved = Lines::of(&layout, &["position", "velocity"], &["position"], caches.line);
-    let summed = Lines::of(&layout, &["mass"], &[], caches.line);
-    let head = [
-        "",
-        "structures, ns",
-        "arrays, ns",
-        "ratio",
-        "quartiles",
-        "by lines",
-    ];
-    let mut table = Table::new(&head);
-    let mut places = Vec::new();
-    for (name, bytes) in sizes(settings, caches) {
-        let count = bytes / layout.bytes / LANES * LANES;
-        let mut structures = Structures::new_in(pool);
-        structures
-            .try_reserve_exact(count)
-            .map_err(|error| format!("{name}: {error:?}"))?;
-        structures.extend((0..count).map(Particle::numbered));
-        let mut arrays = Particles::try_from_slice_in(&structures, pool)?;
-
-        let moves = Pair::measure(
-            settings.rounds,
-            count,
-            || move_structures(black_box(&mut structures)),
-            || move_arrays(black_box(arrays.slices_mut())),
-        );
-        let positions = structures.iter().map(|particle| particle.position);
-        if !positions.eq(arrays.position().iter().copied()) {
-            return Err(format!("{name}: particles moved to different places").into());
-        }
-        let mut sums = [0.0; 2];
-        let [by_structures, by_arrays] = &mut sums;
-        let sum = Pair::measure(
-            settings.rounds,
-            count,
-            || *by_structures = sum_structures(black_box(&structures)),
-            || *by_arrays = sum_arrays(black_box(arrays.mass())),
-        );
-        if sums[0] != sums[1] {
-            return Err(format!("{name}: the masses add up to {sums:?}").into());
-        }
-        for (what, pair, lines) in [("move", moves, moved), ("sum mass", sum, summed)] {
-            let mut row = vec![format!("{what}, {name}")];
-            row.extend(pair.cells());
-            row.push(format!("{:.2}x", lines.ratio()));
-            table.row(row);
-        }
-        let fields = |names: &[&str]| -> usize {
-            let found = names.iter().filter_map(|name| layout.field(name));
-            found.map(|field| field.bytes).sum::<usize>() * count
-        };
-        let (to_move, to_sum) = (fields(&["position", "velocity"]), fields(&["mass"]));
-        places.push(format!(
-            "{name}: {count} structures are {} ({}); the arrays to move {} ({}), to sum {} ({})",
-            size(bytes as u64),
-            caches.holds(bytes),
-            size(to_move as u64),
-            caches.holds(to_move),
-            size(to_sum as u64),
-            caches.holds(to_sum),
-        ));
-    }
-    print!("{table}");
-    for (what, lines) in [("to move", moved), ("to sum", summed)] {
-        say(&format!(
-            "{what} one particle: {:.3} cache lines read and written back as a structure, {:.3} as arrays: {:.2}x",
-            lines.structures,
-            lines.arrays,
-            lines.ratio()
-        ));
-    }
-    say(
-        "what is in L1 already costs no lines: there the ratio is that of instructions, as neighbours fill a vector register \
-         and parts of a structure do not",
-    );
-    places.iter().for_each(|place| aside(place));
-    println!();
-    Ok(())
-}
-
-/// Measures the document's own particles with its own loops.
-fn guda(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Box<dyn Error>> {
-    let size = millpond::engine::display_size;
-    let mut table = Table::new(&[
-        "GUDA's particles",
-        "structures, ns",
-        "arrays, ns",
-        "ratio",
-        "quartiles",
-        "by lines",
-    ]);
-    let lines = Lines::of(
-        &Body::LAYOUT,
-        &["x", "y", "z", "vx", "vy", "vz"],
-        &["x", "y", "z"],
-        caches.line,
-    );
-    let mut sizes = sizes(settings, caches);
-    if !settings.quick {
-        sizes.push(("its million", 1_000_000 * Body::LAYOUT.bytes));
-    }
-    let mut places = Vec::new();
-    for (name, bytes) in sizes {
-        let count = bytes / Body::LAYOUT.bytes;
-        let mut structures = allocator_api2::vec::Vec::new_in(pool);
-        structures
-            .try_reserve_exact(count)
-            .map_err(|error| format!("{name}: {error:?}"))?;
-        structures.extend((0..count).map(Body::numbered));
-        let mut arrays = Bodies::try_from_slice_in(&structures, pool)?;
-        let mut outcome = Ok(());
-        let pair = Pair::measure(
-            settings.rounds,
-            count,
-            || update_bodies(black_box(&mut structures)),
-            || outcome = update_arrays(black_box(arrays.slices_mut())),
-        );
-        outcome?;
-        if arrays.to_vec() != *structures {
-            return Err(format!("{name}: GUDA's particles moved to different places").into());
-        }
-        let mut row = vec![format!("update, {name}")];
-        row.extend(pair.cells());
-        row.push(format!("{:.2}x", lines.ratio()));
-        table.row(row);
-        places.push(format!(
-            "{name}: {count} structures are {} ({})",
-            size(bytes as u64),
-            caches.holds(bytes)
-        ));
-    }
-    print!("{table}");
-    say(&format!(
-        "of a structure's 32 bytes 24 are read and 12 written, and all of them pass: {:.3} lines against {:.3}. The document's \
-         program prints its figure, and the document has none; arrays are walked three times, by `axpy`",
-        lines.structures, lines.arrays
-    ));
-    places.iter().for_each(|place| aside(place));
-    println!();
-    Ok(())
-}
-
-fn matrix(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Box<dyn Error>> {
-    let size = |bytes: usize| millpond::engine::display_size(bytes as u64);
-    let mut table = Table::new(&["", "columns, ns each", "rows, ns each", "ratio", "quartiles"]);
-    let mut reasons = Vec::new();
-    let cell = size_of::<f32>();
-    let cells_of_line = caches.line / cell;
-    for (name, bytes) in sizes(settings, caches) {
-        // A row has an odd number of lines, so that the lines of a column are spread over the whole cache.
-        let side = (((bytes / cell).isqrt() / LANES) | 1) * LANES;
-        let matrix = Matrix {
-            cells: pool.alloc_from_fn(side * side, |at| (at % 5) as f32)?,
-            side,
-        };
-        let mut sums = [0.0; 2];
-        let [by_columns, by_rows] = &mut sums;
-        let pair = Pair::measure(
-            settings.rounds,
-            side * side,
-            || *by_columns = black_box(&matrix).sum_by_columns(),
-            || *by_rows = black_box(&matrix).sum_by_rows(),
-        );
-        // Sums in another order differ by rounding.
-        if (sums[0] - sums[1]).abs() > sums[1].abs() / 100.0 {
-            return Err(format!("{name}: rows and columns add up to {sums:?}").into());
-        }
-        let mut row = vec![format!("sum, {name}")];
-        row.extend(pair.cells());
-        table.row(row);
-        // A column accesses one line of each row. If these stay in the cache until the next column, each line is loaded once,
-        // as with rows.
-        let (all, column) = (side * side * cell, side * caches.line);
-        let times = caches.levels.map(|level| match (all <= level, column <= level) {
-            (true, _) => "none".to_owned(),
-            (false, true) => "1x".to_owned(),
-            (false, false) => format!("{cells_of_line}x"),
-        });
-        let pages = all.div_ceil(4096).min(side);
-        reasons.push(format!(
-            "{name}: {side} x {side} cells, {}; a column touches {side} lines ({}) on {pages} pages; lines by columns over \
-             lines by rows: into L1 {}, L2 {}, L3 {}",
-            size(all),
-            size(column),
-            times[0],
-            times[1],
-            times[2]
-        ));
-    }
-    print!("{table}");
-    say(&format!(
-        "down a column each cell is on another line, {} bytes for {cell}; those that stay in a cache serve the {} columns after it",
-        caches.line,
-        cells_of_line - 1
-    ));
-    reasons.iter().for_each(|reason| aside(reason));
-    say(
-        "where no lines come the ratio is that of instructions again; what pages cost beyond lines is not counted here",
-    );
-    Ok(())
+    println!("{}", wrap(text));
 }
 
 /// Runs the measurement and prints the tables. `arguments` are those of the program with this name.
@@ -569,20 +524,28 @@ fn matrix(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Box<d
 /// # Errors
 /// Returns an error if the arguments are invalid, memory or files are not available, or the sides disagree.
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>> {
-    let settings = Settings::read(arguments)?;
+    let settings: Settings = crate::parse("layout", arguments);
     let caches = Caches::read();
-    let size = millpond::engine::display_size;
-    let [first, second, last] = caches.levels.map(|bytes| size(bytes as u64));
+    let [first, second, last] = caches.levels.map(|bytes| display_size(bytes as u64));
     println!(
         "L1 {first}, L2 {second}, L3 {last}, lines of {} bytes; {} rounds in turn, medians and quartiles\n",
         caches.line, settings.rounds
     );
-    let pool = Pool::host()?;
     // The measurement covers only this thread's time.
     set_threads(1);
-    particles(&settings, &caches, &pool)?;
-    guda(&settings, &caches, &pool)?;
-    matrix(&settings, &caches, &pool)
+    all(&settings, caches)
+}
+
+fn all(settings: &Settings, caches: Caches) -> Result<(), Box<dyn Error>> {
+    let pool = &Pool::host()?;
+    let bench = Bench {
+        settings,
+        caches,
+        pool,
+    };
+    bench.particles()?;
+    bench.guda()?;
+    bench.matrix()
 }
 
 #[cfg(test)]
@@ -617,11 +580,7 @@ mod tests {
             rounds: 1,
             quick: true,
         };
-        let pool = Pool::host()?;
-        let caches = Caches::read();
-        particles(&settings, &caches, &pool)?;
-        guda(&settings, &caches, &pool)?;
-        matrix(&settings, &caches, &pool)
+        all(&settings, Caches::read())
     }
 
     #[test]
@@ -648,11 +607,5 @@ mod tests {
         let matrix = Matrix { cells, side: 48 };
         assert_eq!([matrix.sum_by_rows(), matrix.sum_by_columns()], [expected; 2]);
         Ok(())
-    }
-
-    #[test]
-    fn the_quartiles_are_values_of_the_sample() {
-        assert_eq!(quartiles(vec![5.0, 1.0, 3.0, 2.0, 4.0]), [2.0, 3.0, 4.0]);
-        assert_eq!(quartiles(vec![7.0]), [7.0; 3]);
     }
 }

@@ -9,7 +9,7 @@
 //! This is the only crate that links other allocators.
 #![deny(unsafe_code)]
 
-mod clock;
+mod console;
 #[cfg(target_os = "linux")]
 pub mod data;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -18,20 +18,21 @@ pub mod device;
 #[allow(unsafe_code, reason = "calls allocators, and writes to what they answer")]
 pub mod host;
 pub mod layout;
+pub mod measure;
 mod outcome;
 mod peers;
 mod program;
 #[cfg(target_os = "linux")]
 pub mod record;
-mod say;
 mod table;
 pub mod tensors;
 #[cfg(target_os = "linux")]
 pub mod transfer;
 
-pub use clock::CpuClock;
-pub use outcome::{Outcome, run};
+pub use console::{at_least_one, exit, print, say};
+pub use outcome::{Outcome, one_in, run};
 pub use peers::{OffsetAllocator, Ranges, Trees};
 pub use program::{Op, Program, find};
-pub use say::{exit, print, say};
 pub use table::Table;
+
+pub(crate) use console::parse;

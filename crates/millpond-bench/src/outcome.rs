@@ -1,6 +1,7 @@
 //! Runs one program under one policy on one simulated device.
 
-use crate::{CpuClock, Op, Program};
+use crate::measure::{Clock, Timer};
+use crate::{Op, Program};
 use millpond_engine::{Block, Engine, Meter, Request, Settings, Simulated, Stats, Stream, policies};
 
 /// The result of a run.
@@ -16,6 +17,13 @@ pub struct Outcome {
     pub finished: bool,
 }
 
+/// Formats the number of allocations for one stall, or a dash without a stall.
+#[must_use]
+pub fn one_in(stalls: u64, allocations: u64) -> String {
+    let rate = allocations.checked_div(stalls);
+    rate.map_or_else(|| "-".to_owned(), |rate| rate.to_string())
+}
+
 /// Runs a program under a policy until its end, or until an allocation fails.
 ///
 /// # Errors
@@ -29,7 +37,7 @@ pub fn run(
     let mut engine = Engine::new(policies::build(policy, settings)?, device);
     let mut slots: Vec<Option<Block>> = Vec::new();
     slots.resize_with(program.slots, || None);
-    let clock = CpuClock::start();
+    let timer = Timer::start(Clock::Thread);
     let mut finished = true;
     for op in &program.ops {
         match *op {
@@ -50,7 +58,7 @@ pub fn run(
     Ok(Outcome {
         stats: *engine.stats(),
         meter: *engine.meter(),
-        nanoseconds: clock.nanoseconds(),
+        nanoseconds: timer.nanoseconds(),
         finished,
     })
 }

@@ -6,7 +6,8 @@
 //! processor time. The second part repeats the calls of a recorded program, at a fixed rate and at full speed. It divides the
 //! sizes, because only their sequence matters to the file.
 
-use crate::{CpuClock, Op, Program, Table};
+use crate::measure::{Clock, Samples, Timer, in_turn};
+use crate::{Op, Program, Table};
 use millpond::engine::display_size;
 use millpond::{Pool, RecordReport, RecordStacks, Recorder};
 use std::error::Error;
@@ -93,9 +94,9 @@ fn measure(
         std::thread::sleep(Duration::from_micros(50));
         at_depth(DEPTH, pool, 1);
     }
-    let clock = CpuClock::start();
+    let timer = Timer::start(Clock::Thread);
     at_depth(DEPTH, pool, PAIRS);
-    let time = clock.nanoseconds() / f64::from(2 * PAIRS);
+    let time = timer.nanoseconds() / f64::from(2 * PAIRS);
     let report = recorder.map_or(Ok(RecordReport::default()), Recorder::stop)?;
     Ok((time, report))
 }
@@ -107,45 +108,36 @@ fn pairs(pool: &Pool, rounds: usize, out: &mut dyn Write) -> Result<(), Box<dyn 
         ("recorded", Some(RecordStacks::Never)),
         ("recorded, stacks", Some(RecordStacks::Always)),
     ];
-    let mut times = [const { Vec::new() }; 3];
     let mut lost = [0; 3];
-    for _ in 0..rounds {
-        for (at, (_, stacks)) in ways.iter().enumerate() {
-            let (time, report) = measure(pool, *stacks, &file)?;
-            times[at].push(time);
-            lost[at] += report.lost;
-        }
-    }
+    let times = in_turn::<3, Box<dyn Error>>(rounds, |way| {
+        let (time, report) = measure(pool, ways[way].1, &file)?;
+        lost[way] += report.lost;
+        Ok(time)
+    })?;
     writeln!(
         out,
         "Pairs of 64 B, medians of {rounds} rounds in turn; an event is an allocation or a free, stacks are of {DEPTH} calls and more\n"
     )?;
     let mut table = Table::new(&["", "ns an event", "least", "most", "more than without", "lost"]);
-    let base = median(&mut times[0]);
-    for (at, (name, _)) in ways.iter().enumerate() {
-        let middle = median(&mut times[at]);
-        let (least, most) = (times[at].first(), times[at].last());
-        let say = |time: Option<&f64>| time.map_or(String::new(), |time| format!("{time:.1}"));
-        table.row(vec![
-            (*name).to_owned(),
-            format!("{middle:.1}"),
-            say(least),
-            say(most),
-            if at == 0 {
-                String::new()
-            } else {
-                format!("{:.1} ns", middle - base)
-            },
+    let without = times[0].median();
+    for (at, spread) in times.iter().map(Samples::spread).enumerate() {
+        let more = match at {
+            0 => String::new(),
+            _ => format!("{:.1} ns", spread.median - without),
+        };
+        let [median, least, most] =
+            [spread.median, spread.least, spread.most].map(|time| format!("{time:.1}"));
+        table.row([
+            ways[at].0.to_owned(),
+            median,
+            least,
+            most,
+            more,
             lost[at].to_string(),
         ]);
     }
     writeln!(out, "{table}")?;
     Ok(())
-}
-
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// The result of repeating a program's calls.
@@ -247,7 +239,7 @@ fn program(pool: &Pool, program: &Program, events: u64, out: &mut dyn Write) -> 
         let enacted = enact(pool, program, events, rate)?;
         let written = enacted.events.saturating_sub(enacted.report.lost);
         let millions = |events: u64, seconds: f64| format!("{:.2} M", events as f64 / seconds / 1e6);
-        table.row(vec![
+        table.row([
             name.to_owned(),
             enacted.events.to_string(),
             millions(enacted.events, enacted.seconds_told),

@@ -12,36 +12,31 @@ impl Table {
     /// Creates a table with these column names.
     #[must_use]
     pub fn new(head: &[&str]) -> Self {
-        Self {
-            rows: vec![head.iter().map(|h| (*h).to_owned()).collect()],
-        }
+        let mut table = Self::default();
+        table.row(head.iter().copied());
+        table
     }
 
     /// Adds a row.
-    pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+    pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |c: usize| {
-            self.rows
-                .iter()
-                .filter_map(|r| r.get(c))
-                .map(|s| s.chars().count())
-                .max()
-                .unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut widths: Vec<usize> = Vec::new();
         for row in &self.rows {
-            for (c, cell) in row.iter().enumerate() {
-                let width = widths[c];
-                if c == 0 {
-                    write!(f, "{cell:width$}")?;
-                } else {
-                    write!(f, "  {cell:>width$}")?;
+            widths.resize(widths.len().max(row.len()), 0);
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        for row in &self.rows {
+            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                match column {
+                    0 => write!(f, "{cell:width$}")?,
+                    _ => write!(f, "  {cell:>width$}")?,
                 }
             }
             writeln!(f)?;

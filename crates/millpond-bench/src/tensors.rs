@@ -15,78 +15,51 @@ mod shared;
 mod temporaries;
 mod views;
 
-use crate::{CpuClock, Table};
-use cases::{Arrays, CASES, COPY, Case, TRIAD};
-use millpond::{pools, set_threads};
+use crate::Table;
+use crate::measure::{Clock, fixed, in_turn, repeat};
+use cases::{Arrays, CASES, COPY, Case, Side, TRIAD};
+use clap::Parser;
+use millpond::{Pool, pools, set_threads};
 use std::error::Error;
 use std::hint::black_box;
 
-const HELP: &str = "tensors [--rounds N] [--quick] [--only NAME] [--calls NAME COUNT]
---quick leaves out what is larger than every cache; --only measures what has NAME in its name
---calls calls one operation on 1,000 elements so often and prints nothing, for who counts its instructions";
+/// Measures tensor operations beside `ndarray` and plain loops.
+#[derive(Debug, Parser)]
+#[command(name = "tensors")]
+struct Settings {
+    /// Rounds, of which medians are printed
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = crate::at_least_one)]
+    rounds: usize,
+
+    /// Leave out what is larger than every cache
+    #[arg(long)]
+    quick: bool,
+
+    /// Measure only operations with this text in their names
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+
+    /// Call one operation on 1,000 elements this often and print nothing, to count its instructions. NAME may end with "by ndarray"
+    /// or "by plain"
+    #[arg(long, num_args = 2, value_names = ["NAME", "COUNT"])]
+    calls: Option<Vec<String>>,
+}
+
+impl Settings {
+    /// Returns whether an operation is measured.
+    fn includes(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| name.contains(only))
+    }
+}
 
 const SMALL: usize = 1_000;
 const SIZES: [(&str, usize); 3] = [("1 k", SMALL), ("1 M", 1_000_000), ("64 M", 64 << 20)];
 
-/// Returns the minimum, the median and the maximum.
-fn spread(mut values: Vec<f64>) -> [f64; 3] {
-    values.sort_by(f64::total_cmp);
-    [0, values.len() / 2, values.len().saturating_sub(1)]
-        .map(|at| values.get(at).copied().unwrap_or(f64::NAN))
-}
-
-/// Nanoseconds for an element by each side, in each round.
-struct Times {
-    sides: [Vec<f64>; 3],
-    /// The pool's allocations for each call of the tensor's side.
-    allocations: f64,
-}
-
-impl Times {
-    fn measure(case: &Case, arrays: &mut Arrays, len: usize, rounds: usize) -> Result<Self, Box<dyn Error>> {
-        let passes = (2_000_000 / len.max(1)).clamp(1, 2_000);
-        let counted = || Ok::<u64, Box<dyn Error>>(pools().host()?.stats().allocations);
-        let mut times = Self {
-            sides: [const { Vec::new() }; 3],
-            allocations: 0.0,
-        };
-        let mut asked = 0;
-        for round in 0..=rounds {
-            let mut found = [0.0; 3];
-            for turn in 0..3 {
-                // Each side goes first equally often.
-                let side = (turn + round) % 3;
-                let work = [case.tensor, case.ndarray, case.plain][side];
-                let before = if side == 0 { counted()? } else { 0 };
-                let clock = CpuClock::start();
-                for _ in 0..passes {
-                    found[side] = work(black_box(arrays))?;
-                }
-                let time = clock.nanoseconds() / (passes * len) as f64;
-                if side == 0 {
-                    asked += counted()? - before;
-                }
-                // The first round brings memory into its final state.
-                if round > 0 {
-                    times.sides[side].push(time);
-                }
-            }
-            // Sums in `f32` differ by rounding.
-            let [ours, ndarray, plain] = found;
-            let off = |other: f64| (ours - other).abs() > 0.02 * ours.abs();
-            if len <= 1_000_000 && (off(ndarray) || off(plain)) {
-                return Err(format!("{}: the sides come to {found:?}", case.name).into());
-            }
-        }
-        times.allocations = asked as f64 / ((rounds + 1) * passes) as f64;
-        Ok(times)
-    }
-
-    /// Returns how many times as long another side takes.
-    fn ratio(&self, side: usize) -> f64 {
-        let both = self.sides[side].iter().zip(&self.sides[0]);
-        spread(both.map(|(other, ours)| other / ours).collect())[1]
-    }
+/// Calls `work` and returns its result with the number of allocations that the pool served for it.
+fn counted<T>(pool: &Pool, work: impl FnOnce() -> T) -> (T, u64) {
+    let before = pool.stats().allocations;
+    let result = work();
+    (result, pool.stats().allocations - before)
 }
 
 fn operations(settings: &Settings) -> Result<(), Box<dyn Error>> {
@@ -106,34 +79,46 @@ fn operations(settings: &Settings) -> Result<(), Box<dyn Error>> {
             continue;
         }
         let mut arrays = Arrays::new(&pool, len)?;
-        let rounds = if len > 1_000_000 {
-            settings.rounds.min(7)
-        } else {
-            settings.rounds
-        };
+        let rounds = settings.rounds.min(if len > 1_000_000 { 7 } else { usize::MAX });
+        let passes = (2_000_000 / len).clamp(1, 2_000);
         let mut bandwidth = f64::NAN;
         for case in &CASES {
             let gauge = matches!(case.name, COPY | TRIAD);
-            if !(gauge || settings.only.as_ref().is_none_or(|only| case.name.contains(only))) {
+            if !gauge && !settings.includes(case.name) {
                 continue;
             }
             // Factors and sums grow over the rounds, and must stay exact.
             arrays.a.copy_from(&arrays.b)?;
-            let times = Times::measure(case, &mut arrays, len, rounds)?;
-            if gauge {
-                let best = case.bytes as f64 / spread(times.sides[2].clone())[1];
-                bandwidth = bandwidth.max(best);
+            let (mut results, mut allocations) = ([0.0; 3], 0);
+            let times = in_turn::<3, Box<dyn Error>>(rounds, |turn| {
+                let side = Side::ALL[turn];
+                let (time, asked) = counted(&pool, || {
+                    repeat(Clock::Thread, passes, || {
+                        results[turn] = case.call(side, black_box(&mut arrays))?;
+                        Ok::<(), Box<dyn Error>>(())
+                    })
+                });
+                allocations += if side == Side::Tensor { asked } else { 0 };
+                Ok(time? / len as f64)
+            })?;
+            // Sums in `f32` differ by rounding.
+            let differs = |other: f64| (results[0] - other).abs() > 0.02 * results[0].abs();
+            if len <= 1_000_000 && results.into_iter().any(differs) {
+                return Err(format!("{}: the results of the sides differ: {results:?}", case.name).into());
             }
-            let [least, middle, most] = spread(times.sides[0].clone());
-            let rate = case.bytes as f64 / middle;
-            table.row(vec![
+            if gauge {
+                bandwidth = bandwidth.max(case.bytes as f64 / times[2].median());
+            }
+            let spread = times[0].spread();
+            let rate = case.bytes as f64 / spread.median;
+            table.row([
                 format!("{} {label}", case.name),
-                format!("{middle:.3} ({least:.3} to {most:.3})"),
+                spread.show(fixed(3)),
                 format!("{rate:.1}"),
                 format!("{:.2}", rate / bandwidth),
-                format!("{:.2}x", times.ratio(1)),
-                format!("{:.2}x", times.ratio(2)),
-                format!("{:.2}", times.allocations),
+                format!("{:.2}x", times[1].over(&times[0]).median()),
+                format!("{:.2}x", times[2].over(&times[0]).median()),
+                format!("{:.2}", allocations as f64 / ((rounds + 1) * passes) as f64),
             ]);
         }
     }
@@ -149,57 +134,20 @@ fn operations(settings: &Settings) -> Result<(), Box<dyn Error>> {
 fn calls(name: &str, count: usize) -> Result<(), Box<dyn Error>> {
     set_threads(1);
     let (name, side) = name.split_once(" by ").unwrap_or((name, "tensor"));
-    let pool = pools().host()?;
-    let mut arrays = Arrays::new(&pool, SMALL)?;
+    let mut arrays = Arrays::new(&pools().host()?, SMALL)?;
     if let Some((_, _, chain)) = views::CHAINS.iter().find(|(chain, ..)| *chain == name) {
-        for _ in 0..count {
-            chain(black_box(&arrays.a))?;
-        }
-        return Ok(());
+        return Ok((0..count).try_for_each(|_| chain(black_box(&arrays.a)))?);
     }
-    let case = CASES.iter().find(|case| case.name == name);
-    let case = case.ok_or_else(|| format!("there is no {name}"))?;
+    let case = Case::named(name)?;
     let side = match side {
-        "tensor" => case.tensor,
-        "ndarray" => case.ndarray,
-        _ => case.plain,
+        "tensor" => Side::Tensor,
+        "ndarray" => Side::Ndarray,
+        _ => Side::Plain,
     };
     for _ in 0..count {
-        black_box(side(black_box(&mut arrays))?);
+        black_box(case.call(side, black_box(&mut arrays))?);
     }
     Ok(())
-}
-
-struct Settings {
-    rounds: usize,
-    quick: bool,
-    only: Option<String>,
-    calls: Option<(String, usize)>,
-}
-
-impl Settings {
-    fn read(mut arguments: impl Iterator<Item = String>) -> Result<Self, Box<dyn Error>> {
-        let mut settings = Self {
-            rounds: 15,
-            quick: false,
-            only: None,
-            calls: None,
-        };
-        while let Some(name) = arguments.next() {
-            let mut value = || {
-                let value = arguments.next();
-                value.ok_or_else(|| format!("{name} has no value\n{HELP}"))
-            };
-            match name.as_str() {
-                "--quick" => settings.quick = true,
-                "--rounds" => settings.rounds = value()?.parse::<usize>()?.max(1),
-                "--only" => settings.only = Some(value()?),
-                "--calls" => settings.calls = Some((value()?, value()?.parse()?)),
-                _ => return Err(format!("there is no {name}\n{HELP}").into()),
-            }
-        }
-        Ok(settings)
-    }
 }
 
 /// Runs the measurement and prints the tables. `arguments` are those of the program with this name.
@@ -207,9 +155,9 @@ impl Settings {
 /// # Errors
 /// Returns an error if the arguments are invalid, memory or files are not available, or the sides disagree.
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>> {
-    let settings = Settings::read(arguments)?;
-    if let Some((name, count)) = &settings.calls {
-        return calls(name, *count);
+    let settings: Settings = crate::parse("tensors", arguments);
+    if let Some([name, count]) = settings.calls.as_deref() {
+        return calls(name, count.parse()?);
     }
     println!(
         "f32; {} rounds in turn (7 at most of what no cache holds), time of this thread\n",
@@ -232,9 +180,9 @@ mod tests {
         let pool = pools().host()?;
         for case in &CASES {
             let mut results = Vec::new();
-            for side in [case.tensor, case.ndarray, case.plain] {
+            for side in Side::ALL {
                 let mut arrays = Arrays::new(&pool, 100)?;
-                let number = side(&mut arrays)?;
+                let number = case.call(side, &mut arrays)?;
                 let (a, b, out) = arrays.slices()?;
                 results.push((number, a.to_vec(), b.to_vec(), out.to_vec()));
             }
@@ -258,13 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_is_of_values_of_the_sample() {
-        assert_eq!(spread(vec![5.0, 1.0, 3.0, 2.0, 4.0]), [1.0, 3.0, 5.0]);
-        assert_eq!(spread(vec![7.0]), [7.0; 3]);
-    }
-
-    #[test]
-    fn views_ask_the_pool_for_nothing() -> Result<(), Box<dyn Error>> {
+    fn views_allocate_nothing() -> Result<(), Box<dyn Error>> {
         let pool = pools().host()?;
         let whole = Tensor::zeros_in(&pool, [SMALL], millpond::DType::F32)?;
         for (name, _, chain) in views::CHAINS {

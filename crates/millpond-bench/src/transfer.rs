@@ -4,13 +4,13 @@
 mod packing;
 
 use crate::Table;
+use crate::measure::in_turn;
 use millpond::Pool;
 use millpond::cuda::{
     CudaDevice, CudaError, CudaPinned, CudaStream, CudaTimer, DevicePool, Staging, Transfer,
 };
 use std::error::Error;
 use std::io::Write;
-use std::time::Duration;
 
 /// The device name of the emulated driver.
 const EMULATED: &str = "Millpond CUDA emulator";
@@ -36,52 +36,31 @@ pub fn run(device: u32, sizes: &[usize], rounds: usize, out: &mut dyn Write) -> 
         "on the device",
     ]);
     for &bytes in sizes {
-        let mut there = pool.alloc_zeroed::<u8>(bytes, &stream)?;
+        let there = pool.alloc_zeroed::<u8>(bytes, &stream)?;
         let mut other = pool.alloc_zeroed::<u8>(bytes, &stream)?;
-        let mut host = pinned.alloc_zeroed::<u8>(bytes)?;
         let mut ordinary = vec![1u8; bytes];
-        let mut times = [const { Vec::new() }; 7];
-        // The first round accesses memory for the first time, so it does not count.
-        for round in 0..=rounds {
+        let mut pair = Some((pinned.alloc_zeroed::<u8>(bytes)?, there));
+        let times = in_turn::<7, Box<dyn Error>>(rounds, |way| {
+            let (host, mut there) = pair.take().ok_or("a copy lost its buffers")?;
             let timer = CudaTimer::start(&stream)?;
-            (host, there) = stream.upload(host, there).and_then(Transfer::wait)?;
-            let pinned_up = timer.stop()?;
-            let timer = CudaTimer::start(&stream)?;
-            staging.upload(&ordinary, &mut there)?;
-            let staged_up = timer.stop()?;
-            let timer = CudaTimer::start(&stream)?;
-            there.copy_from_host(&ordinary)?;
-            let ordinary_up = timer.stop()?;
-            let timer = CudaTimer::start(&stream)?;
-            (host, there) = stream.download(there, host).and_then(Transfer::wait)?;
-            let pinned_down = timer.stop()?;
-            let timer = CudaTimer::start(&stream)?;
-            staging.download(&there, &mut ordinary)?;
-            let staged_down = timer.stop()?;
-            let timer = CudaTimer::start(&stream)?;
-            there.copy_to_host(&mut ordinary)?;
-            let ordinary_down = timer.stop()?;
-            let timer = CudaTimer::start(&stream)?;
-            other.copy_from(&there)?;
-            let inside = timer.stop()?;
-            let round_times = [
-                pinned_up,
-                staged_up,
-                ordinary_up,
-                pinned_down,
-                staged_down,
-                ordinary_down,
-                inside,
-            ];
-            if round > 0 {
-                times
-                    .iter_mut()
-                    .zip(round_times)
-                    .for_each(|(all, time)| all.push(time));
-            }
-        }
-        let rates = times.into_iter().map(|times| rate(bytes, median(times)));
-        table.row(std::iter::once(size(bytes)).chain(rates).collect());
+            pair = Some(match way {
+                0 => stream.upload(host, there).and_then(Transfer::wait)?,
+                3 => stream.download(there, host).and_then(Transfer::wait)?,
+                _ => {
+                    match way {
+                        1 => staging.upload(&ordinary, &mut there)?,
+                        2 => there.copy_from_host(&ordinary)?,
+                        4 => staging.download(&there, &mut ordinary)?,
+                        5 => there.copy_to_host(&mut ordinary)?,
+                        _ => other.copy_from(&there)?,
+                    }
+                    (host, there)
+                }
+            });
+            Ok(timer.stop()?.as_nanos() as f64)
+        })?;
+        let rates = times.iter().map(|times| rate(bytes, times.median()));
+        table.row(std::iter::once(size(bytes)).chain(rates));
     }
     let limit = if emulated { emulated_link() } else { link(&device)? };
     writeln!(
@@ -107,16 +86,11 @@ pub fn run(device: u32, sizes: &[usize], rounds: usize, out: &mut dyn Write) -> 
     Ok(())
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
-}
-
-fn rate(bytes: usize, time: Duration) -> String {
-    if time.is_zero() {
+fn rate(bytes: usize, nanoseconds: f64) -> String {
+    if nanoseconds == 0.0 {
         return "-".to_owned();
     }
-    format!("{:.2}", bytes as f64 / time.as_secs_f64() / 1e9)
+    format!("{:.2}", bytes as f64 / nanoseconds)
 }
 
 fn size(bytes: usize) -> String {
@@ -170,11 +144,9 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_the_median() {
-        let times = [30, 10, 20].map(Duration::from_millis).to_vec();
-        assert_eq!(median(times), Duration::from_millis(20));
-        assert_eq!(rate(1_000_000, Duration::from_millis(20)), "0.05");
-        assert_eq!(rate(1, Duration::ZERO), "-");
+    fn rates_are_gigabytes_a_second() {
+        assert_eq!(rate(1_000_000, 20e6), "0.05");
+        assert_eq!(rate(1, 0.0), "-");
         assert_eq!(
             (size(64 << 10), size(16 << 20)),
             ("64 KiB".to_owned(), "16 MiB".to_owned())

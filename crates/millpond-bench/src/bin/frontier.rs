@@ -1,13 +1,14 @@
 //! Computes the cost of less memory: the frontier of overhead against modelled driver time.
 //!
-//! `frontier FOLDER [WORD]...`: for each recording, the `millpond` policy runs under a grid of settings that trade memory for
+//! For each recording, the `millpond` policy runs under a grid of settings that trade memory for
 //! time. The output contains the settings that no other one of the grid beats in both, and the defaults, marked `*`. If the
 //! defaults lie between two lines of the frontier, the grid contains better settings.
 
-use millpond_bench::{Program, Table, find, print, run};
+use clap::Parser;
+use millpond_bench::{Program, Table, find, one_in, print, run};
 use millpond_engine::{Costs, MillpondConf, Settings, Simulated};
 use std::error::Error;
-use std::path::Path;
+use std::path::PathBuf;
 
 /// One setting and its result.
 struct Point {
@@ -68,10 +69,18 @@ fn frontier(mut points: Vec<Point>) -> Vec<Point> {
     points
 }
 
+/// Computes the cost of less memory under the `millpond` policy.
+#[derive(Parser)]
+struct Arguments {
+    /// The folder of the recordings
+    folder: PathBuf,
+
+    /// Use only recordings whose names contain one of these words
+    words: Vec<String>,
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let folder = arguments.next().ok_or("give the folder of the recordings")?;
-    let words: Vec<String> = arguments.collect();
+    let Arguments { folder, words } = Arguments::parse();
     let costs = Costs::default();
     let mut table = Table::new(&[
         "trace",
@@ -82,7 +91,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "moved/peak",
         "settings",
     ]);
-    for path in find(Path::new(&folder), &words)? {
+    for path in find(&folder, &words)? {
         let program = Program::read(&path)?;
         let expandable = measure(&program, "torch-expandable", "", &costs)?;
         let points: Result<Vec<Point>, _> = grid()
@@ -95,19 +104,18 @@ fn main() -> Result<(), Box<dyn Error>> {
             shown.sort_by(|a, b| a.milliseconds.total_cmp(&b.milliseconds));
         }
         for point in shown {
-            let rate = point.allocations.checked_div(point.stalls);
-            table.row(vec![
+            let settings = match point.name.is_empty() {
+                true => "* the defaults".to_owned(),
+                false => point.name,
+            };
+            table.row([
                 program.name.clone(),
                 format!("{:.4}", point.overhead),
                 format!("{:.1}", point.milliseconds),
                 format!("{:.2}", point.milliseconds / expandable.milliseconds),
-                rate.map_or_else(|| "-".to_owned(), |rate| rate.to_string()),
+                one_in(point.stalls, point.allocations),
                 format!("{:.2}", point.moved),
-                if point.name.is_empty() {
-                    "* the defaults".to_owned()
-                } else {
-                    point.name
-                },
+                settings,
             ]);
         }
     }

@@ -5,12 +5,14 @@
 //! only the pairs. Prints a table, or a message about a missing tool. Before that, it prints the time of an event: observed and
 //! unobserved pairs run in turn, and an event takes half the difference of each round.
 
+use clap::Parser;
 use millpond::{Budget, Event, Ledger, Measure, Pool, Subscriber, Time, Tracking};
+use millpond_bench::measure::{Clock, in_turn, repeat};
 use std::alloc::Layout;
+use std::error::Error;
 use std::hint::black_box;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 const FEW: u64 = 2_000;
 const MANY: u64 = 10 * FEW;
@@ -72,7 +74,7 @@ impl Subscriber for Sums {
     }
 }
 
-fn pool(case: Case) -> Result<Pool, Box<dyn std::error::Error>> {
+fn pool(case: Case) -> Result<Pool, Box<dyn Error>> {
     let builder = Pool::builder().trim_every(None).track(None);
     if case == Case::Budget {
         let budget = Budget::builder("all").measure(Measure::Allocated).build()?;
@@ -105,7 +107,7 @@ fn pool(case: Case) -> Result<Pool, Box<dyn std::error::Error>> {
 
 /// Runs `count` pairs. Without a pool, runs only the loop.
 #[inline(never)]
-fn run(pool: Option<&Pool>, bytes: usize, count: u64) -> Result<(), Box<dyn std::error::Error>> {
+fn run(pool: Option<&Pool>, bytes: usize, count: u64) -> Result<(), Box<dyn Error>> {
     let layout = Layout::from_size_align(bytes, 64)?;
     for _ in 0..count {
         let layout = black_box(layout);
@@ -120,60 +122,38 @@ fn run(pool: Option<&Pool>, bytes: usize, count: u64) -> Result<(), Box<dyn std:
 }
 
 /// Runs the child.
-fn pairs(case: Case, bytes: usize, count: u64) -> Result<(), Box<dyn std::error::Error>> {
+fn pairs(case: Case, bytes: usize, count: u64) -> Result<(), Box<dyn Error>> {
     let pool = pool(case)?;
     black_box(Time::now());
     run((case != Case::Loop).then_some(&pool), bytes, count)
 }
 
-fn sorted(figures: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut figures: Vec<f64> = figures.collect();
-    figures.sort_unstable_by(f64::total_cmp);
-    figures
-}
-
 /// Prints the nanoseconds of an event: the median of the rounds' differences, and the difference of the best passes.
-fn times() -> Result<(), Box<dyn std::error::Error>> {
+fn times() -> Result<(), Box<dyn Error>> {
     const ROUNDS: usize = 21;
-    const PAIRS: u64 = 100_000;
+    const PAIRS: usize = 100_000;
     let plain = pool(Case::Off)?;
-    let pass = |pool: &Pool| -> Result<f64, Box<dyn std::error::Error>> {
-        let start = Instant::now();
-        run(Some(pool), SIZES[0], PAIRS)?;
-        Ok(start.elapsed().as_nanos() as f64 / PAIRS as f64)
-    };
     println!("nanoseconds an event, 64 B              median      least");
     for (_, about, case) in CASES {
-        if !matches!(
-            case,
-            Case::Subscriber | Case::Sums | Case::Stamped | Case::Sampled | Case::Account
-        ) {
+        if matches!(case, Case::Loop | Case::Off | Case::Left | Case::Budget) {
             continue;
         }
         let watched = pool(case)?;
-        // The first round performs one-time setup.
-        let rounds: Result<Vec<(f64, f64)>, Box<dyn std::error::Error>> = (0..=ROUNDS)
-            .map(|_| Ok((pass(&plain)?, pass(&watched)?)))
-            .collect();
-        let rounds = rounds?.split_off(1);
-        let median = sorted(rounds.iter().map(|(without, with)| with - without))[ROUNDS / 2];
-        let [without, with] = [
-            sorted(rounds.iter().map(|round| round.0))[0],
-            sorted(rounds.iter().map(|round| round.1))[0],
-        ];
-        println!(
-            "{about:<33}  {:>10.1} {:>10.1}",
-            median / 2.0,
-            (with - without) / 2.0
-        );
+        let [without, with] = in_turn::<2, Box<dyn Error>>(ROUNDS, |side| {
+            let pool = [&plain, &watched][side];
+            Ok(repeat(Clock::Wall, 1, || run(Some(pool), SIZES[0], PAIRS as u64))? / PAIRS as f64)
+        })?;
+        let least = with.spread().least - without.spread().least;
+        let median = with.minus(&without).median();
+        println!("{about:<33}  {:>10.1} {:>10.1}", median / 2.0, least / 2.0);
     }
     println!();
     Ok(())
 }
 
 /// Returns the instructions of a child by callgrind's count.
-fn count(name: &str, bytes: usize, pairs: u64) -> Result<u64, String> {
-    let here = std::env::current_exe().map_err(|error| error.to_string())?;
+fn count(name: &str, bytes: usize, pairs: u64) -> Result<u64, Box<dyn Error>> {
+    let here = std::env::current_exe()?;
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         // Counts only the pairs, because the time of the clock's setup varies.
@@ -185,10 +165,10 @@ fn count(name: &str, bytes: usize, pairs: u64) -> Result<u64, String> {
     let told = String::from_utf8_lossy(&output.stderr);
     let collected = told.lines().find_map(|line| line.split("Collected :").nth(1));
     let number = collected.and_then(|number| number.trim().parse().ok());
-    number.ok_or_else(|| format!("callgrind said nothing of {name}: {told}"))
+    Ok(number.ok_or_else(|| format!("callgrind printed no count for {name}: {told}"))?)
 }
 
-fn table() -> Result<(), String> {
+fn table() -> Result<(), Box<dyn Error>> {
     let heads = SIZES.map(|bytes| format!("{:>10}", millpond::engine::display_size(bytes as u64)));
     println!("instructions of a pair, counted   {}", heads.join(" "));
     for (name, about, _) in CASES {
@@ -202,28 +182,36 @@ fn table() -> Result<(), String> {
     Ok(())
 }
 
-fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let outcome = match arguments.as_slice() {
-        [] => times().map_err(|error| error.to_string()).and_then(|()| table()),
-        [only] if only == "times" => times().map_err(|error| error.to_string()),
-        [name, bytes, count] => match (
-            CASES.iter().find(|case| case.0 == name),
-            bytes.parse(),
-            count.parse(),
-        ) {
-            (Some((_, _, case)), Ok(bytes), Ok(count)) => {
-                pairs(*case, bytes, count).map_err(|error| error.to_string())
-            }
-            _ => Err(format!("no such case: {}", arguments.join(" "))),
-        },
-        _ => Err("hooks takes no arguments, or `times`, or a case, bytes and a number of pairs".to_owned()),
+/// Measures the cost of observers. Without arguments, prints the times of events and the instructions of pairs.
+#[derive(Parser)]
+struct Arguments {
+    /// `times`, to print only the times, or the case that a child runs
+    case: Option<String>,
+
+    /// The size of the child's blocks
+    #[arg(requires = "count")]
+    bytes: Option<usize>,
+
+    /// The number of the child's pairs
+    count: Option<u64>,
+}
+
+fn run_arguments(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let Some(name) = &arguments.case else {
+        times()?;
+        return table();
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("hooks: {error}");
-            ExitCode::from(2)
+    match (arguments.bytes, arguments.count) {
+        (Some(bytes), Some(count)) => {
+            let case = CASES.iter().find(|case| case.0 == name);
+            let (_, _, case) = case.ok_or_else(|| format!("there is no case '{name}'"))?;
+            pairs(*case, bytes, count)
         }
+        _ if name == "times" => times(),
+        _ => Err("a case needs a size in bytes and a number of pairs".into()),
     }
+}
+
+fn main() -> ExitCode {
+    millpond_bench::exit("hooks", run_arguments(&Arguments::parse()))
 }

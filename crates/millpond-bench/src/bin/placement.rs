@@ -1,12 +1,44 @@
 //! Computes the placement of recorded programs under policies, and the cost of their driver calls.
-//!
-//! `placement FOLDER [--policy NAME]... [--conf TEXT] [--fit] [--plain] [WORD]...`: runs the recordings whose name contains one
-//! of the words, or all. `--fit` searches the smallest device on which a run finishes. `--plain` uses a device without pages.
 
-use millpond_bench::{Outcome, Program, Table, find, print, run};
+use clap::Parser;
+use millpond_bench::{Outcome, Program, Table, find, one_in, print, run};
 use millpond_engine::{Costs, MillpondConf, Settings, Simulated, policies};
 use std::error::Error;
-use std::path::Path;
+use std::path::PathBuf;
+
+/// Computes the placement of recorded programs under policies.
+#[derive(Parser)]
+struct Arguments {
+    /// The folder of the recordings
+    folder: PathBuf,
+
+    /// Use only recordings whose names contain one of these words
+    words: Vec<String>,
+
+    /// A policy, instead of all
+    #[arg(long = "policy", value_name = "NAME")]
+    policies: Vec<String>,
+
+    /// Settings of the millpond policy
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    conf: String,
+
+    /// Search the smallest device on which a run finishes
+    #[arg(long)]
+    fit: bool,
+
+    /// Use a device without pages
+    #[arg(long)]
+    plain: bool,
+}
+
+/// The columns between the name of the policy and the costs, and after the costs.
+fn columns(fit: bool) -> (&'static [&'static str], &'static [&'static str]) {
+    match fit {
+        true => (&["smallest/peak", "pages above"], &[]),
+        false => (&["overhead"], &["hit rate", "ns/event"]),
+    }
+}
 
 /// Returns the least capacity, to a page, on which the run finishes.
 fn smallest(
@@ -16,25 +48,19 @@ fn smallest(
     peak: u64,
 ) -> Result<(u64, Outcome), Box<dyn Error>> {
     let page = Simulated::PAGE;
+    let with = |pages: u64| {
+        let device = Simulated::new().with_capacity(Some(pages * page));
+        run(program, policy, settings, device)
+    };
     let (mut low, mut high) = (peak / page - 1, peak.div_ceil(page) * 3);
-    let mut last = run(
-        program,
-        policy,
-        settings,
-        Simulated::new().with_capacity(Some(high * page)),
-    )?;
+    let mut last = with(high)?;
     while high - low > 1 {
         let middle = if high > low + peak / page / 8 {
             low + (high - low) / 4
         } else {
             (low + high) / 2
         };
-        let outcome = run(
-            program,
-            policy,
-            settings,
-            Simulated::new().with_capacity(Some(middle * page)),
-        )?;
+        let outcome = with(middle)?;
         if outcome.finished {
             (high, last) = (middle, outcome);
         } else {
@@ -45,91 +71,53 @@ fn smallest(
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let folder = arguments.next().ok_or("give the folder of the recordings")?;
-    let mut named = Vec::new();
-    let mut words = Vec::new();
-    let mut settings = Settings::default();
-    let (mut fit, mut plain) = (false, false);
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--policy" => named.extend(arguments.next()),
-            "--conf" => settings.millpond = MillpondConf::parse(&arguments.next().unwrap_or_default())?,
-            "--fit" => fit = true,
-            "--plain" => plain = true,
-            _ => words.push(argument),
-        }
-    }
+    let mut arguments = Arguments::parse();
+    let settings = Settings {
+        millpond: MillpondConf::parse(&arguments.conf)?,
+        ..Settings::default()
+    };
+    let named = &mut arguments.policies;
     if named.is_empty() {
-        named = policies::names().map(str::to_owned).collect();
+        named.extend(policies::names().map(str::to_owned));
     }
     let costs = Costs::default();
-    let mut head = vec![
-        "trace",
-        "policy",
-        "overhead",
-        "stalls",
-        "1 in",
-        "moved/peak",
-        "driver ms",
-        "hit rate",
-        "ns/event",
-    ];
-    if fit {
-        head = vec![
-            "trace",
-            "policy",
-            "smallest/peak",
-            "pages above",
-            "stalls",
-            "1 in",
-            "moved/peak",
-            "driver ms",
-        ];
-    }
-    let mut table = Table::new(&head);
+    let (before, after) = columns(arguments.fit);
+    let shared = &["stalls", "1 in", "moved/peak", "driver ms"];
+    let mut table = Table::new(&[&["trace", "policy"], before, shared, after].concat());
     let mut means = vec![(0.0, 0u32); named.len()];
-    for path in find(Path::new(&folder), &words)? {
+    for path in find(&arguments.folder, &arguments.words)? {
         let program = Program::read(&path)?;
         for (policy, mean) in named.iter().zip(&mut means) {
-            let outcome = run(&program, policy, &settings, Simulated::new().with_paging(!plain))?;
+            let device = Simulated::new().with_paging(!arguments.plain);
+            let outcome = run(&program, policy, &settings, device)?;
             let peak = outcome.stats.requested.peak;
             let overhead = outcome.stats.reserved.peak as f64 / peak as f64;
             if !program.name.starts_with("cpu_") && !program.name.starts_with("rmm_") {
                 *mean = (mean.0 + overhead.ln(), mean.1 + 1);
             }
-            let (least, shown) = if fit {
-                smallest(&program, policy, &settings, peak)?
-            } else {
-                (0, outcome)
-            };
-            let ms = costs.milliseconds(&shown.meter, shown.stats.stalls);
-            let stalls = shown.stats.stalls;
-            let rate = shown.stats.allocations.checked_div(stalls);
-            let rate = rate.map_or_else(|| "-".to_owned(), |r| r.to_string());
-            let moved = shown.meter.moved_bytes as f64 / shown.stats.reserved.peak as f64;
             let mut cells = vec![program.name.clone(), policy.clone()];
-            if fit {
-                cells.push(format!("{:.4}", least as f64 / peak as f64));
-                cells.push(format!(
-                    "{:.1}",
-                    (least as f64 - peak as f64) / Simulated::PAGE as f64
-                ));
+            let shown = if arguments.fit {
+                let (least, shown) = smallest(&program, policy, &settings, peak)?;
+                let above = (least as f64 - peak as f64) / Simulated::PAGE as f64;
                 cells.extend([
-                    stalls.to_string(),
-                    rate,
-                    format!("{moved:.2}"),
-                    format!("{ms:.1}"),
+                    format!("{:.4}", least as f64 / peak as f64),
+                    format!("{above:.1}"),
                 ]);
+                shown
             } else {
                 cells.push(format!("{overhead:.4}"));
-                cells.extend([
-                    stalls.to_string(),
-                    rate,
-                    format!("{moved:.2}"),
-                    format!("{ms:.1}"),
-                ]);
-                cells.push(format!("{:.5}", shown.stats.hit_rate()));
+                outcome
+            };
+            let stats = &shown.stats;
+            let moved = shown.meter.moved_bytes as f64 / stats.reserved.peak as f64;
+            cells.extend([
+                stats.stalls.to_string(),
+                one_in(stats.stalls, stats.allocations),
+                format!("{moved:.2}"),
+                format!("{:.1}", costs.milliseconds(&shown.meter, stats.stalls)),
+            ]);
+            if !arguments.fit {
+                cells.push(format!("{:.5}", stats.hit_rate()));
                 cells.push(format!("{:.1}", shown.nanoseconds / program.ops.len() as f64));
             }
             table.row(cells);

@@ -1,14 +1,22 @@
 //! The program for `millpond_bench::record`.
 
+use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// Measures the cost of recording.
+#[derive(Parser)]
+struct Arguments {
+    /// A recorded program, whose calls are repeated while they are recorded
+    trace: Option<PathBuf>,
+
+    /// Repeat the program until it had at least this many events
+    #[arg(default_value_t = 20_000_000)]
+    events: u64,
+}
+
 fn main() -> ExitCode {
-    let trace = std::env::args_os().nth(1).map(PathBuf::from);
-    let events = std::env::args()
-        .nth(2)
-        .and_then(|a| a.parse().ok())
-        .unwrap_or(20_000_000);
+    let Arguments { trace, events } = Arguments::parse();
     let run = millpond_bench::record::run(trace.as_deref(), 15, events, &mut std::io::stdout());
     millpond_bench::exit("record", run)
 }

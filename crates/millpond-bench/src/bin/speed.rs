@@ -1,15 +1,15 @@
 //! Measures the time of the engine for a call, and compares it with other allocators in one run.
 //!
-//! `speed FOLDER [--rounds N] [--policy NAME]... [WORD]...`: for each recording, every contender runs the whole program once a
-//! round, in turn, and the thread's processor time is divided by the number of calls. The output contains the median round, the
-//! spread, and the ratio to the offset-allocator crate. `speed --live N...` does the same with programs that hold N random
-//! blocks.
+//! For each recording, every allocator runs the whole program once a round, in turn, and the thread's processor time is divided by
+//! the number of calls. The output contains the median round, the spread, and the ratio to the offset-allocator crate.
 
-use millpond_bench::{CpuClock, OffsetAllocator, Op, Program, Ranges, Table, Trees, find, print};
+use clap::Parser;
+use millpond_bench::measure::{Clock, Samples, Timer, all_in_turn};
+use millpond_bench::{OffsetAllocator, Op, Program, Ranges, Table, Trees, at_least_one, find, print};
 use millpond_engine::{Block, Engine, Request, Settings, Simulated, Stream, policies};
 use std::error::Error;
 use std::num::NonZeroU32;
-use std::path::Path;
+use std::path::PathBuf;
 
 /// A policy in an engine over a simulated device.
 struct Pool {
@@ -33,14 +33,14 @@ impl Ranges for Pool {
 
 /// Returns the nanoseconds for each call of the program.
 fn time<R: Ranges>(mut ranges: R, ops: &[Op]) -> f64 {
-    let clock = CpuClock::start();
+    let timer = Timer::start(Clock::Thread);
     for op in ops {
         match *op {
             Op::Alloc { slot, stream, bytes } => ranges.allocate(slot, stream, bytes),
             Op::Free { slot } => ranges.free(slot),
         }
     }
-    clock.nanoseconds() / ops.len() as f64
+    timer.nanoseconds() / ops.len() as f64
 }
 
 fn pool(policy: &str, slots: usize) -> Result<Pool, Box<dyn Error>> {
@@ -54,66 +54,69 @@ fn pool(policy: &str, slots: usize) -> Result<Pool, Box<dyn Error>> {
     Ok(pool)
 }
 
+/// Measures the time of the engine for a call, beside other allocators.
+#[derive(Parser)]
+struct Arguments {
+    /// The folder of the recordings
+    #[arg(required_unless_present = "live")]
+    folder: Option<PathBuf>,
+
+    /// Measure recordings whose names contain one of these words [default: a selection]
+    words: Vec<String>,
+
+    /// Rounds, of which medians are printed
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = at_least_one)]
+    rounds: usize,
+
+    /// A policy, instead of all
+    #[arg(long = "policy", value_name = "NAME")]
+    policies: Vec<String>,
+
+    /// Also measure a program that holds this many random blocks
+    #[arg(long, value_name = "N")]
+    live: Vec<NonZeroU32>,
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let (mut folder, mut words, mut live) = (None, Vec::new(), Vec::new());
-    let (mut named, mut rounds) = (Vec::new(), 7);
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
-        match argument.as_str() {
-            "--rounds" => rounds = value()?.parse::<usize>()?.max(1),
-            "--policy" => named.push(value()?),
-            "--live" => live.push(value()?.parse::<NonZeroU32>()?),
-            _ if folder.is_none() => folder = Some(argument),
-            _ => words.push(argument),
-        }
-    }
-    if words.is_empty() {
-        words = ["serve_contbatch", "gpt2m", "varlen", "rmm_1MiB", "rmm_64MiB"]
+    let mut arguments = Arguments::parse();
+    if arguments.words.is_empty() {
+        arguments.words = ["serve_contbatch", "gpt2m", "varlen", "rmm_1MiB", "rmm_64MiB"]
             .map(str::to_owned)
             .to_vec();
     }
-    let paths = match folder {
-        Some(folder) => find(Path::new(&folder), &words)?,
-        None if live.is_empty() => return Err("give the folder of the recordings, or --live N".into()),
+    let paths = match &arguments.folder {
+        Some(folder) => find(folder, &arguments.words)?,
         None => Vec::new(),
     };
-    if named.is_empty() {
-        named = policies::names().map(str::to_owned).collect();
+    if arguments.policies.is_empty() {
+        arguments.policies = policies::names().map(str::to_owned).collect();
     }
-    let mut table = Table::new(&[
+    let head = [
         "trace",
         "allocator",
         "ns/call",
         "min",
         "max",
         "of offset-allocator",
-    ]);
+    ];
+    let mut table = Table::new(&head);
     let recorded = paths.iter().map(|path| Program::read(path));
-    let random = live.into_iter().map(|live| Ok(Program::random(live)));
+    let random = arguments.live.into_iter().map(|live| Ok(Program::random(live)));
     for program in recorded.chain(random) {
         let program = program?;
-        let mut names = vec!["offset-allocator".to_owned(), "best fit, two trees".to_owned()];
-        names.extend(named.iter().cloned());
-        let mut rows: Vec<Vec<f64>> = vec![Vec::new(); names.len()];
-        for _ in 0..rounds {
-            rows[0].push(time(OffsetAllocator::new(program.slots), &program.ops));
-            rows[1].push(time(Trees::new(program.slots), &program.ops));
-            for (policy, row) in named.iter().zip(&mut rows[2..]) {
-                row.push(time(pool(policy, program.slots)?, &program.ops));
-            }
-        }
-        for row in &mut rows {
-            row.sort_by(f64::total_cmp);
-        }
-        let first = rows[0][rounds / 2];
-        for (name, row) in names.into_iter().zip(&rows) {
-            let median = row[rounds / 2];
-            let figures = [median, row[0], row[rounds - 1]].map(|ns| format!("{ns:.1}"));
-            let mut cells = vec![program.name.clone(), name];
-            cells.extend(figures);
-            cells.push(format!("{:.2}", median / first));
-            table.row(cells);
+        let mut names = vec!["offset-allocator", "best fit, two trees"];
+        names.extend(arguments.policies.iter().map(String::as_str));
+        let times = all_in_turn(names.len(), arguments.rounds, |allocator| match allocator {
+            0 => Ok(time(OffsetAllocator::new(program.slots), &program.ops)),
+            1 => Ok(time(Trees::new(program.slots), &program.ops)),
+            _ => pool(names[allocator], program.slots).map(|pool| time(pool, &program.ops)),
+        })?;
+        let first = times[0].median();
+        for (name, spread) in names.into_iter().zip(times.iter().map(Samples::spread)) {
+            let [median, least, most] =
+                [spread.median, spread.least, spread.most].map(|ns| format!("{ns:.1}"));
+            let ratio = format!("{:.2}", spread.median / first);
+            table.row([program.name.clone(), name.to_owned(), median, least, most, ratio]);
         }
     }
     print(&table)?;

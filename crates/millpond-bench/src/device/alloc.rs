@@ -2,24 +2,20 @@
 //! latencies.
 
 use super::peer::Peer;
-use super::samples::{Samples, Spread};
-use super::{EMULATED, Error, about};
+use super::{Error, heading};
 use crate::Table;
+use crate::console::wrap;
 use crate::host::text::{digits, time};
-use crate::say::wrap;
+use crate::measure::{Clock, Samples, Spread, Timer, in_turn, repeat};
 use millpond::cuda::{CudaDevice, CudaStream, DevicePool, driver_calls, watch_driver_calls};
 use millpond::engine::display_size;
-use std::fmt::Write;
 use std::hint::black_box;
-use std::time::Instant;
 
-/// The width of the output in columns.
-const WIDTH: usize = 100;
 /// The sizes of the hot pairs.
 const SIZES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
 /// The number of pairs in a round, without and with calls to the driver.
-const HOT: u32 = 2000;
-const COLD: u32 = 50;
+const HOT: usize = 2000;
+const COLD: usize = 50;
 
 /// DotCompute's loop: turns with a buffer of this size. It takes 2,450 ms without its pool and 125 ms with it.
 const TURNS: u64 = 100;
@@ -45,41 +41,47 @@ pub fn alloc(number: u32, rounds: usize) -> Result<String, Error> {
     let pool = DevicePool::new(&device)?;
     let stream = CudaStream::new(&device)?;
     let peer = Peer::new(number, device.has_pools())?;
-    let mut out = format!("{}, medians of {rounds} rounds in turn\n", about(&device)?);
-    let mut say = |text: &str| {
-        // Writing to a string cannot fail.
-        let _ = writeln!(out, "{text}");
-    };
-    if device.is_emulated() {
-        say(&format!("\n{}", wrap(EMULATED, WIDTH)));
-    }
-    say("\nHot pairs: an allocation and its free, again and again, host time\n");
-    say(&pairs(&device, &pool, &stream, &peer, rounds)?.to_string());
-    say(&wrap(
+    let head = heading(&device, &format!("medians of {rounds} rounds in turn"))?;
+    let pairs = pairs(&device, &pool, &stream, &peer, rounds)?;
+    let note = wrap(
         "pool: DevicePool; two: a pair of it where the next block is taken before the last is given back, for which the placement \
          is asked each time; cuMemAllocAsync: on one stream, its pool told to keep everything; ratios: its time over the pool's, \
          median of the rounds with the least and the most",
-        WIDTH,
-    ));
-    say(&format!(
-        "\nA loop of buffers: {TURNS} turns with {}\n",
-        display_size(BUFFER as u64)
-    ));
+    );
     let turns = loop_of_buffers(&device, &stream, &peer, rounds)?;
-    say(&turns.table().to_string());
-    say(&wrap(&turns.sentence(device.is_emulated()), WIDTH));
-    say("\nLatencies, beside DotCompute's table of typical ones\n");
-    say(&latencies(&pool, &stream, &peer, rounds)?.to_string());
-    Ok(out)
+    let sentence = wrap(&turns.sentence(device.is_emulated()));
+    let (size, turns) = (display_size(BUFFER as u64), turns.table());
+    let latencies = latencies(&pool, &stream, &peer, rounds)?;
+    Ok(format!(
+        "{head}
+Hot pairs: an allocation and its free, again and again, host time
+
+{pairs}
+{note}
+
+A loop of buffers: {TURNS} turns with {size}
+
+{turns}
+{sentence}
+
+Latencies, beside DotCompute's table of typical ones
+
+{latencies}
+"
+    ))
 }
 
 /// Returns the nanoseconds of each turn.
-fn each(turns: u32, mut turn: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-    let begun = Instant::now();
-    for _ in 0..turns {
-        turn()?;
-    }
-    Ok(begun.elapsed().as_nanos() as f64 / f64::from(turns))
+fn each(turns: usize, turn: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    repeat(Clock::Wall, turns, turn)
+}
+
+/// Allocates and frees blocks of a pool, and returns the nanoseconds of a pair.
+fn pool_pairs(pool: &DevicePool, bytes: usize, stream: &CudaStream) -> Result<f64, Error> {
+    each(HOT, || {
+        black_box(pool.alloc::<u8>(bytes, stream)?);
+        Ok(())
+    })
 }
 
 fn pairs(
@@ -99,78 +101,49 @@ fn pairs(
         "ratio",
     ]);
     for bytes in SIZES {
-        let mut times = [(); 4].map(|()| Samples::default());
-        let mut ratios = [(); 2].map(|()| Samples::default());
-        // The first round allocates memory that the others reuse.
-        for round in 0..=rounds {
-            let ours = each(HOT, || {
-                black_box(pool.alloc::<u8>(bytes, stream)?);
-                Ok(())
-            })?;
-            let mut held = None;
-            let two = each(HOT, || {
-                held = Some(pool.alloc::<u8>(bytes, stream)?);
-                Ok(())
-            })?;
-            drop(black_box(held));
-            let plain = each(COLD, || peer.give_plain(black_box(peer.plain(bytes)?)))?;
-            let ordered = match device.has_pools() {
-                true => Some(each(HOT, || peer.pair_on_stream(bytes))?),
-                false => None,
+        let times: [Samples; 4] = in_turn(rounds, |way| {
+            let time = match way {
+                0 => pool_pairs(pool, bytes, stream)?,
+                1 => {
+                    let mut held = None;
+                    let time = each(HOT, || {
+                        held = Some(pool.alloc::<u8>(bytes, stream)?);
+                        Ok(())
+                    })?;
+                    drop(black_box(held));
+                    time
+                }
+                2 => each(COLD, || peer.give_plain(black_box(peer.plain(bytes)?)))?,
+                _ if device.has_pools() => each(HOT, || peer.pair_on_stream(bytes))?,
+                _ => f64::NAN,
             };
             peer.synchronize()?;
-            if round == 0 {
-                continue;
-            }
-            for (index, time) in [Some(ours), Some(two), Some(plain), ordered]
-                .into_iter()
-                .enumerate()
-            {
-                if let Some(time) = time {
-                    times[index].add(time);
-                }
-            }
-            ratios[0].add(plain / ours);
-            if let Some(ordered) = ordered {
-                ratios[1].add(ordered / ours);
-            }
-        }
-        let median = |samples: &Samples| samples.spread().map_or_else(none, |of| unit(of.median));
-        let ratio = |samples: &Samples| samples.spread().map_or_else(none, ratio);
-        table.row(vec![
-            display_size(bytes as u64).to_string(),
-            median(&times[0]),
-            median(&times[1]),
-            median(&times[2]),
-            ratio(&ratios[0]),
-            median(&times[3]),
-            ratio(&ratios[1]),
-        ]);
+            Ok::<f64, Error>(time)
+        })?;
+        let ratio = |way: usize| match times[way].over(&times[0]).spread() {
+            ratio if ratio.median.is_nan() => "-".to_owned(),
+            ratio => ratio.show(digits),
+        };
+        let [pooled, two, plain, ordered] = times.each_ref().map(|times| unit(times.median()));
+        let size = display_size(bytes as u64).to_string();
+        table.row([size, pooled, two, plain, ratio(2), ordered, ratio(3)]);
     }
     Ok(table)
 }
 
-fn none() -> String {
-    "-".to_owned()
-}
-
-/// Formats a time with its unit.
+/// Formats a time with its unit, or a dash if it was not measured.
 fn unit(nanoseconds: f64) -> String {
-    let text = time(nanoseconds);
-    if text.ends_with('s') {
-        text
-    } else {
-        format!("{text}ns")
+    match time(nanoseconds) {
+        _ if nanoseconds.is_nan() => "-".to_owned(),
+        text if text.ends_with('s') => text,
+        text => format!("{text}ns"),
     }
 }
 
-fn ratio(of: Spread) -> String {
-    format!(
-        "{} ({} to {})",
-        digits(of.median),
-        digits(of.least),
-        digits(of.most)
-    )
+/// Returns a row: a name, a cell, the median, the minimum and the maximum.
+fn row(name: &str, cell: &str, spread: Spread) -> [String; 5] {
+    let [median, least, most] = [spread.median, spread.least, spread.most].map(unit);
+    [name.to_owned(), cell.to_owned(), median, least, most]
 }
 
 /// The results of the loop with and without a pool.
@@ -191,43 +164,42 @@ fn loop_of_buffers(
     peer: &Peer,
     rounds: usize,
 ) -> Result<Turns, Error> {
-    let mut times = [(); 3].map(|()| Samples::default());
     let (mut pooled_calls, mut unpooled_calls, mut hits) = (0, 0, u64::MAX);
-    for _ in 0..rounds {
-        // The pool is new each time, so that the first turn calls the driver, as in a program.
-        let pool = DevicePool::new(device)?;
-        let before = taken()?;
-        let begun = Instant::now();
-        watch_driver_calls(true);
-        for _ in 0..TURNS {
-            black_box(pool.alloc::<u8>(BUFFER, stream)?);
+    let times: [Samples; 2] = in_turn(rounds, |side| {
+        if side == 0 {
+            // The pool is new each time, so that the first turn calls the driver, as in a program.
+            let pool = DevicePool::new(device)?;
+            let before = taken()?;
+            let timer = Timer::start(Clock::Wall);
+            watch_driver_calls(true);
+            for _ in 0..TURNS {
+                black_box(pool.alloc::<u8>(BUFFER, stream)?);
+            }
+            let time = timer.nanoseconds();
+            watch_driver_calls(false);
+            pooled_calls = pooled_calls.max(taken()? - before);
+            hits = hits.min(pool.stats().hits);
+            return Ok::<f64, Error>(time);
         }
-        let pooled = begun.elapsed().as_nanos() as f64;
-        watch_driver_calls(false);
-        pooled_calls = pooled_calls.max(taken()? - before);
-        hits = hits.min(pool.stats().hits);
         let before = peer.taken();
-        let begun = Instant::now();
+        let timer = Timer::start(Clock::Wall);
         for _ in 0..TURNS {
             peer.give_plain(black_box(peer.plain(BUFFER)?))?;
         }
-        let unpooled = begun.elapsed().as_nanos() as f64;
+        let time = timer.nanoseconds();
         unpooled_calls = unpooled_calls.max(peer.taken() - before);
-        for (samples, time) in times.iter_mut().zip([pooled, unpooled, unpooled / pooled]) {
-            samples.add(time);
-        }
-    }
+        Ok(time)
+    })?;
     if hits != TURNS - 1 {
         return Err(Error::Untrue(format!(
             "of {TURNS} turns with the same buffer the pool served {hits} without its driver: it should be all but the first"
         )));
     }
-    let [pooled, unpooled, factor] = times.map(|samples| samples.spread());
-    let never = || Error::Untrue("nothing was measured".to_owned());
+    let [pooled, unpooled] = &times;
     Ok(Turns {
-        pooled: pooled.ok_or_else(never)?,
-        unpooled: unpooled.ok_or_else(never)?,
-        factor: factor.ok_or_else(never)?,
+        pooled: pooled.spread(),
+        unpooled: unpooled.spread(),
+        factor: unpooled.over(pooled).spread(),
         pooled_calls,
         unpooled_calls,
         hits,
@@ -244,24 +216,20 @@ fn taken() -> Result<u64, Error> {
 impl Turns {
     fn table(&self) -> Table {
         let mut table = Table::new(&["", "driver allocations", "loop", "fastest", "slowest", "a turn"]);
-        let mut row = |name: &str, calls: u64, of: Spread| {
-            table.row(vec![
-                name.to_owned(),
-                calls.to_string(),
-                unit(of.median),
-                unit(of.least),
-                unit(of.most),
-                unit(of.median / TURNS as f64),
-            ]);
-        };
-        row("pooled", self.pooled_calls, self.pooled);
-        row("unpooled", self.unpooled_calls, self.unpooled);
+        for (name, calls, spread) in [
+            ("pooled", self.pooled_calls, self.pooled),
+            ("unpooled", self.unpooled_calls, self.unpooled),
+        ] {
+            let turn = unit(spread.median / TURNS as f64);
+            table.row(row(name, &calls.to_string(), spread).into_iter().chain([turn]));
+        }
         table
     }
 
     fn sentence(&self, emulated: bool) -> String {
         let mut text = format!(
-            "{} of {TURNS} turns called no driver. Unpooled took {} times as long ({} to {}); DotCompute's documents have {DOTCOMPUTE:.1}.",
+            "{} of {TURNS} turns called no driver. Unpooled took {} times as long ({} to {}); DotCompute's documents have \
+             {DOTCOMPUTE:.1}.",
             self.hits,
             digits(self.factor.median),
             digits(self.factor.least),
@@ -276,43 +244,33 @@ impl Turns {
 
 fn latencies(pool: &DevicePool, stream: &CudaStream, peer: &Peer, rounds: usize) -> Result<Table, Error> {
     let mut table = Table::new(&["", "DotCompute", "here", "fastest", "slowest"]);
-    let mut row = |name: &str, says: &str, samples: &Samples| {
-        if let Some(of) = samples.spread() {
-            table.row(vec![
-                name.to_owned(),
-                says.to_owned(),
-                unit(of.median),
-                unit(of.least),
-                unit(of.most),
-            ]);
-        }
-    };
-    let (mut host, mut pooled) = (Samples::default(), Samples::default());
-    for _ in 0..rounds {
-        host.add(each(HOT, || {
+    let [host, pooled]: [Samples; 2] = in_turn(rounds, |side| match side {
+        0 => each(HOT, || {
             black_box(Vec::<u8>::with_capacity(black_box(4 << 10)));
             Ok(())
-        })?);
-        pooled.add(each(HOT, || {
-            black_box(pool.alloc::<u8>(BUFFER, stream)?);
-            Ok(())
-        })?);
-    }
-    row("malloc and free on the host, 4.00 KiB", "50-200ns", &host);
+        }),
+        _ => pool_pairs(pool, BUFFER, stream),
+    })?;
+    table.row(row(
+        "malloc and free on the host, 4.00 KiB",
+        "50-200ns",
+        host.spread(),
+    ));
     for bytes in [BUFFER, 64 << 20] {
-        let (mut takes, mut gives) = (Samples::default(), Samples::default());
+        let mut address = 0;
+        let (mut takes, mut gives) = (Samples::new(), Samples::new());
         for _ in 0..rounds {
-            let begun = Instant::now();
-            let address = peer.plain(bytes)?;
-            takes.add(begun.elapsed().as_nanos() as f64);
-            let begun = Instant::now();
-            peer.give_plain(address)?;
-            gives.add(begun.elapsed().as_nanos() as f64);
+            takes.add(each(1, || Ok(address = peer.plain(bytes)?))?);
+            gives.add(each(1, || peer.give_plain(address))?);
         }
         let size = display_size(bytes as u64);
-        row(&format!("device allocation, {size}"), "1-10ms", &takes);
-        row(&format!("device free, {size}"), "0.5-5ms", &gives);
+        table.row(row(
+            &format!("device allocation, {size}"),
+            "1-10ms",
+            takes.spread(),
+        ));
+        table.row(row(&format!("device free, {size}"), "0.5-5ms", gives.spread()));
     }
-    row("pool: allocation and free, 1.00 MiB", "", &pooled);
+    table.row(row("pool: allocation and free, 1.00 MiB", "", pooled.spread()));
     Ok(table)
 }

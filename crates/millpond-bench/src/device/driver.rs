@@ -1,8 +1,8 @@
 //! Measures the host's cost of each driver call, as the table that `millpond replay --costs` reads.
 
-use super::samples::BySize;
 use super::{EMULATED, Error, about};
-use crate::say::wrap;
+use crate::console::{WIDTH, wrap_to};
+use crate::measure::{Samples, Spread};
 use millpond::cuda::{
     CudaDevice, CudaMemory, CudaSource, CudaStream, DriverCalls, driver_calls, watch_driver_calls,
 };
@@ -12,8 +12,6 @@ use std::fmt::Write;
 
 /// The sizes of handles and segments, in pages.
 const PAGES: [u64; 5] = [1, 4, 16, 64, 256];
-/// The width of the output in columns.
-const WIDTH: usize = 100;
 
 /// A section of the table.
 struct Section {
@@ -99,11 +97,59 @@ const STALL: &str = "cuStreamSynchronize in a stall";
 const SET_ACCESS_OF_PAGES: &str = "cuMemSetAccess of pages";
 const UNMAP_OF_PAGES: &str = "cuMemUnmap of pages";
 
+/// Samples by number of pages.
+#[derive(Clone, Debug, Default)]
+struct BySize(BTreeMap<u64, Samples>);
+
+impl BySize {
+    fn add(&mut self, pages: u64, time: f64) {
+        self.0.entry(pages).or_default().add(time);
+    }
+
+    /// Returns the summary for each number of pages.
+    fn spreads(&self) -> impl Iterator<Item = (u64, Spread)> {
+        self.0.iter().map(|(pages, samples)| (*pages, samples.spread()))
+    }
+
+    /// Fits a straight line to the medians, and returns the cost of a call and of each page. Neither is negative.
+    ///
+    /// The slope is the median of the slopes between any two sizes, so that one outlier does not change it.
+    fn line(&self) -> Option<(f64, f64)> {
+        let points: Vec<(f64, f64)> = self
+            .spreads()
+            .map(|(pages, spread)| (pages as f64, spread.median))
+            .collect();
+        let slopes = points.iter().enumerate().flat_map(|(index, (x, y))| {
+            let others = points[index + 1..].iter();
+            others.map(move |(other_x, other_y)| (other_y - y) / (other_x - x))
+        });
+        // Without two sizes there is no slope. The maximum of NaN and 0 is 0.
+        let slope = slopes.collect::<Samples>().median().max(0.0);
+        let constants = points.iter().map(|(x, y)| y - slope * x);
+        (!points.is_empty()).then(|| (constants.collect::<Samples>().median().max(0.0), slope))
+    }
+}
+
 /// Microseconds of a call, by function and pages.
 #[derive(Default)]
 struct Measured(BTreeMap<String, BySize>);
 
 impl Measured {
+    fn add(&mut self, function: &str, pages: u64, time: f64) {
+        self.0.entry(function.to_owned()).or_default().add(pages, time);
+    }
+
+    /// Adds the medians of these functions, or of all if `only` is empty.
+    fn add_medians(&mut self, of: &Self, only: &[&str]) {
+        for (name, costs) in &of.0 {
+            if only.is_empty() || only.contains(&name.as_str()) {
+                costs
+                    .spreads()
+                    .for_each(|(pages, spread)| self.add(name, pages, spread.median));
+            }
+        }
+    }
+
     /// Records the time of each call within `what`. `named` replaces names of functions.
     fn during<T>(
         &mut self,
@@ -120,7 +166,7 @@ impl Measured {
                 let each = (now.time - time).as_secs_f64() * 1e6 / (now.calls - calls) as f64;
                 let name = named.iter().find(|(function, _)| *function == now.function);
                 let name = name.map_or(now.function, |(_, name)| *name);
-                self.0.entry(name.to_owned()).or_default().add(pages, each);
+                self.add(name, pages, each);
             }
         }
         Ok(done)
@@ -152,12 +198,7 @@ pub fn driver(number: u32, rounds: usize) -> Result<String, Error> {
         memory(&device, free, &mut of_round)?;
         events(&device, &mut of_round)?;
         if round > 0 {
-            for (name, of_round) in of_round.0 {
-                let all = measured.0.entry(name).or_default();
-                for (pages, spread) in of_round.spreads() {
-                    all.add(pages, spread.median);
-                }
-            }
+            measured.add_medians(&of_round, &[]);
         }
     }
     let page = CudaSource::new(&device, CudaMemory::Best)?.page_bytes();
@@ -182,15 +223,7 @@ fn memory(device: &CudaDevice, free: u64, measured: &mut Measured) -> Result<(),
             let mut small = Measured::default();
             small.during(pages, &named, || source.commit(&range, 0, bytes, page))??;
             small.during(pages, &named, || source.decommit(&range, 0, bytes))?;
-            for name in [SET_ACCESS_OF_PAGES, UNMAP_OF_PAGES] {
-                for (pages, spread) in small.0.get(name).map(BySize::spreads).unwrap_or_default() {
-                    measured
-                        .0
-                        .entry(name.to_owned())
-                        .or_default()
-                        .add(pages, spread.median);
-                }
-            }
+            measured.add_medians(&small, &[SET_ACCESS_OF_PAGES, UNMAP_OF_PAGES]);
             measured.during(0, &[], || source.release(range))?;
         }
     }
@@ -226,7 +259,7 @@ fn events(device: &CudaDevice, measured: &mut Measured) -> Result<(), Error> {
 fn text(device: &CudaDevice, page: u64, rounds: usize, measured: &Measured) -> Result<String, Error> {
     let mut out = String::new();
     let mut say = |text: &str| {
-        for line in wrap(text, WIDTH - 2).lines() {
+        for line in wrap_to(text, WIDTH - 2).lines() {
             // Writing to a string cannot fail.
             let _ = writeln!(out, "# {line}");
         }
@@ -281,35 +314,26 @@ fn one(out: &mut String, section: &Section, costs: &BySize) {
         (about, false) => format!("{function}: {about}"),
     };
     let _ = writeln!(out, "\n[{}]", section.name);
-    for line in wrap(&about, WIDTH - 2).lines() {
+    for line in wrap_to(&about, WIDTH - 2).lines() {
         let _ = writeln!(out, "# {line}");
     }
+    // Other calls also use a function that does not handle memory, with more work to do.
     let smallest = if section.sized {
-        let spreads = costs.spreads();
-        let sizes: Vec<String> = spreads
-            .iter()
-            .map(|(pages, spread)| format!("{pages}: {:.2}", spread.median))
-            .collect();
-        let _ = writeln!(out, "# medians by pages {}", sizes.join(", "));
+        let sizes = costs
+            .spreads()
+            .map(|(pages, spread)| format!("{pages}: {:.2}", spread.median));
+        let _ = writeln!(out, "# medians by pages {}", sizes.collect::<Vec<_>>().join(", "));
         let (per_call, per_page) = costs.line().unwrap_or((0.0, 0.0));
         let _ = writeln!(out, "per_call = {per_call:.3}\nper_page = {per_page:.4}");
-        spreads.first().map(|(_, smallest)| *smallest)
+        costs.spreads().next().map(|(_, smallest)| smallest)
     } else {
-        // Other calls also use this function, with more work to do.
-        let spread = costs.of_no_pages();
-        let _ = writeln!(
-            out,
-            "per_call = {:.3}",
-            spread.map_or(0.0, |spread| spread.median)
-        );
+        let spread = costs.0.get(&0).map(Samples::spread);
+        let per_call = spread.map_or(0.0, |spread| spread.median);
+        let _ = writeln!(out, "per_call = {per_call:.3}");
         spread
     };
-    if let Some(smallest) = smallest {
-        let _ = writeln!(
-            out,
-            "fastest = {:.3}\nslowest = {:.3}",
-            smallest.least, smallest.most
-        );
+    if let Some(Spread { least, most, .. }) = smallest {
+        let _ = writeln!(out, "fastest = {least:.3}\nslowest = {most:.3}");
     }
 }
 
@@ -335,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_what_a_replay_reads() {
+    fn a_replay_reads_the_printed_table() {
         let measured = measured();
         let mut out = String::new();
         for section in MODEL.iter().chain(&BESIDE) {
@@ -360,5 +384,29 @@ mod tests {
         }
         assert_eq!(measured.per_handle("cuMemSetAccess"), Some(2.5));
         assert_eq!(measured.per_handle("cuMemMap"), None);
+    }
+
+    #[test]
+    fn a_line_is_found_through_noise() {
+        let mut costs = BySize::default();
+        for pages in [1, 4, 16, 64, 256] {
+            for noise in [-0.5, 0.0, 90.0] {
+                costs.add(pages, 20.0 + 0.25 * pages as f64 + noise);
+            }
+        }
+        assert_eq!(costs.line(), Some((20.0, 0.25)));
+        let largest = costs.spreads().last().expect("sizes");
+        assert_eq!((largest.0, largest.1.median, largest.1.least), (256, 84.0, 83.5));
+        assert_eq!(largest.1.most, 174.0);
+    }
+
+    #[test]
+    fn a_cost_that_falls_with_size_has_no_cost_for_a_page() {
+        let mut costs = BySize::default();
+        for (pages, time) in [(1, 30.0), (4, 20.0), (16, 25.0)] {
+            costs.add(pages, time);
+        }
+        assert_eq!(costs.line(), Some((25.0, 0.0)));
+        assert_eq!(BySize::default().line(), None);
     }
 }

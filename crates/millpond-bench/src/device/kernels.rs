@@ -5,17 +5,14 @@
 //! Threads that each access a few numbers of a structure leave the rest of the sectors unused. Both kernels compute the same
 //! from the same numbers, which is checked.
 
-use super::{EMULATED, Error, about};
+use super::{Error, heading};
 use crate::Table;
-use crate::say::wrap;
+use crate::console::wrap;
+use crate::measure::in_turn;
 use millpond::cuda::{CudaDevice, CudaKernel, CudaModule, CudaStream, CudaTimer, DeviceBuffer, DevicePool};
-use std::fmt::Write;
-use std::time::Duration;
 
 const PTX: &str = include_str!("kernels/motion.ptx");
 
-/// The width of the output in columns.
-const WIDTH: usize = 100;
 /// The number of bodies on a card, which exceed its cache, and on the emulated driver, whose times have no meaning.
 const BODIES: usize = 8 << 20;
 const FEW: usize = 1 << 16;
@@ -41,17 +38,10 @@ pub fn kernels(number: u32, rounds: usize) -> Result<String, Error> {
     let device = CudaDevice::get(number)?;
     let bodies = if device.is_emulated() { FEW } else { BODIES };
     let bench = Bench::new(&device, bodies)?;
-    let mut out = format!(
-        "{}, {bodies} bodies moved, medians of {rounds} rounds in turn\n",
-        about(&device)?
-    );
-    let mut say = |text: &str| {
-        // Writing to a string cannot fail.
-        let _ = writeln!(out, "{text}");
-    };
-    if device.is_emulated() {
-        say(&format!("\n{}", wrap(EMULATED, WIDTH)));
-    }
+    let head = heading(
+        &device,
+        &format!("{bodies} bodies moved, medians of {rounds} rounds in turn"),
+    )?;
     let mut table = Table::new(&[
         "bytes of a body",
         "structures GB/s",
@@ -62,22 +52,20 @@ pub fn kernels(number: u32, rounds: usize) -> Result<String, Error> {
     for numbers in NUMBERS {
         let [structures, arrays] = bench.both(numbers, rounds.max(1))?;
         let useful = (bodies * (READ + WRITTEN) * size_of::<f32>()) as f64;
-        let rate = |time: Duration| format!("{:.1}", useful / time.as_secs_f64().max(1e-9) / 1e9);
-        table.row(vec![
+        let rate = |nanoseconds: f64| format!("{:.1}", useful / nanoseconds.max(1.0));
+        table.row([
             (numbers * size_of::<f32>()).to_string(),
             rate(structures),
             rate(arrays),
-            format!("{:.2}", structures.as_secs_f64() / arrays.as_secs_f64().max(1e-9)),
+            format!("{:.2}", structures / arrays.max(1.0)),
             format!("{:.2}", sectors(numbers) / arrays_bytes()),
         ]);
     }
-    say(&format!("\n{table}"));
-    say(&wrap(
+    let note = wrap(
         "GB/s: bytes that the update needs, 24 read and 12 written for each body; ratio: time of the structures over that of the \
          arrays; by sectors: the same as it follows from the sectors of 32 bytes that each layout touches",
-        WIDTH,
-    ));
-    Ok(out)
+    );
+    Ok(format!("{head}\n{table}\n{note}\n"))
 }
 
 /// Returns the bytes of the sectors that a body's update accesses in structures of this many numbers.
@@ -128,8 +116,8 @@ impl Bench {
         })
     }
 
-    /// Returns the median times of both layouts, for bodies of this many numbers.
-    fn both(&self, numbers: usize, rounds: usize) -> Result<[Duration; 2], Error> {
+    /// Returns the median nanoseconds of both layouts, for bodies of this many numbers.
+    fn both(&self, numbers: usize, rounds: usize) -> Result<[f64; 2], Error> {
         let field = |field: usize| (0..self.bodies).map(move |body| number(body, field));
         let structures: Vec<f32> = (0..self.bodies * numbers)
             .map(|at| number(at / numbers, at % numbers))
@@ -142,22 +130,16 @@ impl Bench {
                     .alloc_from(&field(at).collect::<Vec<_>>(), &self.stream)?,
             );
         }
-        let mut times = [Vec::new(), Vec::new()];
-        // The first round loads the code, so it does not count.
-        for round in 0..=rounds {
+        let times: [_; 2] = in_turn(rounds, |side| {
             let timer = CudaTimer::start(&self.stream)?;
-            self.move_structures(&mut structures, numbers)?;
-            let one = timer.stop()?;
-            let timer = CudaTimer::start(&self.stream)?;
-            self.move_arrays(&mut arrays)?;
-            let other = timer.stop()?;
-            if round > 0 {
-                times[0].push(one);
-                times[1].push(other);
+            match side {
+                0 => self.move_structures(&mut structures, numbers)?,
+                _ => self.move_arrays(&mut arrays)?,
             }
-        }
+            Ok::<f64, Error>(timer.stop()?.as_nanos() as f64)
+        })?;
         self.compare(&structures, numbers, &arrays)?;
-        Ok(times.map(median))
+        Ok(times.map(|times| times.median()))
     }
 
     fn grid(&self) -> u32 {
@@ -216,11 +198,6 @@ impl Bench {
 /// Returns a field of a body. It is small enough that no round loses precision.
 fn number(body: usize, field: usize) -> f32 {
     ((body * 7 + field * 13) % 256) as f32
-}
-
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
 #[cfg(test)]

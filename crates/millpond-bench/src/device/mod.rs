@@ -16,7 +16,6 @@ mod kernels;
     reason = "calls the driver past the library, to be measured beside it"
 )]
 mod peer;
-mod samples;
 #[allow(unsafe_code, reason = "writes and reads memory of a device")]
 mod stamps;
 
@@ -25,6 +24,7 @@ pub use check::{Checked, Streams, run_checked, streams};
 pub use driver::driver;
 pub use kernels::kernels;
 
+use crate::console::wrap;
 use cudarc::driver::DriverError;
 use millpond::cuda::{CudaDevice, CudaError, DevicePoolError, KernelError};
 use millpond::engine::SourceError;
@@ -68,4 +68,13 @@ fn about(device: &CudaDevice) -> Result<String, CudaError> {
         version / 1000,
         version % 1000 / 10
     ))
+}
+
+/// Returns the first lines of an output: the device, what is measured, and the note for the emulated driver.
+fn heading(device: &CudaDevice, measured: &str) -> Result<String, CudaError> {
+    let mut out = format!("{}, {measured}\n", about(device)?);
+    if device.is_emulated() {
+        out += &format!("\n{}\n", wrap(EMULATED));
+    }
+    Ok(out)
 }

@@ -1,51 +1,29 @@
 //! Reads the system's figures about this process, and times one part of a workload.
 
-use crate::CpuClock;
 use crate::host::figures::Time;
+use crate::measure::{Clock, Timer};
 use std::fs::File;
 use std::io::Read;
-use std::time::Instant;
-
-/// The kind of time that is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clock {
-    /// The processor time of this thread.
-    Thread,
-    /// Wall-clock time, for threads that wait for each other.
-    Wall,
-}
 
 /// A part of a workload that is being timed.
 pub(crate) struct Timed {
-    clock: Clock,
     faults: u64,
-    wall: Instant,
-    cpu: CpuClock,
+    timer: Timer,
 }
 
 impl Timed {
     /// Starts the timer.
     pub(crate) fn start(clock: Clock) -> Self {
         Self {
-            clock,
             faults: minor_faults(),
-            wall: Instant::now(),
-            cpu: CpuClock::start(),
-        }
-    }
-
-    /// Returns the nanoseconds since the start.
-    pub(crate) fn nanoseconds(&self) -> f64 {
-        match self.clock {
-            Clock::Thread => self.cpu.nanoseconds(),
-            Clock::Wall => self.wall.elapsed().as_nanos() as f64,
+            timer: Timer::start(clock),
         }
     }
 
     /// Ends the part, which consisted of `operations` operations of `bytes` bytes each.
     pub(crate) fn stop(&self, part: &str, operations: u64, bytes: u64) -> Time {
         let each = operations.max(1) as f64;
-        let nanoseconds = self.nanoseconds() / each;
+        let nanoseconds = self.timer.nanoseconds() / each;
         Time {
             part: part.to_owned(),
             nanoseconds,

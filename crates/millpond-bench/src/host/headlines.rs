@@ -1,6 +1,7 @@
 //! Compares claims in the documents of five tensor libraries with the same loops here, for `millpond bench seeds`.
 
 use crate::Table;
+use crate::console::{indented, wrap};
 use crate::host::child::{self, Again};
 use crate::host::contender::{self, Contender};
 use crate::host::report::memories;
@@ -9,7 +10,6 @@ use crate::host::spec::{Spec, describe};
 use crate::host::text::{digits, faults, ratio, time};
 use crate::host::work::Effort;
 use crate::host::{Error, work::seeds::Seed};
-use crate::say::wrap;
 use std::io::Write;
 
 /// A passage of a document, and the loop that it describes.
@@ -249,7 +249,7 @@ pub fn seeds(quick: bool, rounds: usize, again: &Again, out: &mut dyn Write) -> 
          pool at all, a fresh map for each block; (loop) is the loop with memory that is there before it starts.",
         if rounds == 1 { "round" } else { "rounds" }
     );
-    writeln!(out, "{}", wrap(&head, 100))?;
+    writeln!(out, "{}", wrap(&head))?;
     if quick {
         writeln!(
             out,
@@ -271,8 +271,8 @@ pub fn seeds(quick: bool, rounds: usize, again: &Again, out: &mut dyn Write) -> 
         }
         out.flush()?;
     }
-    writeln!(out, "\n{}\n\n{short}", wrap(SHORT, 100))?;
-    writeln!(out, "{}", wrap(REST, 100))?;
+    writeln!(out, "\n{}\n\n{short}", wrap(SHORT))?;
+    writeln!(out, "{}", wrap(REST))?;
     Ok(failed)
 }
 
@@ -303,10 +303,6 @@ fn shown(headline: &Headline, rows: &Rows) -> String {
         text.push_str(&format!("\n{}", memories(&held)));
     }
     text.trim_end().to_owned()
-}
-
-fn indented(text: &str) -> String {
-    format!("  {}", wrap(text, 98).replace('\n', "\n  "))
 }
 
 /// Returns the parts that are shown, and their titles: the whole loop, and its halves if they are timed separately.

@@ -1,6 +1,6 @@
 //! The operations, implemented by each side.
 
-use millpond::{Pool, Tensor, TensorError};
+use millpond::{Pool, Scalar, Tensor, TensorError};
 use ndarray::{ArrayView1, ArrayViewMut1, Zip};
 use std::hint::black_box;
 
@@ -8,9 +8,6 @@ use std::hint::black_box;
 const FACTOR: f32 = 0.5;
 /// The number of parallel sums, so that a plain loop does not wait for one addition before the next.
 const LANES: usize = 16;
-
-/// The first input, which is written in place; the second input; and the output.
-pub(super) type Slices<'a> = (&'a mut [f32], &'a [f32], &'a mut [f32]);
 
 /// Two inputs and an output of equal length.
 pub(super) struct Arrays {
@@ -30,7 +27,8 @@ impl Arrays {
         })
     }
 
-    pub(super) fn slices(&mut self) -> Result<Slices<'_>, TensorError> {
+    /// Returns both inputs, of which the first is written in place, and the output.
+    pub(super) fn slices(&mut self) -> Result<(&mut [f32], &[f32], &mut [f32]), TensorError> {
         Ok((
             self.a.as_mut_slice()?,
             self.b.as_slice()?,
@@ -39,30 +37,60 @@ impl Arrays {
     }
 }
 
-/// One side of a comparison. Returns its result if it is a number.
-pub(super) type Side = fn(&mut Arrays) -> Result<f64, TensorError>;
+/// An operation on slices: the first input, which is written in place; the second input; and the output. Returns its result if it is
+/// a number.
+type OnSlices = fn(&mut [f32], &[f32], &mut [f32]) -> f64;
 
 /// An operation with all sides.
 pub(super) struct Case {
     pub(super) name: &'static str,
     /// Bytes that must be moved for each element.
     pub(super) bytes: usize,
-    pub(super) tensor: Side,
-    pub(super) ndarray: Side,
-    pub(super) plain: Side,
+    tensor: fn(&mut Arrays) -> Result<f64, TensorError>,
+    ndarray: OnSlices,
+    plain: OnSlices,
 }
 
-fn sum_plain(a: &[f32], of: impl Fn(usize, f32) -> f32) -> f32 {
+/// The sides of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Tensor,
+    Ndarray,
+    Plain,
+}
+
+impl Side {
+    pub(super) const ALL: [Self; 3] = [Self::Tensor, Self::Ndarray, Self::Plain];
+}
+
+impl Case {
+    /// Returns the operation with this name.
+    pub(super) fn named(name: &str) -> Result<&'static Self, String> {
+        let found = CASES.iter().find(|case| case.name == name);
+        found.ok_or_else(|| format!("there is no operation '{name}'"))
+    }
+
+    /// Calls the operation. Returns its result, or 0 if it is not a number.
+    pub(super) fn call(&self, side: Side, arrays: &mut Arrays) -> Result<f64, TensorError> {
+        let on_slices = match side {
+            Side::Tensor => return (self.tensor)(arrays),
+            Side::Ndarray => self.ndarray,
+            Side::Plain => self.plain,
+        };
+        let (a, b, out) = arrays.slices()?;
+        Ok(on_slices(a, b, out))
+    }
+}
+
+fn sum_plain(a: &[f32]) -> f32 {
     let mut lanes = [0.0; LANES];
     let (whole, rest) = a.as_chunks::<LANES>();
-    for (chunk, some) in whole.iter().enumerate() {
-        for (lane, (sum, a)) in lanes.iter_mut().zip(some).enumerate() {
-            *sum += of(chunk * LANES + lane, *a);
+    for some in whole {
+        for (sum, a) in lanes.iter_mut().zip(some) {
+            *sum += a;
         }
     }
-    let first = a.len() - rest.len();
-    let rest: f32 = rest.iter().enumerate().map(|(at, a)| of(first + at, *a)).sum();
-    lanes.iter().sum::<f32>() + rest
+    lanes.iter().sum::<f32>() + rest.iter().sum::<f32>()
 }
 
 fn dot_plain(a: &[f32], b: &[f32]) -> f32 {
@@ -77,8 +105,50 @@ fn dot_plain(a: &[f32], b: &[f32]) -> f32 {
     lanes.iter().sum::<f32>() + rest
 }
 
-fn number(scalar: millpond::Scalar) -> f64 {
+fn number(scalar: Scalar) -> f64 {
     scalar.to_f64().unwrap_or(f64::NAN)
+}
+
+/// Drops the result of an operation that is not a number.
+fn done<T>(result: T) -> f64 {
+    drop(black_box(result));
+    0.0
+}
+
+fn view(slice: &[f32]) -> ArrayView1<'_, f32> {
+    slice.into()
+}
+
+fn write(slice: &mut [f32]) -> ArrayViewMut1<'_, f32> {
+    slice.into()
+}
+
+/// Replaces each element of the first slice by a function of itself and an element of the second one.
+fn update(a: &mut [f32], b: &[f32], of: impl Fn(f32, f32) -> f32) -> f64 {
+    for (a, b) in a.iter_mut().zip(b) {
+        *a = of(*a, *b);
+    }
+    0.0
+}
+
+/// Writes a function of the elements of two slices to the third one.
+fn combine(a: &[f32], b: &[f32], out: &mut [f32], of: impl Fn(f32, f32) -> f32) -> f64 {
+    for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
+        *out = of(*a, *b);
+    }
+    0.0
+}
+
+/// Does the same with `ndarray`.
+fn combine_arrays(a: &[f32], b: &[f32], out: &mut [f32], of: impl Fn(f32, f32) -> f32) -> f64 {
+    let zip = Zip::from(write(out)).and(view(a)).and(view(b));
+    zip.for_each(|out, a, b| *out = of(*a, *b));
+    0.0
+}
+
+/// Collects the results of a function of the elements of two slices.
+fn collect(a: &[f32], b: &[f32], of: impl Fn(f32, f32) -> f32) -> f64 {
+    done(a.iter().zip(b).map(|(a, b)| of(*a, *b)).collect::<Vec<f32>>())
 }
 
 pub(super) const COPY: &str = "copy";
@@ -88,177 +158,83 @@ pub(super) const CASES: [Case; 13] = [
     Case {
         name: COPY,
         bytes: 12,
-        tensor: |x| x.out.copy_from(&x.a).map(|()| 0.0),
-        ndarray: |x| {
-            let (a, _, out) = x.slices()?;
-            ArrayViewMut1::from(out).assign(&ArrayView1::from(&*a));
-            Ok(0.0)
-        },
-        plain: |x| {
-            let (a, _, out) = x.slices()?;
-            // This is not `copy_from_slice`, which may bypass the caches.
-            for (out, a) in out.iter_mut().zip(&*a) {
-                *out = *a + 0.0;
-            }
-            Ok(0.0)
-        },
+        tensor: |x| x.out.copy_from(&x.a).map(done),
+        ndarray: |a, _, out| done(write(out).assign(&view(a))),
+        // This is not `copy_from_slice`, which may bypass the caches.
+        plain: |a, _, out| update(out, a, |_, a| a + 0.0),
     },
     Case {
         name: TRIAD,
         bytes: 16,
-        tensor: |x| x.a.add_scaled_into(FACTOR, &x.b, &mut x.out).map(|()| 0.0),
-        ndarray: |x| {
-            let (a, b, out) = x.slices()?;
-            let zip = Zip::from(ArrayViewMut1::from(out)).and(ArrayView1::from(&*a));
-            zip.and(ArrayView1::from(b))
-                .for_each(|out, a, b| *out = a + FACTOR * b);
-            Ok(0.0)
-        },
-        plain: |x| {
-            let (a, b, out) = x.slices()?;
-            for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
-                *out = a + FACTOR * b;
-            }
-            Ok(0.0)
-        },
+        tensor: |x| x.a.add_scaled_into(FACTOR, &x.b, &mut x.out).map(done),
+        ndarray: |a, b, out| combine_arrays(a, b, out, |a, b| a + FACTOR * b),
+        plain: |a, b, out| combine(a, b, out, |a, b| a + FACTOR * b),
     },
     Case {
         name: "axpy in place",
         bytes: 12,
-        tensor: |x| x.a.axpy(FACTOR, &x.b).map(|()| 0.0),
-        ndarray: |x| {
-            let (a, b, _) = x.slices()?;
-            ArrayViewMut1::from(a).scaled_add(FACTOR, &ArrayView1::from(b));
-            Ok(0.0)
-        },
-        plain: |x| {
-            let (a, b, _) = x.slices()?;
-            for (a, b) in a.iter_mut().zip(b) {
-                *a += FACTOR * b;
-            }
-            Ok(0.0)
-        },
+        tensor: |x| x.a.axpy(FACTOR, &x.b).map(done),
+        ndarray: |a, b, _| done(write(a).scaled_add(FACTOR, &view(b))),
+        plain: |a, b, _| update(a, b, |a, b| a + FACTOR * b),
     },
     Case {
         name: "axpy new",
         bytes: 16,
-        tensor: |x| {
-            x.a.add_scaled(FACTOR, &x.b)
-                .map(|new| drop(black_box(new)))
-                .map(|()| 0.0)
-        },
-        ndarray: |x| {
-            let (a, b, _) = x.slices()?;
-            let (a, b) = (ArrayView1::from(&*a), ArrayView1::from(b));
-            drop(black_box(&a + FACTOR * &b));
-            Ok(0.0)
-        },
-        plain: |x| {
-            let (a, b, _) = x.slices()?;
-            let new: Vec<f32> = a.iter().zip(b).map(|(a, b)| a + FACTOR * b).collect();
-            drop(black_box(new));
-            Ok(0.0)
-        },
+        tensor: |x| x.a.add_scaled(FACTOR, &x.b).map(done),
+        ndarray: |a, b, _| done(&view(a) + FACTOR * &view(b)),
+        plain: |a, b, _| collect(a, b, |a, b| a + FACTOR * b),
     },
     Case {
         name: "scal in place",
         bytes: 8,
-        tensor: |x| x.a.scal(FACTOR).map(|()| 0.0),
-        ndarray: |x| {
-            let (a, _, _) = x.slices()?;
-            let mut a = ArrayViewMut1::from(a);
+        tensor: |x| x.a.scal(FACTOR).map(done),
+        ndarray: |a, _, _| {
+            let mut a = write(a);
             a *= FACTOR;
-            Ok(0.0)
+            0.0
         },
-        plain: |x| {
-            let (a, _, _) = x.slices()?;
-            a.iter_mut().for_each(|a| *a *= FACTOR);
-            Ok(0.0)
-        },
+        plain: |a, _, _| done(a.iter_mut().for_each(|a| *a *= FACTOR)),
     },
     Case {
         name: "scal into",
         bytes: 12,
-        tensor: |x| x.a.mul_into(FACTOR, &mut x.out).map(|()| 0.0),
-        ndarray: |x| {
-            let (a, _, out) = x.slices()?;
-            let zip = Zip::from(ArrayViewMut1::from(out)).and(ArrayView1::from(&*a));
-            zip.for_each(|out, a| *out = FACTOR * a);
-            Ok(0.0)
+        tensor: |x| x.a.mul_into(FACTOR, &mut x.out).map(done),
+        ndarray: |a, _, out| {
+            done(
+                Zip::from(write(out))
+                    .and(view(a))
+                    .for_each(|out, a| *out = FACTOR * a),
+            )
         },
-        plain: |x| {
-            let (a, _, out) = x.slices()?;
-            for (out, a) in out.iter_mut().zip(&*a) {
-                *out = FACTOR * a;
-            }
-            Ok(0.0)
-        },
+        plain: |a, _, out| update(out, a, |_, a| FACTOR * a),
     },
     Case {
         name: "scal new",
         bytes: 12,
-        tensor: |x| x.a.mul(FACTOR).map(|new| drop(black_box(new))).map(|()| 0.0),
-        ndarray: |x| {
-            let (a, _, _) = x.slices()?;
-            drop(black_box(&ArrayView1::from(&*a) * FACTOR));
-            Ok(0.0)
-        },
-        plain: |x| {
-            let (a, _, _) = x.slices()?;
-            drop(black_box(a.iter().map(|a| FACTOR * a).collect::<Vec<f32>>()));
-            Ok(0.0)
-        },
+        tensor: |x| x.a.mul(FACTOR).map(done),
+        ndarray: |a, _, _| done(&view(a) * FACTOR),
+        plain: |a, _, _| done(a.iter().map(|a| FACTOR * a).collect::<Vec<f32>>()),
     },
     Case {
         name: "add in place",
         bytes: 12,
-        tensor: |x| x.a.add_assign(&x.b).map(|()| 0.0),
-        ndarray: |x| {
-            let (a, b, _) = x.slices()?;
-            ArrayViewMut1::from(a).zip_mut_with(&ArrayView1::from(b), |a, b| *a += b);
-            Ok(0.0)
-        },
-        plain: |x| {
-            let (a, b, _) = x.slices()?;
-            for (a, b) in a.iter_mut().zip(b) {
-                *a += b;
-            }
-            Ok(0.0)
-        },
+        tensor: |x| x.a.add_assign(&x.b).map(done),
+        ndarray: |a, b, _| done(write(a).zip_mut_with(&view(b), |a, b| *a += b)),
+        plain: |a, b, _| update(a, b, |a, b| a + b),
     },
     Case {
         name: "add into",
         bytes: 16,
-        tensor: |x| x.a.add_into(&x.b, &mut x.out).map(|()| 0.0),
-        ndarray: |x| {
-            let (a, b, out) = x.slices()?;
-            let zip = Zip::from(ArrayViewMut1::from(out)).and(ArrayView1::from(&*a));
-            zip.and(ArrayView1::from(b)).for_each(|out, a, b| *out = a + b);
-            Ok(0.0)
-        },
-        plain: |x| {
-            let (a, b, out) = x.slices()?;
-            for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
-                *out = a + b;
-            }
-            Ok(0.0)
-        },
+        tensor: |x| x.a.add_into(&x.b, &mut x.out).map(done),
+        ndarray: |a, b, out| combine_arrays(a, b, out, |a, b| a + b),
+        plain: |a, b, out| combine(a, b, out, |a, b| a + b),
     },
     Case {
         name: "add new",
         bytes: 16,
-        tensor: |x| x.a.add(&x.b).map(|new| drop(black_box(new))).map(|()| 0.0),
-        ndarray: |x| {
-            let (a, b, _) = x.slices()?;
-            drop(black_box(&ArrayView1::from(&*a) + &ArrayView1::from(b)));
-            Ok(0.0)
-        },
-        plain: |x| {
-            let (a, b, _) = x.slices()?;
-            let new: Vec<f32> = a.iter().zip(b).map(|(a, b)| a + b).collect();
-            drop(black_box(new));
-            Ok(0.0)
-        },
+        tensor: |x| x.a.add(&x.b).map(done),
+        ndarray: |a, b, _| done(&view(a) + &view(b)),
+        plain: |a, b, _| collect(a, b, |a, b| a + b),
     },
     Case {
         name: "add of two products",
@@ -266,40 +242,23 @@ pub(super) const CASES: [Case; 13] = [
         // The cost of temporaries: the tensor needs two passes, ndarray three, and the plain loop one.
         tensor: |x| {
             x.a.mul_into(FACTOR, &mut x.out)?;
-            x.out.axpy(FACTOR, &x.b).map(|()| 0.0)
+            x.out.axpy(FACTOR, &x.b).map(done)
         },
-        ndarray: |x| {
-            let (a, b, _) = x.slices()?;
-            let (a, b) = (ArrayView1::from(&*a), ArrayView1::from(b));
-            drop(black_box(&a * FACTOR + &b * FACTOR));
-            Ok(0.0)
-        },
-        plain: |x| {
-            let (a, b, out) = x.slices()?;
-            for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
-                *out = a * FACTOR + b * FACTOR;
-            }
-            Ok(0.0)
-        },
+        ndarray: |a, b, _| done(&view(a) * FACTOR + &view(b) * FACTOR),
+        plain: |a, b, out| combine(a, b, out, |a, b| a * FACTOR + b * FACTOR),
     },
     Case {
         name: "sum",
         bytes: 4,
         tensor: |x| x.b.sum().map(number),
-        ndarray: |x| Ok(f64::from(ArrayView1::from(x.b.as_slice::<f32>()?).sum())),
-        plain: |x| Ok(f64::from(sum_plain(x.b.as_slice()?, |_, b| b))),
+        ndarray: |_, b, _| f64::from(view(b).sum()),
+        plain: |_, b, _| f64::from(sum_plain(b)),
     },
     Case {
         name: "dot",
         bytes: 8,
         tensor: |x| x.a.dot(&x.b).map(number),
-        ndarray: |x| {
-            let (a, b, _) = x.slices()?;
-            Ok(f64::from(ArrayView1::from(&*a).dot(&ArrayView1::from(b))))
-        },
-        plain: |x| {
-            let (a, b, _) = x.slices()?;
-            Ok(f64::from(dot_plain(a, b)))
-        },
+        ndarray: |a, b, _| f64::from(view(a).dot(&view(b))),
+        plain: |a, b, _| f64::from(dot_plain(a, b)),
     },
 ];

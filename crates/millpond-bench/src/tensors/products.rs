@@ -1,7 +1,8 @@
 //! Measures matrix products: as a new tensor, into an existing one, as Genesis's loop does it, and with `ndarray` in both ways.
 
-use super::{Settings, spread};
-use crate::{CpuClock, Table};
+use super::{Settings, counted};
+use crate::Table;
+use crate::measure::{Clock, fixed, in_turn, repeat};
 use millpond::{DType, Pool, Tensor, TensorError, pools, set_threads};
 use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2};
@@ -92,45 +93,37 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
         let (mut layer, [rows, inner, columns]) = (Layer::new(&pool, shape)?, shape);
         let operations = 2 * rows * inner * columns;
         let passes = (20_000_000 / operations).clamp(1, 2_000);
-        let mut times = [const { Vec::new() }; SIDES.len()];
-        let mut asked = [0; 2];
-        for round in 0..=settings.rounds {
-            let mut found = [0.0; SIDES.len()];
-            for (which, side) in SIDES.into_iter().enumerate() {
-                let before = pool.stats().allocations;
-                let clock = CpuClock::start();
-                for _ in 0..passes {
-                    found[which] = side(black_box(&mut layer))?;
-                }
-                let time = clock.nanoseconds() / 1e3 / passes as f64;
-                if let Some(asked) = asked.get_mut(which) {
-                    *asked += pool.stats().allocations - before;
-                }
-                if round > 0 {
-                    times[which].push(time);
-                }
-            }
-            if found.iter().any(|other| *other != found[0]) {
-                return Err(format!("products of {shape:?}: the sides come to {found:?}").into());
-            }
+        let (mut results, mut allocations) = ([0.0; SIDES.len()], [0; SIDES.len()]);
+        let times: [_; SIDES.len()] = in_turn(settings.rounds, |side| {
+            let (time, asked) = counted(&pool, || {
+                repeat(Clock::Thread, passes, || {
+                    results[side] = SIDES[side](black_box(&mut layer))?;
+                    Ok::<(), TensorError>(())
+                })
+            });
+            allocations[side] += asked;
+            Ok::<f64, TensorError>(time? / 1e3)
+        })?;
+        if results.iter().any(|other| *other != results[0]) {
+            return Err(
+                format!("products of {shape:?}: the results of the sides differ: {results:?}").into(),
+            );
         }
         let calls = ((settings.rounds + 1) * passes) as f64;
-        let ratio = |side: usize| {
-            let both = times[side].iter().zip(&times[1]);
-            format!(
-                "{:.2}x",
-                spread(both.map(|(other, into)| other / into).collect())[1]
-            )
-        };
-        let [least, middle, most] = spread(times[1].clone());
-        table.row(vec![
+        let ratio = |side: usize| format!("{:.2}x", times[side].over(&times[1]).median());
+        let into = times[1].spread();
+        table.row([
             format!("{rows}x{inner} by {inner}x{columns}"),
-            format!("{middle:.1} ({least:.1} to {most:.1})"),
-            format!("{:.1}", operations as f64 / 1e3 / middle),
+            into.show(fixed(1)),
+            format!("{:.1}", operations as f64 / 1e3 / into.median),
             ratio(0),
             ratio(3),
             ratio(2),
-            format!("{:.2}, {:.2}", asked[0] as f64 / calls, asked[1] as f64 / calls),
+            format!(
+                "{:.2}, {:.2}",
+                allocations[0] as f64 / calls,
+                allocations[1] as f64 / calls
+            ),
         ]);
     }
     print!("{table}");
@@ -146,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_sides_come_to_the_product_and_only_new_ones_ask_the_pool() -> Result<(), Box<dyn Error>> {
+    fn all_sides_compute_the_product() -> Result<(), Box<dyn Error>> {
         let pool = pools().host()?;
         for shape in [[3, 4, 5], SHAPES[0]] {
             let [rows, inner, columns] = shape;

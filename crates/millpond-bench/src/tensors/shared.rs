@@ -1,12 +1,22 @@
 //! Measures the speed-up of an operation with several threads.
 
-use super::cases::{Arrays, CASES};
-use super::{SIZES, SMALL, Settings, spread};
+use super::cases::{Arrays, Case, Side};
+use super::{SIZES, SMALL, Settings};
 use crate::Table;
+use crate::measure::{Clock, in_turn, repeat};
 use millpond::{pools, set_threads, threads};
 use std::error::Error;
 use std::hint::black_box;
-use std::time::Instant;
+
+/// The measured operations.
+const NAMES: [&str; 6] = [
+    "axpy in place",
+    "scal in place",
+    "add into",
+    "add new",
+    "sum",
+    "dot",
+];
 
 /// Measures in wall-clock time and prints a table.
 pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
@@ -17,12 +27,12 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let pool = pools().host()?;
-    let (many, over) = (format!("{most} threads"), "one over several".to_owned());
+    let many = format!("{most} threads");
     let mut table = Table::new(&[
         "by the clock, ns each",
         "one thread",
         &many,
-        &over,
+        "one over several",
         "least to most",
     ]);
     for (label, len) in SIZES
@@ -33,43 +43,25 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
             continue;
         }
         let mut arrays = Arrays::new(&pool, len)?;
-        for name in [
-            "axpy in place",
-            "scal in place",
-            "add into",
-            "add new",
-            "sum",
-            "dot",
-        ] {
-            let case = CASES.iter().find(|case| case.name == name);
-            let case = case.ok_or_else(|| format!("there is no {name}"))?;
-            if settings.only.as_ref().is_some_and(|only| !name.contains(only)) {
-                continue;
-            }
+        for name in NAMES.into_iter().filter(|name| settings.includes(name)) {
+            let case = Case::named(name)?;
             arrays.a.copy_from(&arrays.b)?;
             let passes = (20_000_000 / len).max(1);
-            let mut times = [const { Vec::new() }; 2];
-            for round in 0..=settings.rounds {
-                for (limit, times) in [1, 0].into_iter().zip(&mut times) {
-                    set_threads(limit);
-                    let clock = Instant::now();
-                    for _ in 0..passes {
-                        black_box((case.tensor)(black_box(&mut arrays))?);
-                    }
-                    if round > 0 {
-                        times.push(clock.elapsed().as_nanos() as f64 / (passes * len) as f64);
-                    }
-                }
-            }
-            let [one, several] = &times;
-            let ratio = one.iter().zip(several).map(|(one, several)| one / several);
-            let [least, middle, most] = spread(ratio.collect());
-            table.row(vec![
+            let [one, several] = in_turn::<2, Box<dyn Error>>(settings.rounds, |side| {
+                set_threads([1, 0][side]);
+                let pass = repeat(Clock::Wall, passes, || {
+                    black_box(case.call(Side::Tensor, black_box(&mut arrays))?);
+                    Ok::<(), Box<dyn Error>>(())
+                })?;
+                Ok(pass / len as f64)
+            })?;
+            let ratio = one.over(&several).spread();
+            table.row([
                 format!("{name} {label}"),
-                format!("{:.3}", spread(one.clone())[1]),
-                format!("{:.3}", spread(several.clone())[1]),
-                format!("{middle:.2}x"),
-                format!("{least:.2} to {most:.2}"),
+                format!("{:.3}", one.median()),
+                format!("{:.3}", several.median()),
+                format!("{:.2}x", ratio.median),
+                format!("{:.2} to {:.2}", ratio.least, ratio.most),
             ]);
         }
     }

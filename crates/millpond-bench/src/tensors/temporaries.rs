@@ -1,8 +1,9 @@
 //! Measures temporary tensors, as the loops in the documents create them: from the pool, from the system, from the program's
 //! heap, and not at all.
 
-use super::{Settings, spread};
-use crate::{CpuClock, Table};
+use super::Settings;
+use crate::Table;
+use crate::measure::{Clock, fixed, in_turn, repeat};
 use millpond::{DType, Origin, Pool, Tensor, TensorError, Unpooled, pools};
 use ndarray::Array2;
 use std::error::Error;
@@ -104,29 +105,17 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
         "times pooled",
     ]);
     for (name, turns) in LOOPS {
-        let mut times = [const { Vec::new() }; 4];
-        for round in 0..=settings.rounds {
-            for (turn, times) in turns.into_iter().zip(&mut times) {
-                let clock = CpuClock::start();
-                for _ in 0..TURNS {
-                    turn(black_box(&mut kept))?;
-                }
-                if round > 0 {
-                    times.push(clock.nanoseconds() / TURNS as f64);
-                }
-            }
-        }
-        let over_pooled = |side: usize| {
-            let both = times[side].iter().zip(&times[0]);
-            spread(both.map(|(other, pooled)| other / pooled).collect())[1]
-        };
-        let [least, middle, most] = spread(times[0].clone());
-        table.row(vec![
+        let times = in_turn::<4, TensorError>(settings.rounds, |side| {
+            repeat(Clock::Thread, TURNS, || turns[side](black_box(&mut kept)))
+        })?;
+        let over_pooled = |side: usize| times[side].over(&times[0]).median();
+        let [_, no_pool, ndarray, in_place] = times.each_ref().map(|times| format!("{:.0}", times.median()));
+        table.row([
             name.to_owned(),
-            format!("{middle:.0} ({least:.0} to {most:.0})"),
-            format!("{:.0}", spread(times[1].clone())[1]),
-            format!("{:.0}", spread(times[2].clone())[1]),
-            format!("{:.0}", spread(times[3].clone())[1]),
+            times[0].spread().show(fixed(0)),
+            no_pool,
+            ndarray,
+            in_place,
             format!("{:.2}x, {:.2}x", over_pooled(1), over_pooled(2)),
         ]);
     }
@@ -142,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_leave_nothing_and_what_is_in_place_asks_for_nothing() -> Result<(), Box<dyn Error>> {
+    fn turns_leave_nothing_and_those_in_place_allocate_nothing() -> Result<(), Box<dyn Error>> {
         let mut kept = Kept::new()?;
         kept.pool = Pool::host()?;
         // A sum is allocated from the pool of its first operand.

@@ -1,7 +1,8 @@
 //! Measures the cost of a step from view to view.
 
-use super::{SMALL, Settings, spread};
-use crate::{CpuClock, Table};
+use super::{SMALL, Settings, counted};
+use crate::Table;
+use crate::measure::{Clock, fixed, in_turn, repeat};
 use millpond::{Tensor, TensorError, pools};
 use std::error::Error;
 use std::hint::black_box;
@@ -40,22 +41,19 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
     let pool = pools().host()?;
     let whole = Tensor::zeros_in(&pool, [SMALL], millpond::DType::F32)?;
     let mut table = Table::new(&["views", "ns for a step (least to most)", "allocations"]);
-    let before = pool.stats().allocations;
     for (name, steps, chain) in CHAINS {
         let passes = 200_000 / steps;
-        let mut times = Vec::new();
-        for _ in 0..settings.rounds {
-            let clock = CpuClock::start();
-            for _ in 0..passes {
-                chain(black_box(&whole))?;
-            }
-            times.push(clock.nanoseconds() / (passes * steps) as f64);
-        }
-        let [least, middle, most] = spread(times);
-        table.row(vec![
+        let (times, allocations) = counted(&pool, || {
+            in_turn::<1, TensorError>(settings.rounds, |_| {
+                let pass = repeat(Clock::Thread, passes, || chain(black_box(&whole)))?;
+                Ok(pass / steps as f64)
+            })
+        });
+        let [times] = times?;
+        table.row([
             name.to_owned(),
-            format!("{middle:.1} ({least:.1} to {most:.1})"),
-            (pool.stats().allocations - before).to_string(),
+            times.spread().show(fixed(1)),
+            allocations.to_string(),
         ]);
     }
     println!("{table}");

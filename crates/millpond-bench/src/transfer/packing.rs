@@ -1,8 +1,10 @@
 //! Measures the host's work for a copy that leaves out zeros: packing, compared with a plain copy of the same bytes.
 
 use crate::Table;
+use crate::measure::{Clock, in_turn, repeat};
 use millpond::cuda;
-use std::time::Instant;
+use std::convert::Infallible;
+use std::hint::black_box;
 
 /// The number of bytes that are packed at once.
 const SLOT: usize = 8 << 20;
@@ -12,7 +14,7 @@ pub(super) fn table(bytes: usize, rounds: usize) -> Table {
     let mut table = Table::new(&["on the host", "packing GB/s", "copying GB/s", "packing / copying"]);
     for (name, one_in) in [("all zeros", 0), ("half zeros", 2), ("no zeros: refused", 1)] {
         let (pack, copy) = speeds(&words(bytes / 4, one_in), rounds);
-        table.row(vec![
+        table.row([
             name.to_owned(),
             format!("{pack:.2}"),
             format!("{copy:.2}"),
@@ -37,28 +39,21 @@ fn words(len: usize, one_in: u32) -> Vec<u32> {
 fn speeds(words: &[u32], rounds: usize) -> (f64, f64) {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let mut slot = vec![1u8; SLOT];
-    let mut best = [f64::INFINITY; 2];
-    // The first round accesses memory for the first time, so it does not count.
-    for round in 0..=rounds {
-        let begun = Instant::now();
-        for piece in bytes.chunks(SLOT) {
-            let _ = std::hint::black_box(cuda::pack(piece, &mut slot));
-        }
-        let packed = begun.elapsed();
-        let begun = Instant::now();
-        for piece in bytes.chunks(SLOT) {
-            slot[..piece.len()].copy_from_slice(piece);
-            std::hint::black_box(&slot);
-        }
-        let copied = begun.elapsed();
-        if round > 0 {
-            best = [
-                best[0].min(packed.as_secs_f64()),
-                best[1].min(copied.as_secs_f64()),
-            ];
-        }
-    }
-    let [pack, copy] = best.map(|seconds| bytes.len() as f64 / seconds / 1e9);
+    let work = |side| {
+        repeat(Clock::Wall, 1, || {
+            for piece in bytes.chunks(SLOT) {
+                if side == 0 {
+                    let _ = black_box(cuda::pack(piece, &mut slot));
+                } else {
+                    slot[..piece.len()].copy_from_slice(piece);
+                    black_box(&slot);
+                }
+            }
+            Ok(())
+        })
+    };
+    let Ok(times) = in_turn::<2, Infallible>(rounds, work);
+    let [pack, copy] = times.map(|times| bytes.len() as f64 / times.spread().least);
     (pack, copy)
 }
 

@@ -4,7 +4,8 @@ use super::{Effort, Outcome, Tide, anchor, passes};
 use crate::host::allocator::{Allocator, Block, Shape};
 use crate::host::dice::Dice;
 use crate::host::figures::{Figures, Time};
-use crate::host::gauge::{Clock, Timed};
+use crate::host::gauge::Timed;
+use crate::measure::Clock;
 use std::sync::Barrier;
 
 const BLOCKS: usize = 10_000;

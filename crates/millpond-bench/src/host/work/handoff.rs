@@ -4,7 +4,8 @@ use super::{Outcome, Tide};
 use crate::host::allocator::{Allocator, Block, Shape};
 use crate::host::dice::Dice;
 use crate::host::figures::Figures;
-use crate::host::gauge::{Clock, Timed};
+use crate::host::gauge::Timed;
+use crate::measure::Clock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 

@@ -3,8 +3,9 @@
 use super::{Effort, Outcome, median_times};
 use crate::host::allocator::{Allocator, Block, Refused, Shape};
 use crate::host::figures::Figures;
-use crate::host::gauge::{Clock, Timed};
+use crate::host::gauge::Timed;
 use crate::host::spec::Use;
+use crate::measure::Clock;
 
 /// The number of batches, of which the median counts.
 const BATCHES: usize = 7;

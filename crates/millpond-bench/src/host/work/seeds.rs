@@ -3,7 +3,8 @@
 use super::{Effort, Outcome, anchor, passes};
 use crate::host::allocator::{Allocator, Block, Shape};
 use crate::host::figures::{Figures, Time};
-use crate::host::gauge::{Clock, Timed};
+use crate::host::gauge::Timed;
+use crate::measure::Clock;
 
 /// One loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

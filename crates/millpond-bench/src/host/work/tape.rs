@@ -3,9 +3,10 @@
 use super::{Outcome, Tide};
 use crate::host::allocator::{Allocator, Block, Shape};
 use crate::host::figures::Figures;
-use crate::host::gauge::{Clock, Timed};
+use crate::host::gauge::Timed;
 use crate::host::recording::Touch;
 use crate::host::tape::{Step, Tape};
+use crate::measure::Clock;
 use thiserror::Error;
 
 /// The alignment that tensor libraries request.

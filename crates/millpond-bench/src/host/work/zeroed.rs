@@ -3,7 +3,8 @@
 use super::{Effort, Outcome, median_times};
 use crate::host::allocator::{Allocator, Block, Shape};
 use crate::host::figures::Figures;
-use crate::host::gauge::{Clock, Timed};
+use crate::host::gauge::Timed;
+use crate::measure::Clock;
 
 const BATCHES: usize = 7;
 
