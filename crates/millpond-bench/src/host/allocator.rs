@@ -78,6 +78,47 @@ unsafe impl<A: Allocator> Allocator for &A {
     }
 }
 
+/// The part of a block that is written after its allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// Nothing.
+    None,
+    /// The first byte.
+    First,
+    /// One byte of each 4 KiB.
+    Page,
+    /// Every byte.
+    Full,
+}
+
+impl Touch {
+    /// Returns its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::First => "first",
+            Self::Page => "page",
+            Self::Full => "full",
+        }
+    }
+
+    pub(crate) fn describe(self) -> &'static str {
+        match self {
+            Self::None => "not touched",
+            Self::First => "first byte written",
+            Self::Page => "one byte of each 4 KiB written",
+            Self::Full => "every byte written",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Result<Self, String> {
+        let all = [Self::None, Self::First, Self::Page, Self::Full];
+        let found = all.into_iter().find(|touch| touch.name() == name);
+        found.ok_or_else(|| format!("there is no way to touch a block called '{name}'"))
+    }
+}
+
 /// The allocator refused to allocate memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{size} bytes were refused")]
@@ -147,6 +188,17 @@ impl<'a, A: Allocator> Block<'a, A> {
         let place = unsafe { self.address.add(at) };
         // SAFETY: by the invariant the byte belongs to this block, and the caller guarantees that it has a value.
         unsafe { place.read_volatile() }
+    }
+
+    /// Writes a part of the block.
+    #[inline]
+    pub(crate) fn touch(&mut self, part: Touch) {
+        match part {
+            Touch::None => {}
+            Touch::First => self.put(0, 1),
+            Touch::Page => self.touch_pages(),
+            Touch::Full => self.fill(1),
+        }
     }
 
     /// Writes the first byte of each 4 KiB.

@@ -1,12 +1,11 @@
 //! The measured allocators.
 
-use crate::host::allocator::Allocator;
+use crate::host::allocator::{Allocator, Touch};
 use crate::host::figures::Figures;
 use crate::host::global::{Global, trim_glibc};
 #[cfg(feature = "peers")]
 use crate::host::global::{no_trim, trim_jemalloc, trim_mimalloc};
 use crate::host::millpond::Millpond;
-use crate::host::recording::Touch;
 use crate::host::spec::Spec;
 use crate::host::tape::Tape;
 use crate::host::unpooled::Unpooled;

@@ -35,6 +35,33 @@ pub(crate) struct Memory {
     pub(crate) left: u64,
 }
 
+impl Memory {
+    /// Returns the figures in the order of the fields.
+    pub(crate) fn stages(self) -> [u64; 6] {
+        let Self {
+            start,
+            peak,
+            live,
+            freed,
+            trimmed,
+            left,
+        } = self;
+        [start, peak, live, freed, trimmed, left]
+    }
+
+    /// Creates the figures in the order of the fields.
+    pub(crate) fn from_stages([start, peak, live, freed, trimmed, left]: [u64; 6]) -> Self {
+        Self {
+            start,
+            peak,
+            live,
+            freed,
+            trimmed,
+            left,
+        }
+    }
+}
+
 /// The figures of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Figures {
@@ -48,14 +75,11 @@ impl Display for Figures {
             let (part, each, bytes) = (&t.part, t.nanoseconds, t.bytes);
             writeln!(f, "time {part} {each} {} {} {bytes}", t.operations, t.faults)?;
         }
-        if let Some(m) = self.memory {
-            let Memory {
-                start, peak, live, ..
-            } = m;
+        if let Some(memory) = self.memory {
             writeln!(
                 f,
-                "memory {start} {peak} {live} {} {} {}",
-                m.freed, m.trimmed, m.left
+                "memory {}",
+                memory.stages().map(|bytes| bytes.to_string()).join(" ")
             )?;
         }
         Ok(())
@@ -88,14 +112,11 @@ fn read(line: &str, figures: &mut Figures) -> Option<()> {
             bytes: next(&mut words)?,
         }),
         "memory" if figures.memory.is_none() => {
-            figures.memory = Some(Memory {
-                start: next(&mut words)?,
-                peak: next(&mut words)?,
-                live: next(&mut words)?,
-                freed: next(&mut words)?,
-                trimmed: next(&mut words)?,
-                left: next(&mut words)?,
-            });
+            let mut stages = [0; 6];
+            for stage in &mut stages {
+                *stage = next(&mut words)?;
+            }
+            figures.memory = Some(Memory::from_stages(stages));
         }
         _ => return None,
     }
@@ -111,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_child_prints_its_parent_reads() {
+    fn a_parent_reads_the_output_of_its_child() {
         let figures = Figures {
             times: ["hot", "cold"]
                 .map(|part| Time {

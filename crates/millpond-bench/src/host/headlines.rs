@@ -2,6 +2,7 @@
 
 use crate::Table;
 use crate::console::{indented, wrap};
+use crate::host::Error;
 use crate::host::child::{self, Again};
 use crate::host::contender::{self, Contender};
 use crate::host::report::memories;
@@ -9,38 +10,40 @@ use crate::host::rounds::{self, Rows};
 use crate::host::spec::{Spec, describe};
 use crate::host::text::{digits, faults, ratio, time};
 use crate::host::work::Effort;
-use crate::host::{Error, work::seeds::Seed};
 use std::io::Write;
 
 /// A passage of a document, and the loop that it describes.
 pub(crate) struct Headline {
+    /// The name of the workload.
+    pub(crate) workload: &'static str,
     /// The library, and the heading of the passage.
     pub(crate) from: &'static str,
     /// A quotation of the passage.
     pub(crate) says: &'static str,
     /// The time with its pool over the time without, if the document contains both.
     pub(crate) claim: Option<f64>,
-    pub(crate) spec: Spec,
-    /// The number of pairs of an allocation and a free in the loop.
-    pub(crate) pairs: u64,
     /// A remark that the figures do not show.
     pub(crate) note: &'static str,
 }
 
-const fn loop_of(
-    from: &'static str,
-    says: &'static str,
-    seed: Seed,
-    pairs: u64,
-    note: &'static str,
-) -> Headline {
+const fn headline(workload: &'static str, from: &'static str, says: &'static str) -> Headline {
     Headline {
+        workload,
         from,
         says,
         claim: None,
-        spec: Spec::Seed(seed),
-        pairs,
-        note,
+        note: "",
+    }
+}
+
+impl Headline {
+    const fn claims(self, claim: f64) -> Self {
+        let claim = Some(claim);
+        Self { claim, ..self }
+    }
+
+    const fn note(self, note: &'static str) -> Self {
+        Self { note, ..self }
     }
 }
 
@@ -49,166 +52,121 @@ const DOTCOMPUTE: f64 = 125.0 / 2450.0;
 
 /// All passages, by document.
 pub(crate) const HEADLINES: [Headline; 20] = [
-    Headline {
-        claim: Some(8.5 / 2.6),
-        spec: Spec::Batch,
-        ..loop_of(
-            "TensorCore, Allocation Speed",
-            "\"Memory Pool: ~8.5ms for 10,000 allocations\", \"Standard Malloc: ~2.6ms for 10,000 allocations\"",
-            Seed::TensorCore,
-            10_000,
-            "The sizes are not given; these are spread over the pool's own classes, 64 B to 64 KiB.",
-        )
-    },
-    loop_of(
+    headline(
+        "w2",
+        "TensorCore, Allocation Speed",
+        "\"Memory Pool: ~8.5ms for 10,000 allocations\", \"Standard Malloc: ~2.6ms for 10,000 allocations\"",
+    )
+    .claims(8.5 / 2.6)
+    .note("The sizes are not given; these are spread over the pool's own classes, 64 B to 64 KiB."),
+    headline(
+        "tensorcore",
         "TensorCore, Performance Monitoring",
         "for (int i = 0; i < 1000; ++i) { Tensor temp({100, 100}); } (no figure given)",
-        Seed::TensorCore,
-        1_000,
-        "",
     ),
-    loop_of(
+    headline(
+        "tensorcore-fill",
         "TensorCore, Performance Monitoring",
         "\"Use temp tensor...\" (no figure given)",
-        Seed::TensorCoreFill,
-        1_000,
-        "Writing 80,000 bytes is nearly all of it, whoever allocates them: see (loop).",
-    ),
-    loop_of(
+    )
+    .note("Writing 80,000 bytes is nearly all of it, whoever allocates them: see (loop)."),
+    headline(
+        "tensorcore-large",
         "TensorCore, Allocation Speed",
         "\"Slightly slower for small allocations, much faster for large tensors\" (no figure given)",
-        Seed::TensorCoreLarge,
-        100,
-        "",
     ),
-    loop_of(
+    headline(
+        "tendo",
         "tendo, Reuse Tensors",
         "\"Bad: allocates each iteration\": tendo.Zeros(100, 100) and a result, 1,000 times (no figure given)",
-        Seed::Tendo,
-        2_000,
-        "A pair is one block here, of which a turn has two.",
-    ),
-    loop_of(
+    )
+    .note("A pair is one block here, of which a turn has two."),
+    headline(
+        "tendo-reuse",
         "tendo, Reuse Tensors",
         "\"Good: reuse buffer\" (no figure given)",
-        Seed::TendoReuse,
-        1_000,
-        "",
     ),
-    loop_of(
+    headline(
+        "tendo-storage",
         "tendo, Pool-Backed Storage",
         "\"When freed, returns to pool instead of cudaFree\": 1,000 floats (no figure given)",
-        Seed::TendoStorage,
-        1_000,
-        "A fresh map stands for the driver's call.",
-    ),
-    loop_of(
+    )
+    .note("A fresh map stands for the driver's call."),
+    headline(
+        "genesis-pool",
         "Genesis, Advanced Pooling Strategy",
         "block_sizes = [1024, 4096, 16384, 65536, 262144, 1048576], in equal shares (no figure given)",
-        Seed::GenesisPool,
-        14_556,
-        "",
     ),
-    loop_of(
+    headline(
+        "genesis-small",
         "Genesis, Pre-allocate Large Tensors",
         "\"Avoid: Frequent small allocations\": 1,000 tensors of one number (no figure given)",
-        Seed::GenesisSmall,
-        1_000,
-        "",
     ),
-    Headline {
-        spec: Spec::Half,
-        ..loop_of(
-            "Genesis, Advanced Memory Control",
-            "\"30% fragmentation threshold\", \"High fragmentation detected, compacting...\" (no figure given)",
-            Seed::GenesisPool,
-            500,
-            "Half of the blocks are gone: what counts is `over left`, memory held over bytes still in use, after a trim.",
-        )
-    },
-    loop_of(
+    headline(
+        "half",
+        "Genesis, Advanced Memory Control",
+        "\"30% fragmentation threshold\", \"High fragmentation detected, compacting...\" (no figure given)",
+    )
+    .note("Half of the blocks are gone: what counts is `over left`, memory held over bytes still in use, after a trim."),
+    headline(
+        "guda-batch",
         "GUDA, Memory Pool Management",
         "\"Very fast - reused from pool\" (no figure given)",
-        Seed::GudaBatch,
-        101,
-        "Clearing the buffers is part of the loop: see (loop).",
-    ),
-    loop_of(
+    )
+    .note("Clearing the buffers is part of the loop: see (loop)."),
+    headline(
+        "guda-hot",
         "GUDA, Best Practices",
         "\"Efficient repeated allocations\": 1,000 times 512 bytes (no figure given)",
-        Seed::GudaHot,
-        1_000,
-        "",
     ),
-    loop_of(
+    headline(
+        "guda-defer",
         "GUDA, Common Memory Mistakes",
         "\"SLOW: allocation per iteration\": 256 bytes each, freed by defer (no figure given)",
-        Seed::GudaDefer,
-        1_000,
-        "",
     ),
-    loop_of(
+    headline(
+        "guda-copy",
         "GUDA, Zero-Copy Operations",
         "\"Expect very high numbers since it's just pointer operations!\": 64 MB to the device and back",
-        Seed::GudaCopy,
-        10,
-        "A copy moves bytes: (loop) is the bandwidth of the memory, and no allocator beats it. The rest is fresh pages \
-         for the two buffers of each loop. The document copies 1,000 times.",
-    ),
-    Headline {
-        claim: Some(DOTCOMPUTE),
-        ..loop_of(
-            "DotCompute, Performance Impact",
-            "100 iterations, 1MB buffers: \"Total time: 2,450 ms\" without pooling, \"125 ms (19.6x faster)\" with",
-            Seed::DotCompute { mib: 1, fill: false },
-            100,
-            "",
-        )
-    },
-    Headline {
-        claim: Some(DOTCOMPUTE),
-        ..loop_of(
-            "DotCompute, Performance Impact",
-            "the same, every byte written",
-            Seed::DotCompute { mib: 1, fill: true },
-            100,
-            "A buffer written as a whole is bandwidth: a CPU can show no more than what fresh pages cost beside it.",
-        )
-    },
-    Headline {
-        claim: Some(DOTCOMPUTE),
-        ..loop_of(
-            "DotCompute, Performance Impact",
-            "as above with buffers of 64 MiB, which malloc does not keep (the figures are those for 1 MiB)",
-            Seed::DotCompute { mib: 64, fill: false },
-            100,
-            "",
-        )
-    },
-    Headline {
-        claim: Some(DOTCOMPUTE),
-        ..loop_of(
-            "DotCompute, Performance Impact",
-            "as above with buffers of 64 MiB, every byte written (the figures are those for 1 MiB)",
-            Seed::DotCompute { mib: 64, fill: true },
-            100,
-            "",
-        )
-    },
-    loop_of(
+    )
+    .note("A copy moves bytes: (loop) is the bandwidth of the memory, and no allocator beats it. The rest is fresh pages \
+         for the two buffers of each loop. The document copies 1,000 times."),
+    headline(
+        "dotcompute-1m",
+        "DotCompute, Performance Impact",
+        "100 iterations, 1MB buffers: \"Total time: 2,450 ms\" without pooling, \"125 ms (19.6x faster)\" with",
+    )
+    .claims(DOTCOMPUTE),
+    headline(
+        "dotcompute-1m-fill",
+        "DotCompute, Performance Impact",
+        "the same, every byte written",
+    )
+    .claims(DOTCOMPUTE)
+    .note("A buffer written as a whole is bandwidth: a CPU can show no more than what fresh pages cost beside it."),
+    headline(
+        "dotcompute-64m",
+        "DotCompute, Performance Impact",
+        "as above with buffers of 64 MiB, which malloc does not keep (the figures are those for 1 MiB)",
+    )
+    .claims(DOTCOMPUTE),
+    headline(
+        "dotcompute-64m-fill",
+        "DotCompute, Performance Impact",
+        "as above with buffers of 64 MiB, every byte written (the figures are those for 1 MiB)",
+    )
+    .claims(DOTCOMPUTE),
+    headline(
+        "dotcompute-malloc",
         "DotCompute, Memory Allocation Overhead",
         "\"malloc (CPU)\": \"50-200 ns\"",
-        Seed::CallsSmall,
-        1_000,
-        "",
     ),
-    loop_of(
+    headline(
+        "dotcompute-buffer",
         "DotCompute, Memory Allocation Overhead",
         "\"GPU buffer allocation\": \"1-10 ms\"; \"GPU buffer deallocation\": \"0.5-5 ms\"",
-        Seed::CallsLarge,
-        64,
-        "No GPU is asked here: a fresh map of 1 MiB with its pages touched stands for its driver, and is faster.",
-    ),
+    )
+    .note("No GPU is asked here: a fresh map of 1 MiB with its pages touched stands for its driver, and is faster."),
 ];
 
 /// The claims that no loop above shows, and the reasons.
@@ -264,7 +222,8 @@ pub fn seeds(quick: bool, rounds: usize, again: &Again, out: &mut dyn Write) -> 
     }
     let (mut failed, mut short) = (Vec::new(), short_head());
     for headline in &HEADLINES {
-        let results = rounds::measure(&[headline.spec], &who(), rounds, again, effort, &mut failed);
+        let spec: Spec = headline.workload.parse().map_err(Error::Failed)?;
+        let results = rounds::measure(&[spec], &who(), rounds, again, effort, &mut failed);
         for rows in &results {
             writeln!(out, "\n{}", shown(headline, rows))?;
             short.row(in_short(headline, rows));
@@ -292,7 +251,7 @@ fn shown(headline: &Headline, rows: &Rows) -> String {
     if !headline.note.is_empty() {
         lines.push(indented(headline.note));
     }
-    let mut text = format!("{}\n\n{}", lines.join("\n"), times(headline, rows));
+    let mut text = format!("{}\n\n{}", lines.join("\n"), times(rows));
     let held: Vec<_> = rows
         .rows
         .iter()
@@ -317,7 +276,7 @@ fn parts(rows: &Rows) -> Vec<(&'static str, &'static str)> {
     known.into_iter().filter(|(name, _)| there(name)).collect()
 }
 
-fn times(headline: &Headline, rows: &Rows) -> Table {
+fn times(rows: &Rows) -> Table {
     let bytes = |part: &str| {
         rows.rows
             .iter()
@@ -341,23 +300,23 @@ fn times(headline: &Headline, rows: &Rows) -> Table {
         head.push("GB/s");
     }
     let mut table = Table::new(&head);
-    let pairs = headline.pairs as f64;
+    let pairs = rows.spec.pairs() as f64;
     for (name, called) in parts(rows) {
         for row in &rows.rows {
             let Some(part) = row.part(name) else { continue };
             let first = row.part(&name.replace("hot", "cold")).filter(|_| name != "free");
-            let of = |peer| ratio(Some(part.median), rows.median(peer, name));
+            let of = |peer| ratio(Some(part.time.median), rows.median(peer, name));
             let mut cells = vec![row.contender.name().to_owned(), called.to_owned()];
-            cells.extend([part.median, part.least, part.most].map(|each| time(each * pairs)));
-            cells.push(first.map_or_else(|| "-".to_owned(), |first| time(first.median * pairs)));
+            cells.extend([part.time.median, part.time.least, part.time.most].map(|each| time(each * pairs)));
+            cells.push(first.map_or_else(|| "-".to_owned(), |first| time(first.time.median * pairs)));
             cells.extend([
-                time(part.median),
+                time(part.time.median),
                 of(Contender::Glibc),
                 of(Contender::Unpooled),
                 faults(part.faults),
             ]);
             if rate {
-                cells.push(digits(part.bytes as f64 / part.median));
+                cells.push(digits(part.bytes as f64 / part.time.median));
             }
             table.row(cells);
         }
@@ -400,7 +359,15 @@ mod tests {
     #[test]
     fn every_loop_of_the_documents_has_its_headline() {
         for spec in group("seeds") {
-            assert!(HEADLINES.iter().any(|headline| headline.spec == spec), "{spec}");
+            assert!(
+                HEADLINES
+                    .iter()
+                    .any(|headline| headline.workload == spec.to_string()),
+                "{spec}"
+            );
+        }
+        for headline in &HEADLINES {
+            assert!(headline.workload.parse::<Spec>().is_ok(), "{}", headline.workload);
         }
         for library in ["TensorCore", "tendo", "Genesis", "GUDA", "DotCompute"] {
             assert!(
@@ -413,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_claimed_is_what_was_written() {
+    fn claims_are_the_ratios_of_the_documents() {
         let claims: Vec<String> = HEADLINES
             .iter()
             .filter_map(|h| h.claim)

@@ -1,9 +1,10 @@
 //! Formats the tables of W1, with a row for each size and a column for each allocator.
 
 use crate::Table;
+use crate::host::allocator::Touch;
 use crate::host::contender::Contender;
 use crate::host::rounds::{Rows, Summary};
-use crate::host::spec::{Spec, Use};
+use crate::host::spec::Spec;
 use crate::host::text::{digits, faults, ratio, time};
 use millpond_engine::display_size;
 use std::fmt::Write;
@@ -11,12 +12,12 @@ use std::fmt::Write;
 /// Returns medians, spreads and faults of the hot pair.
 pub(crate) fn hot(results: &[Rows], peers: &[Contender]) -> String {
     let mut text = String::new();
-    let plain = |wanted: usize| move |rows: &&Rows| matches!(rows.spec, Spec::Hot { align, usage: Use::Nothing, .. } if align == wanted);
+    let plain = |wanted: usize| move |rows: &&Rows| matches!(rows.spec, Spec::Hot { align, touch: Touch::None, .. } if align == wanted);
     let touched = |rows: &&Rows| {
         matches!(
             rows.spec,
             Spec::Hot {
-                usage: Use::Touch | Use::Fill,
+                touch: Touch::Page | Touch::Full,
                 ..
             }
         )
@@ -38,16 +39,20 @@ pub(crate) fn hot(results: &[Rows], peers: &[Contender]) -> String {
     for (which, rows) in chosen {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "w1: ns a pair, {which}; millpond of glibc, of mimalloc\n");
-        let _ = writeln!(text, "{}", table(&rows, peers, |part| time(part.median), true));
+        let _ = writeln!(
+            text,
+            "{}",
+            table(&rows, peers, |part| time(part.time.median), true)
+        );
         let seen = |of: fn(&Summary) -> bool| {
             let any = |r: &&&Rows| r.rows.iter().flat_map(|row| &row.parts).any(of);
             rows.iter().filter(any).copied().collect::<Vec<&Rows>>()
         };
         // A single round has no spread, and most rows have no faults.
-        let spread = seen(|part| part.most > part.least);
+        let spread = seen(|part| part.time.most > part.time.least);
         if !spread.is_empty() {
             let _ = writeln!(text, "w1: its slowest round over its fastest\n");
-            let ratio = |part: &Summary| digits(part.most / part.least);
+            let ratio = |part: &Summary| digits(part.time.most / part.time.least);
             let _ = writeln!(text, "{}", table(&spread, peers, ratio, false));
         }
         let faulty = seen(|part| part.faults >= 0.005);
@@ -71,13 +76,13 @@ fn table(results: &[&Rows], peers: &[Contender], cell: impl Fn(&Summary) -> Stri
     }
     let mut table = Table::new(&head);
     for rows in results {
-        let Spec::Hot { size, usage, .. } = rows.spec else {
+        let Spec::Hot { size, touch, .. } = rows.spec else {
             continue;
         };
-        let mark = match usage {
-            Use::Nothing => "",
-            Use::Touch => " t",
-            Use::Fill => " f",
+        let mark = match touch {
+            Touch::None | Touch::First => "",
+            Touch::Page => " t",
+            Touch::Full => " f",
         };
         let part = |peer| rows.rows.iter().find(|row| row.contender == peer)?.part("pair");
         let mut cells = vec![format!("{}{mark}", display_size(size as u64))];
@@ -101,6 +106,7 @@ mod tests {
     use super::*;
     use crate::host::rounds::Row;
     use crate::host::spec::group;
+    use crate::measure::Samples;
 
     /// Returns all allocators that such a table can have a column for.
     fn peers() -> Vec<Contender> {
@@ -114,9 +120,7 @@ mod tests {
             contender,
             parts: vec![Summary {
                 part: "pair".to_owned(),
-                median: 29.4e6,
-                least: 1.0e6,
-                most: 120.0e6,
+                time: Samples::from_iter([1.0e6, 29.4e6, 120.0e6]).spread(),
                 faults: 16_384.0,
                 bytes: 0,
             }],

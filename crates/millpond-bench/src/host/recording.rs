@@ -3,6 +3,7 @@
 //! Each of them runs the program in its own process, which gets only the calls. So the resident memory and the page faults
 //! belong to the allocator.
 
+pub use crate::host::allocator::Touch;
 use crate::host::child::{self, Again};
 use crate::host::contender::{self, Contender};
 use crate::host::figures::Figures;
@@ -16,35 +17,6 @@ use thiserror::Error;
 
 /// The first argument of a child: `--tape PEER TOUCH CHECK POLICY`. The child reads the program from its standard input.
 pub(crate) const FLAG: &str = "--tape";
-
-/// The part of a block that is written after its allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Touch {
-    /// Nothing.
-    None,
-    /// One byte of each 4 KiB.
-    Page,
-    /// Every byte.
-    Full,
-}
-
-impl Touch {
-    /// Returns its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Page => "page",
-            Self::Full => "full",
-        }
-    }
-
-    fn named(name: &str) -> Result<Self, String> {
-        let all = [Self::None, Self::Page, Self::Full];
-        let found = all.into_iter().find(|touch| touch.name() == name);
-        found.ok_or_else(|| format!("nothing is touched so: '{name}'"))
-    }
-}
 
 /// The program to replay, and the options.
 #[derive(Clone, Copy, Debug)]
@@ -242,15 +214,15 @@ fn contenders(policies: &[String]) -> Vec<One> {
 
 fn row(one: &One, rounds: &[Figures]) -> Option<Row> {
     let summed = summary(one.contender, rounds);
-    let (time, memory) = (summed.part("pair")?, summed.memory?);
+    let (pair, memory) = (summed.part("pair")?, summed.memory?);
     let over = |resident: u64| resident.saturating_sub(memory.start);
     Some(Row {
         allocator: one.contender.name(),
         policy: one.policy.clone(),
-        nanoseconds: time.median,
-        least: time.least,
-        most: time.most,
-        faults: time.faults,
+        nanoseconds: pair.time.median,
+        least: pair.time.least,
+        most: pair.time.most,
+        faults: pair.faults,
         peak: over(memory.peak),
         freed: over(memory.freed),
         trimmed: over(memory.trimmed),

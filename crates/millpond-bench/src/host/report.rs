@@ -46,12 +46,12 @@ fn times(rows: &Rows) -> Table {
     for name in parts.iter().map(|part| &part.part) {
         for row in &rows.rows {
             let Some(part) = row.part(name) else { continue };
-            let of = |peer| ratio(Some(part.median), rows.median(peer, name));
+            let of = |peer| ratio(Some(part.time.median), rows.median(peer, name));
             let mut cells = vec![name.clone(), row.contender.name().to_owned()];
-            cells.extend([part.median, part.least, part.most].map(time));
+            cells.extend([part.time.median, part.time.least, part.time.most].map(time));
             cells.extend([of(Contender::Glibc), of(Contender::Mimalloc), faults(part.faults)]);
             if rates {
-                cells.push(digits(part.bytes as f64 / part.median));
+                cells.push(digits(part.bytes as f64 / part.time.median));
             }
             table.row(cells);
         }

@@ -5,14 +5,13 @@ use crate::host::contender::Contender;
 use crate::host::figures::{Figures, Memory};
 use crate::host::spec::Spec;
 use crate::host::work::Effort;
+use crate::measure::{Samples, Spread, order};
 
 /// The summary of all rounds of one part.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) part: String,
-    pub(crate) median: f64,
-    pub(crate) least: f64,
-    pub(crate) most: f64,
+    pub(crate) time: Spread,
     pub(crate) faults: f64,
     pub(crate) bytes: u64,
 }
@@ -42,28 +41,19 @@ impl Rows {
     /// Returns the median of a contender's part.
     pub(crate) fn median(&self, contender: Contender, part: &str) -> Option<f64> {
         let row = self.rows.iter().find(|row| row.contender == contender)?;
-        Some(row.part(part)?.median)
+        Some(row.part(part)?.time.median)
     }
 }
 
-/// Runs all of these in `rounds` rounds and returns the results of each. The first one changes from round to round, and every
-/// other round runs backwards, so that no contender always follows the same one.
+/// Runs all of these in turn in `rounds` rounds, and returns the results of each.
 pub(crate) fn in_turn<C>(
     who: &[C],
     rounds: usize,
     mut run: impl FnMut(&C) -> Option<Figures>,
 ) -> Vec<Vec<Figures>> {
-    let mut order: Vec<usize> = (0..who.len()).collect();
     let mut runs = vec![Vec::new(); who.len()];
-    for round in 0..rounds {
-        if round > 0 {
-            order.reverse();
-            let one = usize::from(!order.is_empty());
-            order.rotate_left(one);
-        }
-        for &at in &order {
-            runs[at].extend(run(&who[at]));
-        }
+    for (_, at) in order(who.len(), rounds) {
+        runs[at].extend(run(&who[at]));
     }
     runs
 }
@@ -93,16 +83,14 @@ pub(crate) fn measure(
 pub(crate) fn summary(contender: Contender, rounds: &[Figures]) -> Row {
     let parts = rounds.iter().map(|r| r.times.len()).min().unwrap_or(0);
     let part = |at: usize| {
-        let of =
-            |get: fn(&crate::host::figures::Time) -> f64| sorted(rounds.iter().map(|r| get(&r.times[at])));
-        let times = of(|time| time.nanoseconds);
-        let faults = of(|time| time.faults);
+        let of_rounds = || rounds.iter().map(|round| &round.times[at]);
         Summary {
             part: rounds[0].times[at].part.clone(),
-            median: times[times.len() / 2],
-            least: times[0],
-            most: times[times.len() - 1],
-            faults: faults[faults.len() / 2],
+            time: of_rounds()
+                .map(|time| time.nanoseconds)
+                .collect::<Samples>()
+                .spread(),
+            faults: of_rounds().map(|time| time.faults).collect::<Samples>().median(),
             bytes: rounds[0].times[at].bytes,
         }
     };
@@ -116,23 +104,13 @@ pub(crate) fn summary(contender: Contender, rounds: &[Figures]) -> Row {
 
 /// Returns the median of each stage.
 fn middle(of: &[Memory]) -> Option<Memory> {
-    let stage = |get: fn(&Memory) -> u64| {
-        let mut all: Vec<u64> = of.iter().map(get).collect();
+    let stage = |at: usize| {
+        let mut all: Vec<u64> = of.iter().map(|memory| memory.stages()[at]).collect();
         all.sort_unstable();
-        all[all.len() / 2]
+        all.get(all.len() / 2).copied()
     };
-    (!of.is_empty()).then(|| Memory {
-        start: stage(|m| m.start),
-        peak: stage(|m| m.peak),
-        live: stage(|m| m.live),
-        freed: stage(|m| m.freed),
-        trimmed: stage(|m| m.trimmed),
-        left: stage(|m| m.left),
-    })
-}
-
-fn sorted(of: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut all: Vec<f64> = of.collect();
-    all.sort_by(f64::total_cmp);
-    all
+    let [start, peak, live, freed, trimmed, left] = [0, 1, 2, 3, 4, 5].map(stage);
+    Some(Memory::from_stages([
+        start?, peak?, live?, freed?, trimmed?, left?,
+    ]))
 }

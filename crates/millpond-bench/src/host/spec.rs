@@ -1,26 +1,17 @@
 //! The names of workloads. One workload is measured in one process.
 
-use crate::host::work::seeds::Seed;
+use crate::host::allocator::Touch;
+use crate::host::work::batch::BLOCKS;
+use crate::host::work::seeds::{SEEDS, Seed};
 use millpond_engine::display_size;
 use std::fmt::{self, Display};
 use std::str::FromStr;
-
-/// The use of a block between its allocation and its free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// Nothing.
-    Nothing,
-    /// One byte of each 4 KiB is written.
-    Touch,
-    /// Every byte is written.
-    Fill,
-}
 
 /// One workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spec {
     /// W1: allocate and free one size.
-    Hot { size: usize, align: usize, usage: Use },
+    Hot { size: usize, align: usize, touch: Touch },
     /// W2: 10,000 mixed blocks, all allocated, then all freed.
     Batch,
     /// W2 in two threads at once.
@@ -36,7 +27,7 @@ pub(crate) enum Spec {
     /// 1,000 blocks, a random half of which is freed, and a trim.
     Half,
     /// A loop from the documents of a tensor library.
-    Seed(Seed),
+    Seed(&'static Seed),
 }
 
 impl Spec {
@@ -44,6 +35,16 @@ impl Spec {
     pub(crate) fn threads(self) -> usize {
         match self {
             Self::Batches | Self::LiveThreads | Self::Handoff => 2,
+            _ => 1,
+        }
+    }
+
+    /// Returns the number of pairs in one loop, for workloads that have such a number.
+    pub(crate) fn pairs(self) -> u64 {
+        match self {
+            Self::Batch => BLOCKS as u64,
+            Self::Half => 500,
+            Self::Seed(seed) => seed.pairs(),
             _ => 1,
         }
     }
@@ -73,7 +74,7 @@ pub(crate) fn group(name: &str) -> Vec<Spec> {
             })
             .collect(),
         "half" => vec![Spec::Half],
-        "seeds" => Seed::ALL.map(Spec::Seed).to_vec(),
+        "seeds" => SEEDS.iter().map(Spec::Seed).collect(),
         _ => Vec::new(),
     }
 }
@@ -84,14 +85,14 @@ fn hot() -> Vec<Spec> {
         all.extend((6..=25).map(|power| Spec::Hot {
             size: 1 << power,
             align,
-            usage: Use::Nothing,
+            touch: Touch::None,
         }));
     }
     for size in [64 * KIB, MIB, 16 * MIB, 64 * MIB] {
-        all.extend([Use::Touch, Use::Fill].map(|usage| Spec::Hot {
+        all.extend([Touch::Page, Touch::Full].map(|touch| Spec::Hot {
             size,
             align: 64,
-            usage,
+            touch,
         }));
     }
     all
@@ -100,13 +101,13 @@ fn hot() -> Vec<Spec> {
 impl Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Hot { size, align, usage } => {
-                let usage = match usage {
-                    Use::Nothing => "",
-                    Use::Touch => ":touch",
-                    Use::Fill => ":fill",
+            Self::Hot { size, align, touch } => {
+                let touch = match touch {
+                    Touch::None | Touch::First => "",
+                    Touch::Page => ":touch",
+                    Touch::Full => ":fill",
                 };
-                write!(f, "w1:{size}:a{align}{usage}")
+                write!(f, "w1:{size}:a{align}{touch}")
             }
             Self::Batch => write!(f, "w2"),
             Self::Batches => write!(f, "w2x2"),
@@ -115,7 +116,7 @@ impl Display for Spec {
             Self::Handoff => write!(f, "w5"),
             Self::Zeroed { size, align } => write!(f, "w6:{size}:a{align}"),
             Self::Half => write!(f, "half"),
-            Self::Seed(seed) => write!(f, "{}", seed.name()),
+            Self::Seed(seed) => write!(f, "{}", seed.name),
         }
     }
 }
@@ -127,21 +128,21 @@ impl FromStr for Spec {
         let unknown = || {
             format!(
                 "there is no workload '{text}': w1:SIZE[:aALIGN][:touch|:fill], w2, w2x2, w3:STEPS, w4, w5, w6:SIZE[:aALIGN], half, {}",
-                Seed::ALL.map(Seed::name).join(", ")
+                SEEDS.each_ref().map(|seed| seed.name).join(", ")
             )
         };
         let lower = text.to_ascii_lowercase();
-        if let Some(seed) = Seed::ALL.into_iter().find(|seed| seed.name() == lower) {
+        if let Some(seed) = SEEDS.iter().find(|seed| seed.name == lower) {
             return Ok(Self::Seed(seed));
         }
         let mut words = lower.split(':');
         let name = words.next().unwrap_or_default();
         let number = words.next();
-        let (mut align, mut usage) = (64, Use::Nothing);
+        let (mut align, mut touch) = (64, Touch::None);
         for word in words {
             match (name, word, word.strip_prefix('a').map(str::parse::<usize>)) {
-                ("w1", "touch", _) => usage = Use::Touch,
-                ("w1", "fill", _) => usage = Use::Fill,
+                ("w1", "touch", _) => touch = Touch::Page,
+                ("w1", "fill", _) => touch = Touch::Full,
                 ("w1" | "w6", _, Some(Ok(asked))) if asked.is_power_of_two() && asked <= 4096 => {
                     align = asked;
                 }
@@ -150,7 +151,7 @@ impl FromStr for Spec {
         }
         let number = number.map(|n| size(n).ok_or_else(unknown)).transpose()?;
         match (name, number) {
-            ("w1", Some(size)) => Ok(Self::Hot { size, align, usage }),
+            ("w1", Some(size)) => Ok(Self::Hot { size, align, touch }),
             ("w2", None) => Ok(Self::Batch),
             ("w2x2", None) => Ok(Self::Batches),
             ("w3", Some(steps)) if steps <= 1_000_000 => Ok(Self::Live { steps }),
@@ -179,14 +180,10 @@ fn size(text: &str) -> Option<usize> {
 /// Returns a description of a workload for the heading of its table.
 pub(crate) fn describe(spec: Spec) -> String {
     match spec {
-        Spec::Hot { size, align, usage } => {
-            let usage = match usage {
-                Use::Nothing => "not touched",
-                Use::Touch => "one byte of each 4 KiB written",
-                Use::Fill => "every byte written",
-            };
+        Spec::Hot { size, align, touch } => {
+            let touch = touch.describe();
             let size = display_size(size as u64);
-            format!("{size} allocated and freed, aligned to {align}, {usage}")
+            format!("{size} allocated and freed, aligned to {align}, {touch}")
         }
         Spec::Batch => "10,000 blocks of 64 B to 64 KiB, first byte written; then all freed".to_owned(),
         Spec::Batches => {
@@ -209,7 +206,7 @@ pub(crate) fn describe(spec: Spec) -> String {
             format!("{size} of zeros, aligned to {align}, all read, a byte of each 4 KiB dirtied, freed")
         }
         Spec::Half => "1,000 blocks of 4 KiB to 4 MiB touched, a random half freed, then a trim".to_owned(),
-        Spec::Seed(seed) => seed.describe().to_owned(),
+        Spec::Seed(seed) => seed.describe(),
     }
 }
 
@@ -226,7 +223,7 @@ mod tests {
         let wanted = Spec::Hot {
             size: 64 << 10,
             align: 16,
-            usage: Use::Touch,
+            touch: Touch::Page,
         };
         assert_eq!(parsed, Ok(wanted));
         assert_eq!(
@@ -234,7 +231,7 @@ mod tests {
             Ok(Spec::Hot {
                 size: 64,
                 align: 64,
-                usage: Use::Nothing
+                touch: Touch::None
             })
         );
     }
@@ -273,19 +270,19 @@ mod tests {
         let all = group("w1");
         let plain = |align| {
             all.iter()
-                .filter(move |s| matches!(s, Spec::Hot { align: a, usage: Use::Nothing, .. } if *a == align))
+                .filter(move |s| matches!(s, Spec::Hot { align: a, touch: Touch::None, .. } if *a == align))
                 .count()
         };
         assert_eq!((plain(64), plain(16)), (20, 20));
         assert!(all.contains(&Spec::Hot {
             size: 32 << 20,
             align: 16,
-            usage: Use::Nothing
+            touch: Touch::None
         }));
         assert!(all.contains(&Spec::Hot {
             size: 64 << 20,
             align: 64,
-            usage: Use::Touch
+            touch: Touch::Page
         }));
     }
 }

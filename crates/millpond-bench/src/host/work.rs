@@ -1,6 +1,6 @@
 //! The workloads that `Spec` names, over any allocator.
 
-mod batch;
+pub(crate) mod batch;
 mod handoff;
 mod hot;
 mod live;
@@ -52,7 +52,7 @@ impl Effort {
 /// Returns an error if the allocator refuses a block, or breaks a promise that the workload checks.
 pub(crate) fn run<A: Allocator + Sync>(spec: Spec, effort: Effort, from: &A) -> Outcome<Figures> {
     match spec {
-        Spec::Hot { size, align, usage } => hot::run(from, size, align, usage, effort),
+        Spec::Hot { size, align, touch } => hot::run(from, size, align, touch, effort),
         Spec::Batch => batch::run(from, effort),
         Spec::Batches => batch::run_twice([from, from], effort),
         Spec::Live { steps } => live::run(from, steps),
@@ -71,7 +71,7 @@ pub(crate) fn run<A: Allocator + Sync>(spec: Spec, effort: Effort, from: &A) -> 
 pub(crate) fn run_control(spec: Spec, effort: Effort) -> Outcome<Option<Figures>> {
     let control = Control::new();
     let figures = match spec {
-        Spec::Hot { size, align, usage } => hot::run(&control, size, align, usage, effort)?,
+        Spec::Hot { size, align, touch } => hot::run(&control, size, align, touch, effort)?,
         Spec::Batch => batch::run(&control, effort)?,
         Spec::Batches => batch::run_twice([control, Control::new()], effort)?,
         Spec::Zeroed { size, align } => zeroed::run(&control, size, align, effort)?,

@@ -1,34 +1,46 @@
-//! W2: TensorCore's 10,000 blocks of mixed sizes, all allocated and then all freed, alone and in two threads.
+//! Blocks that are all allocated and then all freed. W2: TensorCore's 10,000 blocks of mixed sizes, alone and in two threads.
 
 use super::{Effort, Outcome, Tide, anchor, passes};
-use crate::host::allocator::{Allocator, Block, Shape};
+use crate::host::allocator::{Allocator, Block, Shape, Touch};
 use crate::host::dice::Dice;
 use crate::host::figures::{Figures, Time};
 use crate::host::gauge::Timed;
 use crate::measure::Clock;
 use std::sync::Barrier;
 
-const BLOCKS: usize = 10_000;
+pub(crate) const BLOCKS: usize = 10_000;
 const PASSES: usize = 9;
 
 /// The blocks of a batch, whether held or not.
-struct Batch<'a, A: Allocator> {
+pub(super) struct Batch<'a, A: Allocator> {
     from: &'a A,
     shapes: Vec<Shape>,
+    pub(super) touch: Touch,
+    /// Whether the last block is freed first.
+    pub(super) reverse: bool,
+    /// A block that is allocated and freed after the others.
+    pub(super) then: Option<Shape>,
     held: Vec<Block<'a, A>>,
     anchor: Option<Vec<u8>>,
 }
 
 impl<'a, A: Allocator> Batch<'a, A> {
-    fn new(from: &'a A, seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
-        let shapes = (0..BLOCKS).map(|_| Shape::new(dice.size(64, 64 << 10), 64));
+    pub(super) fn new(from: &'a A, shapes: Vec<Shape>, touch: Touch) -> Self {
         Self {
             from,
-            shapes: shapes.collect(),
-            held: Vec::with_capacity(BLOCKS),
+            held: Vec::with_capacity(shapes.len()),
+            shapes,
+            touch,
+            reverse: false,
+            then: None,
             anchor: None,
         }
+    }
+
+    fn mixed(from: &'a A, seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let shapes = (0..BLOCKS).map(|_| Shape::new(dice.size(64, 64 << 10), 64));
+        Self::new(from, shapes.collect(), Touch::First)
     }
 
     fn bytes(&self) -> u64 {
@@ -36,19 +48,24 @@ impl<'a, A: Allocator> Batch<'a, A> {
     }
 
     /// Runs one pass and returns the times of the whole pair and of its halves.
-    fn pass(&mut self, clock: Clock, name: &str) -> Outcome<Vec<Time>> {
-        let count = self.shapes.len() as u64;
+    pub(super) fn pass(&mut self, clock: Clock, name: &str) -> Outcome<Vec<Time>> {
+        let count = self.shapes.len() as u64 + u64::from(self.then.is_some());
         let half = Timed::start(clock);
         for &shape in &self.shapes {
             let mut block = Block::new(self.from, shape)?;
-            block.put(0, 1);
+            block.touch(self.touch);
             self.held.push(block);
         }
         let allocated = half.stop(&format!("{name}-alloc"), count, 0);
         self.anchor.get_or_insert_with(anchor);
         let half = Timed::start(clock);
-        // Frees the blocks in the order of their allocation.
+        if self.reverse {
+            while self.held.pop().is_some() {}
+        }
         self.held.clear();
+        if let Some(shape) = self.then {
+            Block::new(self.from, shape)?.put(0, 1);
+        }
         let freed = half.stop(&format!("{name}-free"), count, 0);
         let pair = Time {
             part: name.to_owned(),
@@ -61,7 +78,7 @@ impl<'a, A: Allocator> Batch<'a, A> {
 }
 
 pub(super) fn run<A: Allocator>(from: &A, effort: Effort) -> Outcome<Figures> {
-    let mut batch = Batch::new(from, 1);
+    let mut batch = Batch::mixed(from, 1);
     let live = batch.bytes();
     let tide = Tide::start();
     let times = passes(PASSES, effort, |name| batch.pass(Clock::Thread, name))?;
@@ -112,7 +129,7 @@ pub(super) fn run_twice<A: Allocator + Send>(from: [A; 2], effort: Effort) -> Ou
 
 /// Returns the hot time of the pair.
 fn hot<A: Allocator>(from: &A, seed: u64, effort: Effort) -> Outcome<Time> {
-    let mut batch = Batch::new(from, seed);
+    let mut batch = Batch::mixed(from, seed);
     let mut times = passes(PASSES, effort, |name| batch.pass(Clock::Wall, name))?;
     Ok(times.swap_remove(0))
 }

@@ -1,323 +1,224 @@
 //! Loops from the documents of five tensor libraries, each as its document writes it.
 
-use super::{Effort, Outcome, anchor, passes};
-use crate::host::allocator::{Allocator, Block, Shape};
-use crate::host::figures::{Figures, Time};
+use super::batch::Batch;
+use super::{Effort, Outcome, hot, passes};
+use crate::host::allocator::{Allocator, Block, Refused, Shape, Touch};
+use crate::host::figures::Figures;
 use crate::host::gauge::Timed;
 use crate::measure::Clock;
+use Script::{Copy, Held, Repeat, Reuse, Temporaries};
+use Then::{Again, Halves, Nothing, Reverse};
+use Touch::{First, Full, Page};
+use millpond_engine::display_size;
 
 /// One loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seed {
-    /// TensorCore's monitoring loop: a temporary tensor, 1,000 times.
-    TensorCore,
-    /// The same loop, which also writes the tensor.
-    TensorCoreFill,
-    /// TensorCore's "large tensor", created repeatedly.
-    TensorCoreLarge,
-    /// tendo's "bad" loop: a temporary and a result.
-    Tendo,
-    /// tendo's "good" loop: the temporary is created once.
-    TendoReuse,
-    /// tendo's storage of 1,000 floats, which needs a driver call without its pool.
-    TendoStorage,
-    /// Genesis's pool: blocks of six sizes in equal shares of 64 MiB.
-    GenesisPool,
-    /// Genesis's loop to avoid: tensors of one number.
-    GenesisSmall,
-    /// GUDA's pool example.
-    GudaBatch,
-    /// GUDA's loop from the best practices.
-    GudaHot,
-    /// GUDA's loop to avoid: blocks that are allocated in it are freed at the end of the function.
-    GudaDefer,
-    /// GUDA's transfers: 64 MiB to the device and back.
-    GudaCopy,
-    /// DotCompute's 100 iterations.
-    DotCompute { mib: usize, fill: bool },
-    /// DotCompute's latency of `malloc`: separate calls.
-    CallsSmall,
-    /// DotCompute's latencies of a buffer: separate calls.
-    CallsLarge,
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Seed {
+    pub(crate) name: &'static str,
+    /// The number of passes after the first. Passes of 64 MiB take seconds with some allocators.
+    hot_passes: usize,
+    script: Script,
 }
 
-const SIX: [usize; 6] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// The calls of a loop.
+#[derive(Debug, PartialEq, Eq)]
+enum Script {
+    /// Allocates and frees blocks of one size, one at a time.
+    Repeat(usize, usize, Touch),
+    /// Allocates blocks, given by count and size, and then frees all.
+    Held(&'static [(usize, usize)], Touch, Then),
+    /// Creates a zeroed tensor and a result, 1,000 times.
+    Temporaries,
+    /// Does the same with one zeroed tensor for all results.
+    Reuse,
+    /// Copies a block into another one and back, 10 times.
+    Copy,
+}
+
+/// The particularity of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Nothing,
+    /// The last block is freed first.
+    Reverse,
+    /// The list of blocks is repeated ten times, and another block is allocated and freed after them.
+    Again(usize),
+    /// The allocations and the frees are also timed separately.
+    Halves,
+}
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+/// 100 x 100 floats, and as many doubles.
+const FLOATS: usize = 100 * 100 * 4;
+const DOUBLES: usize = 2 * FLOATS;
+
+/// Genesis's six sizes, in equal shares of 64 MiB.
+const SHARES: [(usize, usize); 6] = [
+    (10_922, KIB),
+    (2_730, 4 * KIB),
+    (682, 16 * KIB),
+    (170, 64 * KIB),
+    (42, 256 * KIB),
+    (10, MIB),
+];
+
+/// GUDA's sizes, from 1 to 10 KiB.
+const STEPS: [(usize, usize); 10] = {
+    let mut steps = [(1, KIB); 10];
+    let mut at = 0;
+    while at < steps.len() {
+        steps[at].1 = (at + 1) * KIB;
+        at += 1;
+    }
+    steps
+};
+
+const fn seed(name: &'static str, hot_passes: usize, script: Script) -> Seed {
+    Seed {
+        name,
+        hot_passes,
+        script,
+    }
+}
+
+/// All loops. The headlines say of which document each is.
+pub(crate) static SEEDS: [Seed; 18] = [
+    seed("tensorcore", 99, Repeat(1_000, DOUBLES, First)),
+    seed("tensorcore-fill", 99, Repeat(1_000, DOUBLES, Full)),
+    seed("tensorcore-large", 9, Repeat(100, 8_000_000, Page)),
+    seed("tendo", 99, Temporaries),
+    seed("tendo-reuse", 99, Reuse),
+    seed("tendo-storage", 99, Repeat(1_000, 4_000, First)),
+    seed("genesis-pool", 9, Held(&SHARES, First, Nothing)),
+    seed("genesis-small", 99, Repeat(1_000, 8, First)),
+    seed("guda-batch", 99, Held(&STEPS, Full, Again(2 * KIB))),
+    seed("guda-hot", 99, Repeat(1_000, 512, First)),
+    seed("guda-defer", 99, Held(&[(1_000, 256)], First, Reverse)),
+    seed("guda-copy", 1, Copy),
+    seed("dotcompute-1m", 9, Repeat(100, MIB, Page)),
+    seed("dotcompute-1m-fill", 9, Repeat(100, MIB, Full)),
+    seed("dotcompute-64m", 1, Repeat(100, 64 * MIB, Page)),
+    seed("dotcompute-64m-fill", 1, Repeat(100, 64 * MIB, Full)),
+    seed("dotcompute-malloc", 99, Held(&[(1_000, KIB)], First, Halves)),
+    seed("dotcompute-buffer", 9, Held(&[(64, MIB)], Page, Halves)),
+];
 
 impl Seed {
-    pub(crate) const ALL: [Self; 18] = [
-        Self::TensorCore,
-        Self::TensorCoreFill,
-        Self::TensorCoreLarge,
-        Self::Tendo,
-        Self::TendoReuse,
-        Self::TendoStorage,
-        Self::GenesisPool,
-        Self::GenesisSmall,
-        Self::GudaBatch,
-        Self::GudaHot,
-        Self::GudaDefer,
-        Self::GudaCopy,
-        Self::DotCompute { mib: 1, fill: false },
-        Self::DotCompute { mib: 1, fill: true },
-        Self::DotCompute { mib: 64, fill: false },
-        Self::DotCompute { mib: 64, fill: true },
-        Self::CallsSmall,
-        Self::CallsLarge,
-    ];
+    /// Returns the number of pairs of an allocation and a free, or of copies.
+    pub(crate) fn pairs(&self) -> u64 {
+        let pairs = match self.script {
+            Repeat(times, ..) => times,
+            Held(_, _, then) => self.sizes().count() + usize::from(matches!(then, Again(_))),
+            Temporaries => 2_000,
+            Reuse => 1_000,
+            Copy => 10,
+        };
+        pairs as u64
+    }
 
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::TensorCore => "tensorcore",
-            Self::TensorCoreFill => "tensorcore-fill",
-            Self::TensorCoreLarge => "tensorcore-large",
-            Self::Tendo => "tendo",
-            Self::TendoReuse => "tendo-reuse",
-            Self::TendoStorage => "tendo-storage",
-            Self::GenesisPool => "genesis-pool",
-            Self::GenesisSmall => "genesis-small",
-            Self::GudaBatch => "guda-batch",
-            Self::GudaHot => "guda-hot",
-            Self::GudaDefer => "guda-defer",
-            Self::GudaCopy => "guda-copy",
-            Self::DotCompute { mib: 1, fill: false } => "dotcompute-1m",
-            Self::DotCompute { mib: 1, fill: true } => "dotcompute-1m-fill",
-            Self::DotCompute { fill: false, .. } => "dotcompute-64m",
-            Self::DotCompute { fill: true, .. } => "dotcompute-64m-fill",
-            Self::CallsSmall => "dotcompute-malloc",
-            Self::CallsLarge => "dotcompute-buffer",
+    /// Returns a description.
+    pub(crate) fn describe(&self) -> String {
+        let size = |bytes: usize| display_size(bytes as u64);
+        match self.script {
+            Repeat(times, bytes, touch) => format!("{times} times {}, {}", size(bytes), touch.describe()),
+            Held(_, touch, then) => {
+                let total: usize = self.sizes().sum();
+                let frees = match then {
+                    Nothing | Halves => "all freed".to_owned(),
+                    Reverse => "all freed, the last one first".to_owned(),
+                    Again(bytes) => format!("all freed, then {} once more", size(bytes)),
+                };
+                let [count, bytes] = [self.sizes().count(), total];
+                format!(
+                    "{count} blocks of {} in total, {}, {frees}",
+                    size(bytes),
+                    touch.describe()
+                )
+            }
+            Temporaries => "1,000 times 100 x 100 zeroed floats and a result of that size".to_owned(),
+            Reuse => "1,000 results of 100 x 100 floats, with one zeroed temporary for all".to_owned(),
+            Copy => "64 MiB copied into a buffer and back, 10 times".to_owned(),
         }
     }
 
-    pub(crate) fn describe(self) -> &'static str {
-        match self {
-            Self::TensorCore => "TensorCore: 1,000 temporary 100 x 100 doubles, first byte written",
-            Self::TensorCoreFill => "TensorCore: 1,000 temporary 100 x 100 doubles, every byte written",
-            Self::TensorCoreLarge => "TensorCore: 100 times 1,000 x 1,000 doubles, pages touched",
-            Self::Tendo => "tendo: 1,000 times 100 x 100 zeroed floats and a result of that size",
-            Self::TendoReuse => "tendo: the same with one temporary for all: 1,000 results",
-            Self::TendoStorage => "tendo: 1,000 times 1,000 floats, first byte written",
-            Self::GenesisPool => "Genesis: 64 MiB in equal shares of six sizes, all allocated, all freed",
-            Self::GenesisSmall => "Genesis: 1,000 tensors of one number",
-            Self::GudaBatch => "GUDA: 100 buffers of 1 to 10 KiB, written, all freed, then 2 KiB once more",
-            Self::GudaHot => "GUDA: 1,000 times 512 bytes",
-            Self::GudaDefer => "GUDA: 1,000 times 256 bytes, all freed at the end, the last one first",
-            Self::GudaCopy => "GUDA: 64 MiB copied into a buffer and back, 10 times",
-            Self::DotCompute { mib: 1, fill: false } => "DotCompute: 100 times 1 MiB, pages touched",
-            Self::DotCompute { mib: 1, fill: true } => "DotCompute: 100 times 1 MiB, every byte written",
-            Self::DotCompute { fill: false, .. } => "DotCompute: 100 times 64 MiB, pages touched",
-            Self::DotCompute { fill: true, .. } => "DotCompute: 100 times 64 MiB, every byte written",
-            Self::CallsSmall => "DotCompute: 1,000 times 1 KiB, first byte written; then all freed",
-            Self::CallsLarge => "DotCompute: 64 times 1 MiB, pages touched; then all freed",
-        }
+    /// Returns the sizes of a batch.
+    fn sizes(&self) -> impl Iterator<Item = usize> {
+        let (blocks, turns) = match self.script {
+            Held(blocks, _, Again(_)) => (blocks, 10),
+            Held(blocks, ..) => (blocks, 1),
+            _ => (&[][..], 0),
+        };
+        let turn = move |_| {
+            blocks
+                .iter()
+                .flat_map(|&(count, size)| std::iter::repeat_n(size, count))
+        };
+        (0..turns).flat_map(turn)
     }
 
-    /// Returns the number of passes after the first. Passes of 64 MiB take seconds with some allocators.
-    fn hot_passes(self) -> usize {
-        match self {
-            Self::DotCompute { mib: 64, .. } | Self::GudaCopy => 1,
-            Self::DotCompute { .. } | Self::GenesisPool | Self::TensorCoreLarge | Self::CallsLarge => 9,
-            _ => 99,
+    fn batch<'a, A: Allocator>(&self, from: &'a A, touch: Touch, then: Then) -> Batch<'a, A> {
+        let shapes = self.sizes().map(|size| Shape::new(size, 64)).collect();
+        let mut batch = Batch::new(from, shapes, touch);
+        batch.reverse = then == Reverse;
+        if let Again(size) = then {
+            batch.then = Some(Shape::new(size, 64));
         }
-    }
-
-    /// Returns the bytes that a pair copies, or 0 if it does not copy.
-    fn payload(self) -> u64 {
-        match self {
-            Self::GudaCopy => 2 * (64 << 20),
-            _ => 0,
-        }
-    }
-
-    /// Returns the blocks that are allocated before any is freed, for loops whose two halves are timed separately: their
-    /// number, their size in bytes, and whether all pages or only the first one are touched.
-    fn halves(self) -> Option<(usize, usize, bool)> {
-        match self {
-            Self::CallsSmall => Some((1_000, 1 << 10, false)),
-            Self::CallsLarge => Some((64, 1 << 20, true)),
-            _ => None,
-        }
+        batch
     }
 }
 
-pub(super) fn run<A: Allocator>(from: &A, seed: Seed, effort: Effort) -> Outcome<Figures> {
-    let mut held = Held {
-        blocks: Vec::with_capacity(16 << 10),
-        anchor: None,
-    };
-    let times = passes(seed.hot_passes(), effort, |name| {
-        if let Some(halves) = seed.halves() {
-            return apart(from, halves, &mut held, name);
-        }
+pub(super) fn run<A: Allocator>(from: &A, seed: &Seed, effort: Effort) -> Outcome<Figures> {
+    let mut batch = None;
+    let times = passes(seed.hot_passes, effort, |name| {
+        let (mut pairs, mut bytes) = (seed.pairs(), 0);
         let timed = Timed::start(Clock::Thread);
-        let pairs = once(from, seed, effort, &mut held)?;
-        Ok(vec![timed.stop(name, pairs, seed.payload())])
+        match seed.script {
+            Held(_, touch, then) => {
+                let batch = batch.get_or_insert_with(|| seed.batch(from, touch, then));
+                let mut times = batch.pass(Clock::Thread, name)?;
+                if then != Halves {
+                    times.truncate(1);
+                }
+                return Ok(times);
+            }
+            Repeat(times, size, touch) => {
+                // The turns are alike, and some take seconds in total.
+                let quick = effort == Effort::Quick && size == 64 * MIB;
+                let times = if quick { 10 } else { times };
+                pairs = times as u64;
+                hot::repeat(from, Shape::new(size, 64), touch, times)?;
+            }
+            Temporaries => temporaries(from, 1_000, 1)?,
+            Reuse => temporaries(from, 1, 1_000)?,
+            Copy => {
+                bytes = 2 * 64 * MIB as u64;
+                copies(from)?;
+            }
+        }
+        Ok(vec![timed.stop(name, pairs, bytes)])
     })?;
     Ok(Figures { times, memory: None })
 }
 
-/// Runs allocations and frees separately.
-fn apart<'a, A: Allocator>(
-    from: &'a A,
-    (count, size, pages): (usize, usize, bool),
-    held: &mut Held<'a, A>,
-    name: &str,
-) -> Outcome<Vec<Time>> {
-    let timed = Timed::start(Clock::Thread);
-    for _ in 0..count {
-        let mut block = Block::new(from, Shape::new(size, 64))?;
-        if pages {
-            block.touch_pages();
-        } else {
-            block.put(0, 1);
-        }
-        held.blocks.push(block);
+fn temporaries<A: Allocator>(from: &A, temporaries: usize, results: usize) -> Result<(), Refused> {
+    let shape = Shape::new(FLOATS, 64);
+    for _ in 0..temporaries {
+        let _temporary = Block::zeroed(from, shape)?;
+        hot::repeat(from, shape, Full, results)?;
     }
-    let allocated = timed.stop(&format!("{name}-alloc"), count as u64, 0);
-    held.anchor.get_or_insert_with(anchor);
-    let timed = Timed::start(Clock::Thread);
-    held.blocks.clear();
-    let freed = timed.stop(&format!("{name}-free"), count as u64, 0);
-    let pair = Time {
-        part: name.to_owned(),
-        nanoseconds: allocated.nanoseconds + freed.nanoseconds,
-        faults: allocated.faults + freed.faults,
-        ..allocated
-    };
-    Ok(vec![pair, allocated, freed])
+    Ok(())
 }
 
-/// The blocks of a loop that frees none before all are allocated.
-struct Held<'a, A: Allocator> {
-    blocks: Vec<Block<'a, A>>,
-    anchor: Option<Vec<u8>>,
-}
-
-impl<A: Allocator> Held<'_, A> {
-    /// Frees all blocks and returns their number.
-    fn clear(&mut self) -> u64 {
-        self.anchor.get_or_insert_with(anchor);
-        let count = self.blocks.len() as u64;
-        self.blocks.clear();
-        count
+fn copies<A: Allocator>(from: &A) -> Result<(), Refused> {
+    let shape = Shape::new(64 * MIB, 64);
+    let (mut host, mut device) = (Block::new(from, shape)?, Block::new(from, shape)?);
+    host.fill(1);
+    for _ in 0..10 {
+        // SAFETY: one block was filled, and the other one is then a copy of it.
+        unsafe { device.copy(&host) };
+        // SAFETY: as above.
+        unsafe { host.copy(&device) };
     }
-}
-
-/// Runs the loop once and returns the number of allocated blocks.
-fn once<'a, A: Allocator>(from: &'a A, seed: Seed, effort: Effort, held: &mut Held<'a, A>) -> Outcome<u64> {
-    let mut pairs = 0;
-    match seed {
-        Seed::TensorCore => {
-            for _ in 0..1_000 {
-                Block::new(from, Shape::new(100 * 100 * 8, 64))?.put(0, 1);
-                pairs += 1;
-            }
-        }
-        Seed::TensorCoreFill => {
-            for _ in 0..1_000 {
-                Block::new(from, Shape::new(100 * 100 * 8, 64))?.fill(1);
-                pairs += 1;
-            }
-        }
-        Seed::TensorCoreLarge => {
-            for _ in 0..100 {
-                Block::new(from, Shape::new(1_000 * 1_000 * 8, 64))?.touch_pages();
-                pairs += 1;
-            }
-        }
-        Seed::Tendo => {
-            for _ in 0..1_000 {
-                let shape = Shape::new(100 * 100 * 4, 64);
-                let _temporary = Block::zeroed(from, shape)?;
-                Block::new(from, shape)?.fill(1);
-                pairs += 2;
-            }
-        }
-        Seed::TendoReuse => {
-            let shape = Shape::new(100 * 100 * 4, 64);
-            let _temporary = Block::zeroed(from, shape)?;
-            for _ in 0..1_000 {
-                Block::new(from, shape)?.fill(1);
-                pairs += 1;
-            }
-        }
-        Seed::TendoStorage => {
-            for _ in 0..1_000 {
-                Block::new(from, Shape::new(1_000 * 4, 64))?.put(0, 1);
-                pairs += 1;
-            }
-        }
-        Seed::GenesisPool => {
-            for size in SIX {
-                for _ in 0..(64 << 20) / (size * SIX.len()) {
-                    let mut block = Block::new(from, Shape::new(size, 64))?;
-                    block.put(0, 1);
-                    held.blocks.push(block);
-                }
-            }
-            pairs += held.clear();
-        }
-        Seed::GenesisSmall => {
-            for _ in 0..1_000 {
-                Block::new(from, Shape::new(8, 64))?.put(0, 1);
-                pairs += 1;
-            }
-        }
-        Seed::GudaBatch => {
-            for i in 0..100 {
-                let mut block = Block::new(from, Shape::new(1024 * (i % 10 + 1), 64))?;
-                block.fill(0);
-                held.blocks.push(block);
-            }
-            pairs += held.clear() + 1;
-            Block::new(from, Shape::new(2048, 64))?.put(0, 1);
-        }
-        Seed::GudaHot => {
-            for _ in 0..1_000 {
-                Block::new(from, Shape::new(512, 64))?.put(0, 1);
-                pairs += 1;
-            }
-        }
-        Seed::GudaDefer => {
-            for _ in 0..1_000 {
-                let mut block = Block::new(from, Shape::new(256, 64))?;
-                block.put(0, 1);
-                held.blocks.push(block);
-            }
-            held.anchor.get_or_insert_with(anchor);
-            while held.blocks.pop().is_some() {
-                pairs += 1;
-            }
-        }
-        Seed::GudaCopy => {
-            let shape = Shape::new(64 << 20, 64);
-            let (mut host, mut device) = (Block::new(from, shape)?, Block::new(from, shape)?);
-            host.fill(1);
-            for _ in 0..10 {
-                // SAFETY: one block was filled, and the other one is then a copy of it.
-                unsafe { device.copy(&host) };
-                // SAFETY: as above.
-                unsafe { host.copy(&device) };
-                pairs += 1;
-            }
-        }
-        Seed::CallsSmall | Seed::CallsLarge => return Err("its halves are timed on their own".into()),
-        Seed::DotCompute { mib, fill } => {
-            // The turns are alike, and some take seconds in total.
-            let times = if effort == Effort::Quick && mib > 1 {
-                10
-            } else {
-                100
-            };
-            for _ in 0..times {
-                let mut block = Block::new(from, Shape::new(mib << 20, 64))?;
-                if fill {
-                    block.fill(1);
-                } else {
-                    block.touch_pages();
-                }
-                pairs += 1;
-            }
-        }
-    }
-    Ok(pairs)
+    Ok(())
 }

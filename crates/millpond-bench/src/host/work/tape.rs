@@ -1,10 +1,9 @@
 //! Runs a recorded program call by call.
 
 use super::{Outcome, Tide};
-use crate::host::allocator::{Allocator, Block, Shape};
+use crate::host::allocator::{Allocator, Block, Shape, Touch};
 use crate::host::figures::Figures;
 use crate::host::gauge::Timed;
-use crate::host::recording::Touch;
 use crate::host::tape::{Step, Tape};
 use crate::measure::Clock;
 use thiserror::Error;
@@ -80,11 +79,7 @@ pub(crate) fn run<A: Allocator>(from: &A, tape: &Tape, touch: Touch, check: bool
                 let size = usize::try_from(bytes)?;
                 let mut block = Block::new(from, Shape::new(size, ALIGN))
                     .map_err(|error| format!("block {number}: {error}"))?;
-                match touch {
-                    Touch::None => {}
-                    Touch::Page => block.touch_pages(),
-                    Touch::Full => block.fill(1),
-                }
+                block.touch(touch);
                 let mut one = Held { block, number };
                 if check {
                     one.mark();
@@ -162,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_block_that_is_given_to_two_is_named() {
-        for touch in [Touch::None, Touch::Page, Touch::Full] {
+        for touch in [Touch::None, Touch::First, Touch::Page, Touch::Full] {
             let tape = tape(&[(0, 100), (1, 100), (0, 0), (1, 0)]);
             let error = run(&shared(), &tape, touch, true).unwrap_err().to_string();
             assert!(
@@ -179,7 +174,7 @@ mod tests {
     #[test]
     fn an_allocator_that_keeps_its_promise_passes() {
         let tape = tape(&[(0, 100), (1, 1), (0, 0), (2, 9000), (0, 2), (1, 0)]);
-        for touch in [Touch::None, Touch::Page, Touch::Full] {
+        for touch in [Touch::None, Touch::First, Touch::Page, Touch::Full] {
             for check in [false, true] {
                 let figures = run(&Control::new(), &tape, touch, check).unwrap();
                 assert_eq!(figures.times[0].operations, 3);
