@@ -31,7 +31,7 @@ pub mod transfer;
 
 pub use console::{at_least_one, exit, print, say};
 pub use outcome::{Outcome, one_in, run};
-pub use peers::{OffsetAllocator, Ranges, Trees};
+pub use peers::{OffsetAllocator, Policy, Ranges, Trees};
 pub use program::{Op, Program, find};
 pub use table::Table;
 

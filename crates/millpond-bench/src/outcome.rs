@@ -1,8 +1,7 @@
 //! Runs one program under one policy on one simulated device.
 
-use crate::measure::{Clock, Timer};
-use crate::{Op, Program};
-use millpond_engine::{Block, Engine, Meter, Request, Settings, Simulated, Stats, Stream, policies};
+use crate::{Policy, Program, Ranges};
+use millpond_engine::{Engine, Meter, Settings, Simulated, Stats, policies};
 
 /// The result of a run.
 #[derive(Debug)]
@@ -34,31 +33,13 @@ pub fn run(
     settings: &Settings,
     device: Simulated,
 ) -> Result<Outcome, policies::UnknownPolicy> {
-    let mut engine = Engine::new(policies::build(policy, settings)?, device);
-    let mut slots: Vec<Option<Block>> = Vec::new();
-    slots.resize_with(program.slots, || None);
-    let timer = Timer::start(Clock::Thread);
-    let mut finished = true;
-    for op in &program.ops {
-        match *op {
-            Op::Alloc { slot, stream, bytes } => match engine.allocate(Request::new(bytes, Stream(stream))) {
-                Ok(block) => slots[slot as usize] = Some(block),
-                Err(_) => {
-                    finished = false;
-                    break;
-                }
-            },
-            Op::Free { slot } => {
-                if let Some(block) = slots[slot as usize].take() {
-                    engine.free(block, &[]);
-                }
-            }
-        }
-    }
+    let engine = Engine::new(policies::build(policy, settings)?, device);
+    let mut placed = Policy::new(engine, program.slots);
+    let (nanoseconds, finished) = placed.run(program);
     Ok(Outcome {
-        stats: *engine.stats(),
-        meter: *engine.meter(),
-        nanoseconds: timer.nanoseconds(),
+        stats: *placed.engine.stats(),
+        meter: *placed.engine.meter(),
+        nanoseconds,
         finished,
     })
 }

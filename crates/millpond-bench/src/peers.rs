@@ -1,14 +1,63 @@
-//! Range allocators for comparison, from another crate and as a plain best fit, behind a common interface.
+//! Range allocators behind a common interface: the engine, the offset-allocator crate, and a plain best fit.
 
+use crate::measure::{Clock, Timer};
+use crate::{Op, Program};
+use millpond_engine::{Block, Engine, Request, Simulated, Stream};
 use offset_allocator::{Allocation, Allocator};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An allocator of ranges under slot numbers. Every contender keeps its blocks in a table of slots.
 pub trait Ranges {
-    /// Allocates into a slot.
-    fn allocate(&mut self, slot: u32, stream: u32, bytes: u64);
+    /// Allocates into a slot. Returns whether there was room.
+    fn allocate(&mut self, slot: u32, stream: u32, bytes: u64) -> bool;
     /// Frees the block in a slot.
     fn free(&mut self, slot: u32);
+
+    /// Makes the calls of a program until its end, or until an allocation fails. Returns the nanoseconds of the thread's processor
+    /// time, and whether every allocation was served.
+    fn run(&mut self, program: &Program) -> (f64, bool) {
+        let timer = Timer::start(Clock::Thread);
+        let finished = program.ops.iter().all(|op| match *op {
+            Op::Alloc { slot, stream, bytes } => self.allocate(slot, stream, bytes),
+            Op::Free { slot } => {
+                self.free(slot);
+                true
+            }
+        });
+        (timer.nanoseconds(), finished)
+    }
+}
+
+/// A policy in an engine over a simulated device.
+pub struct Policy {
+    /// The engine.
+    pub engine: Engine<Simulated>,
+    slots: Vec<Option<Block>>,
+}
+
+impl Policy {
+    /// Creates an allocator with room for this many blocks at once.
+    #[must_use]
+    pub fn new(engine: Engine<Simulated>, slots: usize) -> Self {
+        let slots = std::iter::repeat_with(|| None).take(slots).collect();
+        Self { engine, slots }
+    }
+}
+
+impl Ranges for Policy {
+    #[inline]
+    fn allocate(&mut self, slot: u32, stream: u32, bytes: u64) -> bool {
+        let held = &mut self.slots[slot as usize];
+        *held = self.engine.allocate(Request::new(bytes, Stream(stream))).ok();
+        held.is_some()
+    }
+
+    #[inline]
+    fn free(&mut self, slot: u32) {
+        if let Some(block) = self.slots[slot as usize].take() {
+            self.engine.free(block, &[]);
+        }
+    }
 }
 
 /// The offset-allocator crate over 1 TiB in units of 256 bytes, because its offsets have 32 bits.
@@ -39,8 +88,10 @@ impl OffsetAllocator {
 
 impl Ranges for OffsetAllocator {
     #[inline]
-    fn allocate(&mut self, slot: u32, _stream: u32, bytes: u64) {
-        self.slots[slot as usize] = self.allocator.allocate(bytes.div_ceil(Self::UNIT).max(1) as u32);
+    fn allocate(&mut self, slot: u32, _stream: u32, bytes: u64) -> bool {
+        let held = &mut self.slots[slot as usize];
+        *held = self.allocator.allocate(bytes.div_ceil(Self::UNIT).max(1) as u32);
+        held.is_some()
     }
 
     #[inline]
@@ -72,10 +123,10 @@ impl Trees {
 }
 
 impl Ranges for Trees {
-    fn allocate(&mut self, slot: u32, _stream: u32, bytes: u64) {
+    fn allocate(&mut self, slot: u32, _stream: u32, bytes: u64) -> bool {
         let bytes = bytes.max(1).next_multiple_of(256);
         let Some(&(size, address)) = self.by_size.range((bytes, 0)..).next() else {
-            return;
+            return false;
         };
         self.by_size.remove(&(size, address));
         self.by_address.remove(&address);
@@ -84,6 +135,7 @@ impl Ranges for Trees {
             self.by_address.insert(address + bytes, size - bytes);
         }
         self.slots[slot as usize] = (address, bytes);
+        true
     }
 
     fn free(&mut self, slot: u32) {

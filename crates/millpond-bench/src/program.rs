@@ -1,6 +1,6 @@
 //! A recorded program as a flat list of operations.
 
-use millpond_replay::{OpKind, Selection};
+use millpond_replay::{OpKind, Program as Calls, Selection};
 use millpond_trace::ReadOptions;
 use std::error::Error;
 use std::fs;
@@ -28,7 +28,7 @@ pub enum Op {
 }
 
 /// A recorded program.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     /// Base name of the recording.
     pub name: String,
@@ -38,6 +38,12 @@ pub struct Program {
     pub slots: usize,
     /// The number of allocations among the calls.
     pub allocations: u64,
+    /// The most bytes held at once.
+    pub peak: u64,
+    /// Blocks that no call frees.
+    pub left: u64,
+    /// Frees of blocks that the program does not have. They are not among the calls.
+    pub unknown_frees: u64,
 }
 
 impl Program {
@@ -48,36 +54,65 @@ impl Program {
     pub fn read(path: &Path) -> Result<Self, Box<dyn Error>> {
         let recording = millpond_trace::read(path, &ReadOptions::default())?;
         let trace = recording.traces.first().ok_or("no device in the recording")?;
-        let calls = millpond_replay::Program::new(trace, Selection::default())?;
+        let calls = Calls::new(trace, Selection::default())?;
+        let frees = [OpKind::Free, OpKind::FreeCompleted];
+        let program = Self::new(&calls, &frees, |call| (u32::from(call.stream), call.bytes));
+        let name = trace.origin.name.clone();
+        Ok(Self { name, ..program })
+    }
+
+    /// Creates a program for an allocator of host memory, with each size divided and rounded up, and at least 1.
+    ///
+    /// A host has no streams. A block is free when the program frees it, even if a stream still used it then.
+    pub(crate) fn on_host(calls: &Calls, divisor: u64) -> Self {
+        let frees = [OpKind::Free, OpKind::FreeRequested, OpKind::FreeCompleted];
+        Self::new(calls, &frees, |call| {
+            (0, call.bytes.div_ceil(divisor.max(1)).max(1))
+        })
+    }
+
+    /// Assigns slots. `frees` are the calls that free a block, and `request` returns the stream and the bytes of an allocation.
+    fn new(calls: &Calls, frees: &[OpKind], request: impl Fn(&millpond_replay::Op) -> (u32, u64)) -> Self {
+        /// An allocation without a block, because it was not made yet, or because its block was freed.
+        const NEVER: u32 = u32::MAX;
+        const FREED: u32 = u32::MAX - 1;
         let mut program = Self {
-            name: trace.origin.name.clone(),
             ops: Vec::with_capacity(calls.ops.len()),
-            slots: 0,
-            allocations: calls.requests,
+            ..Self::default()
         };
-        let mut slot_of = vec![u32::MAX; calls.allocations as usize];
-        let mut vacant = Vec::new();
+        let mut slot_of = vec![NEVER; calls.allocations as usize];
+        let (mut bytes_of, mut vacant, mut live) = (Vec::new(), Vec::new(), 0u64);
         for call in &calls.ops {
-            let held = &mut slot_of[call.allocation as usize];
-            match call.kind {
-                OpKind::Alloc => {
-                    let slot = vacant.pop().unwrap_or(program.slots as u32);
-                    program.slots = program.slots.max(slot as usize + 1);
-                    *held = slot;
-                    program.ops.push(Op::Alloc {
-                        slot,
-                        stream: u32::from(call.stream),
-                        bytes: call.bytes,
-                    });
+            let held = slot_of.get_mut(call.allocation as usize);
+            if call.kind == OpKind::Alloc {
+                let (stream, bytes) = request(call);
+                let slot = vacant.pop().unwrap_or_else(|| {
+                    bytes_of.push(0);
+                    bytes_of.len() as u32 - 1
+                });
+                bytes_of[slot as usize] = bytes;
+                held.into_iter().for_each(|held| *held = slot);
+                live = live.saturating_add(bytes);
+                program.peak = program.peak.max(live);
+                program.allocations += 1;
+                program.ops.push(Op::Alloc { slot, stream, bytes });
+            } else if frees.contains(&call.kind) {
+                match held {
+                    None | Some(&mut NEVER) => program.unknown_frees += 1,
+                    // The second half of a free in two halves.
+                    Some(&mut FREED) => {}
+                    Some(held) => {
+                        let slot = std::mem::replace(held, FREED);
+                        live = live.saturating_sub(bytes_of[slot as usize]);
+                        vacant.push(slot);
+                        program.ops.push(Op::Free { slot });
+                    }
                 }
-                OpKind::Free | OpKind::FreeCompleted if *held != u32::MAX => {
-                    program.ops.push(Op::Free { slot: *held });
-                    vacant.push(std::mem::replace(held, u32::MAX));
-                }
-                _ => {}
             }
         }
-        Ok(program)
+        program.slots = bytes_of.len();
+        program.left = slot_of.iter().filter(|slot| **slot < FREED).count() as u64;
+        program
     }
 
     /// Returns a program without structure that holds `live` blocks. It allocates them, then frees a random one and allocates
@@ -114,6 +149,7 @@ impl Program {
             ops,
             slots: live as usize,
             allocations: u64::from(live) + u64::from(turns),
+            ..Self::default()
         }
     }
 }

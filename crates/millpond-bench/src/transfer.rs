@@ -12,16 +12,13 @@ use millpond::cuda::{
 use std::error::Error;
 use std::io::Write;
 
-/// The device name of the emulated driver.
-const EMULATED: &str = "Millpond CUDA emulator";
-
 /// Measures copies of these sizes in bytes, `rounds` times each, and prints a table of medians.
 ///
 /// # Errors
 /// Returns an error if the device does not exist, if its driver fails, or if the table cannot be written.
 pub fn run(device: u32, sizes: &[usize], rounds: usize, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let device = CudaDevice::get(device)?;
-    let emulated = device.name().starts_with(EMULATED);
+    let emulated = device.is_emulated();
     let (pool, stream) = (DevicePool::new(&device)?, CudaStream::new(&device)?);
     let pinned = Pool::builder().over(Box::new(CudaPinned::new(&device)))?;
     let staging = Staging::new(&device)?;

@@ -4,54 +4,23 @@
 //! the number of calls. The output contains the median round, the spread, and the ratio to the offset-allocator crate.
 
 use clap::Parser;
-use millpond_bench::measure::{Clock, Samples, Timer, all_in_turn};
-use millpond_bench::{OffsetAllocator, Op, Program, Ranges, Table, Trees, at_least_one, find, print};
-use millpond_engine::{Block, Engine, Request, Settings, Simulated, Stream, policies};
+use millpond_bench::measure::{Samples, all_in_turn};
+use millpond_bench::{OffsetAllocator, Policy, Program, Ranges, Table, Trees, at_least_one, find, print};
+use millpond_engine::{Engine, Settings, Simulated, policies};
 use std::error::Error;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-/// A policy in an engine over a simulated device.
-struct Pool {
-    engine: Engine<Simulated>,
-    slots: Vec<Option<Block>>,
-}
-
-impl Ranges for Pool {
-    #[inline]
-    fn allocate(&mut self, slot: u32, stream: u32, bytes: u64) {
-        self.slots[slot as usize] = self.engine.allocate(Request::new(bytes, Stream(stream))).ok();
-    }
-
-    #[inline]
-    fn free(&mut self, slot: u32) {
-        if let Some(block) = self.slots[slot as usize].take() {
-            self.engine.free(block, &[]);
-        }
-    }
-}
-
 /// Returns the nanoseconds for each call of the program.
-fn time<R: Ranges>(mut ranges: R, ops: &[Op]) -> f64 {
-    let timer = Timer::start(Clock::Thread);
-    for op in ops {
-        match *op {
-            Op::Alloc { slot, stream, bytes } => ranges.allocate(slot, stream, bytes),
-            Op::Free { slot } => ranges.free(slot),
-        }
-    }
-    timer.nanoseconds() / ops.len() as f64
+fn time(mut ranges: impl Ranges, program: &Program) -> f64 {
+    ranges.run(program).0 / program.ops.len() as f64
 }
 
-fn pool(policy: &str, slots: usize) -> Result<Pool, Box<dyn Error>> {
-    let mut pool = Pool {
-        engine: Engine::new(policies::build(policy, &Settings::default())?, Simulated::new()),
-        slots: Vec::new(),
-    };
-    pool.slots.resize_with(slots, || None);
+fn policy(name: &str, slots: usize) -> Result<Policy, Box<dyn Error>> {
+    let mut engine = Engine::new(policies::build(name, &Settings::default())?, Simulated::new());
     // This prepares as much as the offset-allocator gets. Otherwise the records would be created during the measurement.
-    pool.engine.expect_blocks(OffsetAllocator::blocks(slots));
-    Ok(pool)
+    engine.expect_blocks(OffsetAllocator::blocks(slots));
+    Ok(Policy::new(engine, slots))
 }
 
 /// Measures the time of the engine for a call, beside other allocators.
@@ -107,9 +76,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut names = vec!["offset-allocator", "best fit, two trees"];
         names.extend(arguments.policies.iter().map(String::as_str));
         let times = all_in_turn(names.len(), arguments.rounds, |allocator| match allocator {
-            0 => Ok(time(OffsetAllocator::new(program.slots), &program.ops)),
-            1 => Ok(time(Trees::new(program.slots), &program.ops)),
-            _ => pool(names[allocator], program.slots).map(|pool| time(pool, &program.ops)),
+            0 => Ok(time(OffsetAllocator::new(program.slots), &program)),
+            1 => Ok(time(Trees::new(program.slots), &program)),
+            _ => policy(names[allocator], program.slots).map(|policy| time(policy, &program)),
         })?;
         let first = times[0].median();
         for (name, spread) in names.into_iter().zip(times.iter().map(Samples::spread)) {

@@ -1,5 +1,6 @@
 //! The measured allocators.
 
+use crate::Program;
 use crate::host::allocator::{Allocator, Touch};
 use crate::host::figures::Figures;
 use crate::host::global::{Global, trim_glibc};
@@ -7,7 +8,6 @@ use crate::host::global::{Global, trim_glibc};
 use crate::host::global::{no_trim, trim_jemalloc, trim_mimalloc};
 use crate::host::millpond::Millpond;
 use crate::host::spec::Spec;
-use crate::host::tape::Tape;
 use crate::host::unpooled::Unpooled;
 use crate::host::work::{self, Effort, Outcome};
 use std::alloc::System;
@@ -29,14 +29,14 @@ impl Work for Workload {
 }
 
 struct Recorded<'a> {
-    tape: &'a Tape,
+    program: &'a Program,
     touch: Touch,
     check: bool,
 }
 
 impl Work for Recorded<'_> {
     fn run<A: Allocator + Sync>(self, from: &A) -> Outcome<Figures> {
-        work::tape::run(from, self.tape, self.touch, self.check)
+        work::tape::run(from, self.program, self.touch, self.check)
     }
 }
 
@@ -171,8 +171,18 @@ impl Contender {
     }
 
     /// Runs a recorded program in this process. A pool of ours uses this policy.
-    pub(crate) fn run_tape(self, tape: &Tape, touch: Touch, check: bool, policy: &str) -> Outcome<Figures> {
-        let recorded = Recorded { tape, touch, check };
+    pub(crate) fn run_program(
+        self,
+        program: &Program,
+        touch: Touch,
+        check: bool,
+        policy: &str,
+    ) -> Outcome<Figures> {
+        let recorded = Recorded {
+            program,
+            touch,
+            check,
+        };
         self.over(policy, recorded)
     }
 

@@ -3,15 +3,15 @@
 //! Each of them runs the program in its own process, which gets only the calls. So the resident memory and the page faults
 //! belong to the allocator.
 
+use crate::Program;
 pub use crate::host::allocator::Touch;
 use crate::host::child::{self, Again};
 use crate::host::contender::{self, Contender};
 use crate::host::figures::Figures;
 use crate::host::rounds::{in_turn, summary};
-use crate::host::tape::Tape;
 use millpond::PoolBuilder;
 use millpond_engine::policies;
-use millpond_replay::Program;
+use millpond_replay::Program as Calls;
 use std::borrow::Cow;
 use thiserror::Error;
 
@@ -22,7 +22,7 @@ pub(crate) const FLAG: &str = "--tape";
 #[derive(Clone, Copy, Debug)]
 pub struct Replay<'a> {
     /// The program.
-    pub program: &'a Program,
+    pub program: &'a Calls,
     /// The divisor of every size. `None` means the result of [`divisor`].
     pub scale: Option<u64>,
     /// The part of each block that is written.
@@ -110,9 +110,9 @@ pub fn available() -> u64 {
 /// Returns the smallest power of two by which sizes must be divided so that the program holds at most `most` bytes. With a
 /// power of two, the divisor changes only if free memory changes a lot.
 #[must_use]
-pub fn divisor(program: &Program, most: u64) -> u64 {
+pub fn divisor(program: &Calls, most: u64) -> u64 {
     let mut divisor = 1;
-    while divisor < 1 << 62 && Tape::new(program, divisor).peak > most {
+    while divisor < 1 << 62 && Program::on_host(program, divisor).peak > most {
         divisor *= 2;
     }
     divisor
@@ -130,16 +130,16 @@ pub fn replay(
     let available = available();
     let fitting = || divisor(what.program, available / 4);
     let divisor = what.scale.unwrap_or_else(fitting);
-    let tape = Tape::new(what.program, divisor);
-    if what.touch != Touch::None && tape.peak > available {
+    let program = Program::on_host(what.program, divisor);
+    if what.touch != Touch::None && program.peak > available {
         return Err(Refused::TooLarge {
-            peak: tape.peak,
+            peak: program.peak,
             available,
             scale: fitting(),
         });
     }
     let who = contenders(what.policies);
-    let input = tape.encode();
+    let input = program.encode();
     let (mut failed, mut done) = (Vec::new(), 0);
     let check = if what.check { "check" } else { "no" };
     let runs = in_turn(&who, what.rounds, |one| {
@@ -159,11 +159,11 @@ pub fn replay(
     Ok(Replayed {
         divisor,
         chosen: what.scale.is_none(),
-        allocations: tape.allocations,
-        left: tape.left,
-        unknown_frees: tape.unknown_frees,
-        peak: tape.peak,
-        pages: tape.pages() as f64 / tape.allocations.max(1) as f64,
+        allocations: program.allocations,
+        left: program.left,
+        unknown_frees: program.unknown_frees,
+        peak: program.peak,
+        pages: program.pages() as f64 / program.allocations.max(1) as f64,
         rows,
         failed,
         missing: contender::missing(),
@@ -251,11 +251,11 @@ impl Part {
 
     /// Reads the program and runs it.
     pub(crate) fn run(&self) -> Result<Figures, String> {
-        let tape = Tape::decode(&mut std::io::stdin().lock()).ok_or("the program cannot be read")?;
+        let program = Program::decode(&mut std::io::stdin().lock()).ok_or("the program cannot be read")?;
         child::pin(1)?;
         let ran = self
             .contender
-            .run_tape(&tape, self.touch, self.check, &self.policy);
+            .run_program(&program, self.touch, self.check, &self.policy);
         ran.map_err(|error| error.to_string())
     }
 }

@@ -4,8 +4,8 @@ use super::{Outcome, Tide};
 use crate::host::allocator::{Allocator, Block, Shape, Touch};
 use crate::host::figures::Figures;
 use crate::host::gauge::Timed;
-use crate::host::tape::{Step, Tape};
 use crate::measure::Clock;
+use crate::{Op, Program};
 use thiserror::Error;
 
 /// The alignment that tensor libraries request.
@@ -66,15 +66,15 @@ impl<A: Allocator> Held<'_, A> {
 }
 
 /// Runs the program. Blocks that are left at the end are freed within the measured time.
-pub(crate) fn run<A: Allocator>(from: &A, tape: &Tape, touch: Touch, check: bool) -> Outcome<Figures> {
+pub(crate) fn run<A: Allocator>(from: &A, program: &Program, touch: Touch, check: bool) -> Outcome<Figures> {
     let mut held: Vec<Option<Held<'_, A>>> = Vec::new();
-    held.resize_with(tape.places as usize, || None);
+    held.resize_with(program.slots, || None);
     let mut number = 0;
     let tide = Tide::start();
     let timed = Timed::start(Clock::Thread);
-    for step in &tape.steps {
-        match *step {
-            Step::Alloc { place, bytes } => {
+    for op in &program.ops {
+        match *op {
+            Op::Alloc { slot, bytes, .. } => {
                 number += 1;
                 let size = usize::try_from(bytes)?;
                 let mut block = Block::new(from, Shape::new(size, ALIGN))
@@ -84,10 +84,10 @@ pub(crate) fn run<A: Allocator>(from: &A, tape: &Tape, touch: Touch, check: bool
                 if check {
                     one.mark();
                 }
-                held[place as usize] = Some(one);
+                held[slot as usize] = Some(one);
             }
-            Step::Free { place } => {
-                let one = held[place as usize].take();
+            Op::Free { slot } => {
+                let one = held[slot as usize].take();
                 if let Some(one) = one.as_ref().filter(|_| check) {
                     one.check()?;
                 }
@@ -98,10 +98,10 @@ pub(crate) fn run<A: Allocator>(from: &A, tape: &Tape, touch: Touch, check: bool
         held.iter().flatten().try_for_each(Held::check)?;
     }
     held.iter_mut().for_each(|one| *one = None);
-    let times = vec![timed.stop("pair", tape.allocations, 0)];
+    let times = vec![timed.stop("pair", program.allocations, 0)];
     Ok(Figures {
         times,
-        memory: Some(tide.end(from, tape.peak, 0)),
+        memory: Some(tide.end(from, program.peak, 0)),
     })
 }
 
@@ -112,18 +112,22 @@ mod tests {
     use std::cell::Cell;
     use std::ptr::NonNull;
 
-    fn tape(steps: &[(u32, u64)]) -> Tape {
-        let step = |&(place, bytes): &(u32, u64)| match bytes {
-            0 => Step::Free { place },
-            bytes => Step::Alloc { place, bytes },
+    /// Returns a program of these slots and sizes. A size of 0 is a free.
+    fn program(ops: &[(u32, u64)]) -> Program {
+        let op = |&(slot, bytes): &(u32, u64)| match bytes {
+            0 => Op::Free { slot },
+            bytes => Op::Alloc {
+                slot,
+                stream: 0,
+                bytes,
+            },
         };
-        Tape {
-            steps: steps.iter().map(step).collect(),
-            places: 3,
+        Program {
+            ops: ops.iter().map(op).collect(),
+            slots: 3,
             allocations: 3,
             peak: 300,
-            left: 0,
-            unknown_frees: 0,
+            ..Program::default()
         }
     }
 
@@ -156,27 +160,27 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_given_to_two_is_named() {
+    fn a_block_that_two_allocations_share_is_named() {
         for touch in [Touch::None, Touch::First, Touch::Page, Touch::Full] {
-            let tape = tape(&[(0, 100), (1, 100), (0, 0), (1, 0)]);
-            let error = run(&shared(), &tape, touch, true).unwrap_err().to_string();
+            let program = program(&[(0, 100), (1, 100), (0, 0), (1, 0)]);
+            let error = run(&shared(), &program, touch, true).unwrap_err().to_string();
             assert!(
                 error.starts_with("block 1 of 100 bytes did not keep its contents"),
                 "{error}"
             );
         }
         // The program never frees this block, so the error is found at its end.
-        let error = run(&shared(), &tape(&[(2, 80), (0, 80)]), Touch::None, true).unwrap_err();
+        let error = run(&shared(), &program(&[(2, 80), (0, 80)]), Touch::None, true).unwrap_err();
         assert!(error.to_string().starts_with("block 1 of 80 bytes"), "{error}");
-        assert!(run(&shared(), &tape(&[(2, 80), (0, 80)]), Touch::None, false).is_ok());
+        assert!(run(&shared(), &program(&[(2, 80), (0, 80)]), Touch::None, false).is_ok());
     }
 
     #[test]
-    fn an_allocator_that_keeps_its_promise_passes() {
-        let tape = tape(&[(0, 100), (1, 1), (0, 0), (2, 9000), (0, 2), (1, 0)]);
+    fn a_correct_allocator_passes() {
+        let program = program(&[(0, 100), (1, 1), (0, 0), (2, 9000), (0, 2), (1, 0)]);
         for touch in [Touch::None, Touch::First, Touch::Page, Touch::Full] {
             for check in [false, true] {
-                let figures = run(&Control::new(), &tape, touch, check).unwrap();
+                let figures = run(&Control::new(), &program, touch, check).unwrap();
                 assert_eq!(figures.times[0].operations, 3);
                 assert_eq!(figures.memory.map(|m| m.live), Some(300));
             }
