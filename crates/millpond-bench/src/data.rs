@@ -8,6 +8,7 @@
 
 use crate::Table;
 use crate::measure::{Clock, Samples, Timer, in_turn};
+use crate::scratch::Scratch;
 use clap::Parser;
 use millpond::engine::{display_size, parse_size};
 use millpond::{DataSet, Pool};
@@ -67,21 +68,10 @@ impl Checksum {
     }
 }
 
-/// A file that is removed when this is dropped.
-struct Written(PathBuf);
-
-impl Drop for Written {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
 /// Writes the file. Returns it and its checksum by chunks.
-fn write(settings: &Settings) -> Result<(Written, Checksum), Box<dyn Error>> {
-    let folder = settings.folder.clone().unwrap_or_else(std::env::temp_dir);
-    let path = folder.join(format!("millpond-data-{}", std::process::id()));
-    let written = Written(path.clone());
-    let mut file = File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+fn write(settings: &Settings) -> Result<(Scratch, Checksum), Box<dyn Error>> {
+    let written = Scratch::new(settings.folder.as_deref(), "data");
+    let mut file = File::create(&written.0).map_err(|error| format!("{}: {error}", written.0.display()))?;
     let mut words = vec![0; settings.chunk as usize / 8];
     let mut sum = Checksum::default();
     for chunk in 0..settings.size / settings.chunk {

@@ -230,7 +230,7 @@ impl Caches {
 
 /// Returns the cache lines for an element. `parts` are the accessed parts of an element by offset and bytes, and elements are
 /// `stride` bytes apart. Counts over enough elements that lines and elements begin together again.
-fn lines_of(parts: &[(usize, usize)], stride: usize, line: usize) -> f64 {
+pub(crate) fn lines_of(parts: &[(usize, usize)], stride: usize, line: usize) -> f64 {
     let mut touched: Vec<usize> = (0..line)
         .flat_map(|element| parts.iter().map(move |part| (element * stride + part.0, part.1)))
         .flat_map(|(begin, bytes)| begin / line..=(begin + bytes.max(1) - 1) / line)

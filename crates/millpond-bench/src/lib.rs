@@ -24,6 +24,8 @@ mod peers;
 mod program;
 #[cfg(target_os = "linux")]
 pub mod record;
+#[cfg(target_os = "linux")]
+mod scratch;
 mod table;
 pub mod tensors;
 #[cfg(target_os = "linux")]

@@ -7,13 +7,14 @@
 //! sizes, because only their sequence matters to the file.
 
 use crate::measure::{Clock, Samples, Timer, in_turn};
+use crate::scratch::Scratch;
 use crate::{Op, Program, Table};
 use millpond::engine::display_size;
 use millpond::{Pool, RecordReport, RecordStacks, Recorder};
 use std::error::Error;
 use std::hint::black_box;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The number of pairs in a round.
@@ -26,25 +27,6 @@ const DEPTH: u32 = 20;
 const RATE: u32 = 5_000_000;
 /// The divisor of the program's sizes, so that the host has room for a device's blocks.
 const SMALLER: u64 = 1 << 10;
-
-/// A file of this process that is removed when this is dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("millpond-bench-{}-{name}.mpr", std::process::id())))
-    }
-
-    fn bytes(&self) -> u64 {
-        std::fs::metadata(&self.0).map_or(0, |file| file.len())
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 /// Runs `rounds` rounds, and repeats the calls of a recorded program for at least `events` events. Prints tables.
 ///
@@ -102,7 +84,7 @@ fn measure(
 }
 
 fn pairs(pool: &Pool, rounds: usize, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
-    let file = Scratch::new("pairs");
+    let file = Scratch::new(None, "pairs.mpr");
     let ways = [
         ("no recording", None),
         ("recorded", Some(RecordStacks::Never)),
@@ -151,7 +133,7 @@ struct Enacted {
 
 /// Repeats a program's calls while they are recorded, at full speed or at `rate` events per second.
 fn enact(pool: &Pool, program: &Program, events: u64, rate: Option<u32>) -> Result<Enacted, Box<dyn Error>> {
-    let file = Scratch::new("program");
+    let file = Scratch::new(None, "program.mpr");
     let mut slots: Vec<_> = std::iter::repeat_with(|| None).take(program.slots).collect();
     let recorder = Recorder::start(&file.0)?;
     let start = Instant::now();
@@ -181,7 +163,7 @@ fn enact(pool: &Pool, program: &Program, events: u64, rate: Option<u32>) -> Resu
         seconds_told,
         seconds_written: start.elapsed().as_secs_f64(),
         report,
-        bytes: file.bytes(),
+        bytes: std::fs::metadata(&file.0)?.len(),
     })
 }
 

@@ -6,51 +6,18 @@
 //! unobserved pairs run in turn, and an event takes half the difference of each round.
 
 use clap::Parser;
-use millpond::{Budget, Event, Ledger, Measure, Pool, Subscriber, Time, Tracking};
+use millpond::{Budget, Event, Ledger, Measure, Pool, PoolBuilder, Subscriber, Time, Tracking};
 use millpond_bench::measure::{Clock, in_turn, repeat};
 use std::alloc::Layout;
 use std::error::Error;
 use std::hint::black_box;
+use std::ops::Range;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const FEW: u64 = 2_000;
 const MANY: u64 = 10 * FEW;
 const SIZES: [usize; 3] = [64, 8 << 10, 1 << 20];
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Case {
-    /// Nothing ever observed.
-    Off,
-    /// An observer was registered and removed.
-    Left,
-    /// A subscriber that reads size and tag.
-    Subscriber,
-    /// A subscriber that adds sizes by tag.
-    Sums,
-    /// A subscriber that adds sizes by tag and requests times.
-    Stamped,
-    /// A ledger of one block in a thousand.
-    Sampled,
-    /// A ledger of all blocks.
-    Account,
-    /// Blocks are charged to a budget.
-    Budget,
-    /// The loop alone.
-    Loop,
-}
-
-const CASES: [(&str, &str, Case); 9] = [
-    ("loop", "the loop alone", Case::Loop),
-    ("off", "nobody watches", Case::Off),
-    ("left", "someone did, and has left", Case::Left),
-    ("subscriber", "a subscriber reads size and tag", Case::Subscriber),
-    ("sums", "a subscriber adds sizes by tag", Case::Sums),
-    ("stamped", "the same with time stamps", Case::Stamped),
-    ("sampled", "account of one block in 1,000", Case::Sampled),
-    ("account", "account of every block", Case::Account),
-    ("budget", "each block charged to a budget", Case::Budget),
-];
 
 /// Adds sizes by tag, as a monitor would.
 #[derive(Default)]
@@ -74,35 +41,64 @@ impl Subscriber for Sums {
     }
 }
 
-fn pool(case: Case) -> Result<Pool, Box<dyn Error>> {
-    let builder = Pool::builder().trim_every(None).track(None);
-    if case == Case::Budget {
+/// Creates the pool of a case.
+type Setup = fn(PoolBuilder) -> Result<Pool, Box<dyn Error>>;
+
+/// The cases by name, with a description.
+const CASES: [(&str, &str, Setup); 9] = [
+    (LOOP, "the loop alone", |builder| Ok(builder.host()?)),
+    ("off", "nobody watches", |builder| Ok(builder.host()?)),
+    ("left", "someone did, and has left", |builder| {
+        let pool = builder.host()?;
+        let id = pool.subscribe(read);
+        pool.unsubscribe(id);
+        Ok(pool)
+    }),
+    ("subscriber", "a subscriber reads size and tag", |builder| {
+        let pool = builder.host()?;
+        pool.subscribe(read);
+        Ok(pool)
+    }),
+    ("sums", "a subscriber adds sizes by tag", |builder| {
+        sums(builder, false)
+    }),
+    ("stamped", "the same with time stamps", |builder| {
+        sums(builder, true)
+    }),
+    ("sampled", "account of one block in 1,000", |builder| {
+        tracked(builder, Tracking::Sampled { one_in: 1000 })
+    }),
+    ("account", "account of every block", |builder| {
+        tracked(builder, Tracking::All)
+    }),
+    ("budget", "each block charged to a budget", |builder| {
         let budget = Budget::builder("all").measure(Measure::Allocated).build()?;
-        return Ok(builder.budget(&budget).host()?);
-    }
+        Ok(builder.budget(&budget).host()?)
+    }),
+];
+const LOOP: &str = "loop";
+/// The cases with an event for each call.
+const WITH_EVENTS: Range<usize> = 3..8;
+
+fn read(event: &Event<'_>) {
+    black_box((event.requested, event.tag));
+}
+
+fn sums(builder: PoolBuilder, stamped: bool) -> Result<Pool, Box<dyn Error>> {
     let pool = builder.host()?;
-    let read = |event: &Event<'_>| {
-        black_box((event.requested, event.tag));
-    };
-    match case {
-        Case::Left => {
-            let id = pool.subscribe(read);
-            pool.unsubscribe(id);
-        }
-        Case::Subscriber => {
-            pool.subscribe(read);
-        }
-        Case::Sums | Case::Stamped => {
-            pool.subscribe(Sums {
-                stamped: case == Case::Stamped,
-                ..Sums::default()
-            });
-        }
-        Case::Sampled => pool.track(Some(Ledger::builder(Tracking::Sampled { one_in: 1000 }))),
-        Case::Account => pool.track(Some(Ledger::builder(Tracking::All))),
-        Case::Off | Case::Budget | Case::Loop => {}
-    }
+    let sums = Sums::default();
+    pool.subscribe(Sums { stamped, ..sums });
     Ok(pool)
+}
+
+fn tracked(builder: PoolBuilder, tracking: Tracking) -> Result<Pool, Box<dyn Error>> {
+    let pool = builder.host()?;
+    pool.track(Some(Ledger::builder(tracking)));
+    Ok(pool)
+}
+
+fn pool(setup: Setup) -> Result<Pool, Box<dyn Error>> {
+    setup(Pool::builder().trim_every(None).track(None))
 }
 
 /// Runs `count` pairs. Without a pool, runs only the loop.
@@ -121,24 +117,14 @@ fn run(pool: Option<&Pool>, bytes: usize, count: u64) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-/// Runs the child.
-fn pairs(case: Case, bytes: usize, count: u64) -> Result<(), Box<dyn Error>> {
-    let pool = pool(case)?;
-    black_box(Time::now());
-    run((case != Case::Loop).then_some(&pool), bytes, count)
-}
-
 /// Prints the nanoseconds of an event: the median of the rounds' differences, and the difference of the best passes.
 fn times() -> Result<(), Box<dyn Error>> {
     const ROUNDS: usize = 21;
     const PAIRS: usize = 100_000;
-    let plain = pool(Case::Off)?;
+    let plain = pool(|builder| Ok(builder.host()?))?;
     println!("nanoseconds an event, 64 B              median      least");
-    for (_, about, case) in CASES {
-        if matches!(case, Case::Loop | Case::Off | Case::Left | Case::Budget) {
-            continue;
-        }
-        let watched = pool(case)?;
+    for (_, about, setup) in &CASES[WITH_EVENTS] {
+        let watched = pool(*setup)?;
         let [without, with] = in_turn::<2, Box<dyn Error>>(ROUNDS, |side| {
             let pool = [&plain, &watched][side];
             Ok(repeat(Clock::Wall, 1, || run(Some(pool), SIZES[0], PAIRS as u64))? / PAIRS as f64)
@@ -204,8 +190,10 @@ fn run_arguments(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     match (arguments.bytes, arguments.count) {
         (Some(bytes), Some(count)) => {
             let case = CASES.iter().find(|case| case.0 == name);
-            let (_, _, case) = case.ok_or_else(|| format!("there is no case '{name}'"))?;
-            pairs(*case, bytes, count)
+            let (_, _, setup) = case.ok_or_else(|| format!("there is no case '{name}'"))?;
+            let pool = pool(*setup)?;
+            black_box(Time::now());
+            run((name != LOOP).then_some(&pool), bytes, count)
         }
         _ if name == "times" => times(),
         _ => Err("a case needs a size in bytes and a number of pairs".into()),

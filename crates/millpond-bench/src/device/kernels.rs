@@ -8,6 +8,7 @@
 use super::{Error, heading};
 use crate::Table;
 use crate::console::wrap;
+use crate::layout::lines_of;
 use crate::measure::in_turn;
 use millpond::cuda::{CudaDevice, CudaKernel, CudaModule, CudaStream, CudaTimer, DeviceBuffer, DevicePool};
 
@@ -70,24 +71,9 @@ pub fn kernels(number: u32, rounds: usize) -> Result<String, Error> {
 
 /// Returns the bytes of the sectors that a body's update accesses in structures of this many numbers.
 fn sectors(numbers: usize) -> f64 {
-    const MANY: usize = 1024;
-    let count = |needed: usize| {
-        let ends = |body: usize| {
-            let begin = body * numbers * size_of::<f32>();
-            (
-                begin / SECTOR,
-                (begin + needed * size_of::<f32>()).div_ceil(SECTOR),
-            )
-        };
-        let mut next = 0;
-        let mut touched = 0;
-        for (first, end) in (0..MANY).map(ends) {
-            touched += end.saturating_sub(first.max(next));
-            next = next.max(end);
-        }
-        touched
-    };
-    ((count(READ) + count(WRITTEN)) * SECTOR) as f64 / MANY as f64
+    let bytes = |numbers: usize| numbers * size_of::<f32>();
+    let count = |needed: usize| lines_of(&[(0, bytes(needed))], bytes(numbers), SECTOR);
+    (count(READ) + count(WRITTEN)) * SECTOR as f64
 }
 
 /// Returns the same figure for arrays, which use whole sectors.

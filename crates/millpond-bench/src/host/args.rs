@@ -1,10 +1,10 @@
 //! Parses the command line.
 
-use crate::host::child::FLAG;
 use crate::host::contender::Contender;
-use crate::host::recording::{self, Part};
+use crate::host::recording::Part;
 use crate::host::spec::{GROUPS, Spec, group};
 use crate::host::work::Effort;
+use clap::{Parser, error::ErrorKind};
 
 /// The help text.
 pub const USAGE: &str = "\
@@ -45,67 +45,90 @@ pub(crate) enum Task {
     Tape(Part),
 }
 
+/// The arguments after the program's name.
+#[derive(Debug, Parser)]
+#[command(override_help = USAGE, no_binary_name = true)]
+struct Arguments {
+    #[arg(value_name = "WORKLOAD", value_parser = named_group)]
+    groups: Vec<(String, Vec<Spec>)>,
+
+    #[arg(long = "peer", value_name = "PEER", value_parser = Contender::named)]
+    peers: Vec<Contender>,
+
+    #[arg(long, value_name = "N", default_value = "5", value_parser = count)]
+    rounds: usize,
+
+    #[arg(long, value_name = "WORKLOAD", conflicts_with = "groups", value_parser = str::parse::<Spec>)]
+    once: Option<Spec>,
+
+    #[arg(long, num_args = 3)]
+    cell: Option<Vec<String>>,
+
+    #[arg(long, num_args = 4)]
+    tape: Option<Vec<String>>,
+}
+
 /// Parses the arguments after the program's name.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Task, String> {
-    let mut arguments = arguments.into_iter();
-    let (mut named, mut peers, mut rounds, mut once) = (Vec::new(), Vec::new(), 5, None);
-    while let Some(argument) = arguments.next() {
-        let mut value = || {
-            arguments
-                .next()
-                .ok_or_else(|| format!("{argument} needs a value"))
-        };
-        match argument.as_str() {
-            "-h" | "--help" => return Ok(Task::Help),
-            "--peer" => peers.push(Contender::named(&value()?)?),
-            "--rounds" => rounds = count(&value()?)?,
-            "--once" => once = Some(value()?.parse()?),
-            FLAG => {
-                let (spec, peer) = (value()?.parse()?, Contender::named(&value()?)?);
-                return Ok(Task::Cell(spec, peer, Effort::named(&value()?)?));
-            }
-            recording::FLAG => return Part::read(value).map(Task::Tape),
-            flag if flag.starts_with('-') => return Err(format!("there is no flag '{flag}'")),
-            name => {
-                let group = group(&name.to_ascii_lowercase());
-                let specs = if group.is_empty() {
-                    vec![name.parse()?]
-                } else {
-                    group
-                };
-                named.push((name.to_ascii_lowercase(), specs));
-            }
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => return Ok(Task::Help),
+        Err(error) => {
+            // The lines after the first one repeat the help.
+            let text = error.render().to_string();
+            let line = text.lines().next().unwrap_or_default();
+            return Err(line.trim_start_matches("error: ").to_owned());
         }
+    };
+    let Arguments {
+        mut groups,
+        mut peers,
+        rounds,
+        ..
+    } = arguments;
+    if let Some([spec, peer, effort]) = arguments.cell.as_deref() {
+        let (spec, peer) = (spec.parse()?, Contender::named(peer)?);
+        return Ok(Task::Cell(spec, peer, Effort::named(effort)?));
     }
-    if let Some(spec) = once {
+    if let Some([peer, touch, check, policy]) = arguments.tape.as_deref() {
+        return Part::read(peer, touch, check, policy).map(Task::Tape);
+    }
+    if let Some(spec) = arguments.once {
         return match peers[..] {
-            _ if !named.is_empty() => {
-                Err("--once takes one workload, and no other is named beside it".to_owned())
-            }
             [] => Ok(Task::Once(spec, Contender::Millpond)),
             [peer] if peer.runs(spec) => Ok(Task::Once(spec, peer)),
             [peer] => Err(format!("{} does not run {spec}", peer.name())),
             _ => Err("--once takes one peer".to_owned()),
         };
     }
-    if named.is_empty() {
-        named = GROUPS.map(|name| (name.to_owned(), group(name))).to_vec();
+    if groups.is_empty() {
+        groups = GROUPS.map(|name| (name.to_owned(), group(name))).to_vec();
     }
     // The order is fixed, so that the tables of two runs can be compared.
-    let peers = match peers.is_empty() {
+    peers = match peers.is_empty() {
         true => Contender::usual().collect(),
         false => Contender::ALL.into_iter().filter(|c| peers.contains(c)).collect(),
     };
     Ok(Task::Measure {
-        groups: named,
+        groups,
         peers,
         rounds,
     })
 }
 
+/// Parses the name of a group or of a workload.
+fn named_group(name: &str) -> Result<(String, Vec<Spec>), String> {
+    let name = name.to_ascii_lowercase();
+    let specs = match group(&name) {
+        specs if specs.is_empty() => vec![name.parse()?],
+        specs => specs,
+    };
+    Ok((name, specs))
+}
+
 fn count(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|n| (1..=1_000).contains(n));
-    number.ok_or_else(|| format!("'{text}' is no number of rounds from 1 to 1000"))
+    number.ok_or_else(|| "the number of rounds must be from 1 to 1000".to_owned())
 }
 
 #[cfg(test)]
@@ -117,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_measured_unless_some_is_named() {
+    fn everything_is_measured_unless_workloads_are_named() {
         let Ok(Task::Measure {
             groups,
             peers,
@@ -143,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said() {
+    fn invalid_arguments_are_errors() {
         for line in [
             "w9",
             "--peer",

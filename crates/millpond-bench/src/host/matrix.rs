@@ -9,34 +9,26 @@ use crate::host::text::{digits, faults, ratio, time};
 use millpond_engine::display_size;
 use std::fmt::Write;
 
+/// The tables, each with the alignment and the use of its blocks.
+const TABLES: [(&str, fn(usize, Touch) -> bool); 3] = [
+    ("aligned to 64, not touched", |align, touch| {
+        align == 64 && touch == Touch::None
+    }),
+    ("aligned to 16, not touched", |align, touch| {
+        align == 16 && touch == Touch::None
+    }),
+    ("aligned to 64, t: a byte a page, f: all", |_, touch| {
+        touch != Touch::None
+    }),
+];
+
 /// Returns medians, spreads and faults of the hot pair.
 pub(crate) fn hot(results: &[Rows], peers: &[Contender]) -> String {
     let mut text = String::new();
-    let plain = |wanted: usize| move |rows: &&Rows| matches!(rows.spec, Spec::Hot { align, touch: Touch::None, .. } if align == wanted);
-    let touched = |rows: &&Rows| {
-        matches!(
-            rows.spec,
-            Spec::Hot {
-                touch: Touch::Page | Touch::Full,
-                ..
-            }
-        )
-    };
-    let chosen: [(&str, Vec<&Rows>); 3] = [
-        (
-            "aligned to 64, not touched",
-            results.iter().filter(plain(64)).collect(),
-        ),
-        (
-            "aligned to 16, not touched",
-            results.iter().filter(plain(16)).collect(),
-        ),
-        (
-            "aligned to 64, t: a byte a page, f: all",
-            results.iter().filter(touched).collect(),
-        ),
-    ];
-    for (which, rows) in chosen {
+    for (which, chosen) in TABLES {
+        let is_chosen =
+            |rows: &&Rows| matches!(rows.spec, Spec::Hot { align, touch, .. } if chosen(align, touch));
+        let rows: Vec<&Rows> = results.iter().filter(is_chosen).collect();
         // Writing to a string cannot fail.
         let _ = writeln!(text, "w1: ns a pair, {which}; millpond of glibc, of mimalloc\n");
         let _ = writeln!(

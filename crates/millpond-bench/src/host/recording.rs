@@ -240,12 +240,12 @@ pub(crate) struct Part {
 
 impl Part {
     /// Parses the arguments after the flag.
-    pub(crate) fn read(mut next: impl FnMut() -> Result<String, String>) -> Result<Self, String> {
+    pub(crate) fn read(peer: &str, touch: &str, check: &str, policy: &str) -> Result<Self, String> {
         Ok(Self {
-            contender: Contender::named(&next()?)?,
-            touch: Touch::named(&next()?)?,
-            check: next()? == "check",
-            policy: next()?,
+            contender: Contender::named(peer)?,
+            touch: Touch::named(touch)?,
+            check: check == "check",
+            policy: policy.to_owned(),
         })
     }
 

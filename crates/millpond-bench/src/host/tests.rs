@@ -126,7 +126,7 @@ fn the_batch_is_ten_thousand_mixed_blocks() {
 }
 
 #[test]
-fn what_stays_a_while_is_as_many_blocks_as_documented() {
+fn live_blocks_are_as_many_as_documented() {
     let (count, blocks, [least, most], _) = outline(&counted("w3:300"));
     assert_eq!((count, blocks), (300, 200));
     assert!(

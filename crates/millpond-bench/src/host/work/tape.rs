@@ -6,24 +6,9 @@ use crate::host::figures::Figures;
 use crate::host::gauge::Timed;
 use crate::measure::Clock;
 use crate::{Op, Program};
-use thiserror::Error;
 
 /// The alignment that tensor libraries request.
 const ALIGN: usize = 64;
-
-/// A block did not keep its contents. The same bytes were given to another block, or were lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error(
-    "block {number} of {size} bytes did not keep its contents: its {which} byte was written as {wrote} and read as {read}"
-)]
-pub(crate) struct Lost {
-    /// The number of the allocation, from 1.
-    number: u64,
-    size: usize,
-    which: &'static str,
-    wrote: u8,
-    read: u8,
-}
 
 /// A block and the number of its allocation.
 struct Held<'a, A: Allocator> {
@@ -46,22 +31,19 @@ impl<A: Allocator> Held<'_, A> {
         }
     }
 
-    fn check(&self) -> Result<(), Lost> {
-        let size = self.block.size();
-        let read = |&(at, wrote, which): &(usize, u8, &'static str)| {
+    /// Returns an error if the same bytes were given to another block, or were lost.
+    fn check(&self) -> Result<(), String> {
+        let (number, size) = (self.number, self.block.size());
+        for (at, wrote, which) in self.marks().into_iter().skip(usize::from(size == 1)) {
             // SAFETY: `mark` wrote this byte after the allocation.
             let read = unsafe { self.block.get(at) };
-            (read != wrote).then_some(Lost {
-                number: self.number,
-                size,
-                which,
-                wrote,
-                read,
-            })
-        };
-        let marks = self.marks();
-        let kept = if size == 1 { &marks[1..] } else { &marks[..] };
-        kept.iter().find_map(read).map_or(Ok(()), Err)
+            if read != wrote {
+                return Err(format!(
+                    "block {number} of {size} bytes did not keep its contents: its {which} byte was written as {wrote} and read as {read}"
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
