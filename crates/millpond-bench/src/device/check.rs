@@ -94,12 +94,12 @@ const SHOWN: usize = 5;
 
 impl<S: Source> Observer<S> for Check {
     fn allocated(&mut self, op: &Op, block: &Block) {
-        self.write(op, block);
+        self.unless_failed(|check| check.write(op, block));
     }
 
     fn freeing(&mut self, _: &Op, block: &Block) {
         if let Some(live) = self.live.remove(&block.address()) {
-            self.compare(block.address(), &live);
+            self.unless_failed(|check| check.compare(block.address(), &live));
         }
     }
 }
@@ -115,15 +115,17 @@ impl Check {
         })
     }
 
-    fn write(&mut self, op: &Op, block: &Block) {
+    /// Calls a function and keeps its error, unless the driver has failed before.
+    fn unless_failed(&mut self, work: impl FnOnce(&mut Self) -> Result<(), Error>) {
+        if self.failed.is_none() {
+            self.failed = work(self).err();
+        }
+    }
+
+    fn write(&mut self, op: &Op, block: &Block) -> Result<(), Error> {
         let (address, bytes) = (block.address(), op.bytes);
-        let live = Live {
-            allocation: op.allocation,
-            bytes,
-            stream: u32::from(op.stream),
-        };
-        if bytes == 0 || self.failed.is_some() {
-            return;
+        if bytes == 0 {
+            return Ok(());
         }
         let before = self.live.range(..address + bytes).next_back();
         if let Some((other, held)) = before.filter(|(other, held)| *other + held.bytes > address) {
@@ -133,58 +135,46 @@ impl Check {
             );
             self.wrong(text);
         }
-        for place in places(address, bytes) {
-            if let Some(stream) = self.streams.get(&live.stream) {
+        let stream = u32::from(op.stream);
+        if let Some(stream) = self.streams.get(&stream) {
+            for place in places(address, bytes) {
                 // SAFETY: the block is of the replay's source. It belongs to the replay until `freeing` or `finish` has compared
                 // it, and the comparison waits for this stream.
-                let written = unsafe { self.stamps.write(place, word(op.allocation, place), stream) };
-                if let Err(error) = written {
-                    self.failed = Some(error);
-                    return;
-                }
+                unsafe { self.stamps.write(place, word(op.allocation, place), stream) }?;
             }
         }
+        let live = Live {
+            allocation: op.allocation,
+            bytes,
+            stream,
+        };
         self.live.insert(address, live);
+        Ok(())
     }
 
     /// Compares the blocks that are still live, and returns the result of the whole check.
     fn finish(mut self) -> Result<Checked, Error> {
         for (address, live) in std::mem::take(&mut self.live) {
-            self.compare(address, &live);
+            self.unless_failed(|check| check.compare(address, &live));
         }
-        match self.failed {
-            None => Ok(self.checked),
-            Some(error) => Err(error),
-        }
+        self.failed.map_or(Ok(self.checked), Err)
     }
 
-    fn compare(&mut self, address: u64, live: &Live) {
+    fn compare(&mut self, address: u64, live: &Live) -> Result<(), Error> {
         let places = places(address, live.bytes);
         let Some(stream) = self.streams.get(&live.stream) else {
-            return;
+            return Ok(());
         };
-        if self.failed.is_some() {
-            return;
-        }
         if places.is_empty() {
             self.checked.too_small += 1;
-            return;
+            return Ok(());
         }
         // SAFETY: the block belongs to the replay until this function returns.
-        let found = match unsafe { self.stamps.read(&places, stream) } {
-            Ok(found) => found,
-            Err(error) => {
-                self.failed = Some(error);
-                return;
-            }
-        };
+        let found = unsafe { self.stamps.read(&places, stream) }?;
         self.checked.blocks += 1;
         self.checked.words += places.len() as u64;
-        let changed = places
-            .iter()
-            .zip(&found)
-            .find(|(place, found)| **found != word(live.allocation, **place));
-        if let Some((place, found)) = changed {
+        let mut both = places.iter().zip(&found);
+        if let Some((place, found)) = both.find(|(place, found)| **found != word(live.allocation, **place)) {
             self.wrong(format!(
                 "allocation {} of {} bytes at {address:#x} has {found:#010x} at byte {} instead of {:#010x}",
                 live.allocation,
@@ -193,6 +183,7 @@ impl Check {
                 word(live.allocation, *place)
             ));
         }
+        Ok(())
     }
 
     fn wrong(&mut self, text: String) {
