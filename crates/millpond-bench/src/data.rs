@@ -122,7 +122,7 @@ fn anonymous() -> u64 {
 /// Returns a sentence about the growth of the process, or an error if it exceeds the limit.
 fn within(grown: u64, budget: u64) -> Result<String, String> {
     let said = format!(
-        "the process grew by {} while it passed: {:.0} % of its budget",
+        "the process grew by {} during a pass: {:.0} % of its budget",
         display_size(grown),
         100.0 * grown as f64 / budget.max(1) as f64
     );
@@ -130,7 +130,7 @@ fn within(grown: u64, budget: u64) -> Result<String, String> {
         return Ok(said);
     }
     Err(format!(
-        "{said}, more than that and {} beside it",
+        "{said}, which is more than the budget and {} of allowance",
         display_size(ALLOWANCE)
     ))
 }
@@ -226,12 +226,12 @@ mod tests {
         let said = within(3 << 20, 256 << 20).expect("less than the budget");
         assert_eq!(
             said,
-            "the process grew by 3.00 MiB while it passed: 1 % of its budget"
+            "the process grew by 3.00 MiB during a pass: 1 % of its budget"
         );
         assert!(within((256 << 20) + ALLOWANCE, 256 << 20).is_ok());
         let error = within((256 << 20) + ALLOWANCE + 1, 256 << 20).expect_err("a byte too many");
         assert!(
-            error.contains("260 MiB") && error.ends_with("more than that and 4.00 MiB beside it"),
+            error.contains("260 MiB") && error.ends_with("which is more than the budget and 4.00 MiB of allowance"),
             "{error}"
         );
     }

@@ -38,7 +38,7 @@ pub fn run(device: u32, sizes: &[usize], rounds: usize, out: &mut dyn Write) -> 
         let mut ordinary = vec![1u8; bytes];
         let mut pair = Some((pinned.alloc_zeroed::<u8>(bytes)?, there));
         let times = in_turn::<7, Box<dyn Error>>(rounds, |way| {
-            let (host, mut there) = pair.take().ok_or("a copy lost its buffers")?;
+            let (host, mut there) = pair.take().ok_or("a copy failed before")?;
             let timer = CudaTimer::start(&stream)?;
             pair = Some(match way {
                 0 => stream.upload(host, there).and_then(Transfer::wait)?,

@@ -147,7 +147,7 @@ fn count(name: &str, bytes: usize, pairs: u64) -> Result<u64, Box<dyn Error>> {
         .arg(here)
         .args([name, &bytes.to_string(), &pairs.to_string()])
         .output()
-        .map_err(|error| format!("valgrind is needed to count instructions, and cannot be run: {error}"))?;
+        .map_err(|error| format!("cannot run valgrind, which counts the instructions: {error}"))?;
     let told = String::from_utf8_lossy(&output.stderr);
     let collected = told.lines().find_map(|line| line.split("Collected :").nth(1));
     let number = collected.and_then(|number| number.trim().parse().ok());

@@ -25,7 +25,7 @@ Without a name, all workloads are measured.
 A WORKLOAD is one of a group: w1:64KiB:a16:touch, w2x2, w3:8000, w6:1MiB, tensorcore...
 --once runs it once in this process, not pinned and not repeated: for tools that count instructions.
 A PEER is (loop), glibc, gl-tuned, mimalloc, jemalloc, je-tuned, snmalloc, mmap or millpond;
-mmap, a fresh map for each block, is measured only where it is named.";
+mmap, a fresh map for each block, is measured only if it is named.";
 
 /// The requested task.
 #[derive(Debug, PartialEq, Eq)]

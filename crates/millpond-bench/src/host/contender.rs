@@ -164,7 +164,7 @@ impl Contender {
         match self {
             Self::Loop => {
                 let figures = work::run_control(spec, effort)?;
-                figures.ok_or_else(|| format!("{} has nothing to run for {spec}", self.name()).into())
+                figures.ok_or_else(|| format!("{} cannot run {spec}", self.name()).into())
             }
             _ => self.over("millpond", Workload { spec, effort }),
         }
@@ -189,7 +189,7 @@ impl Contender {
     /// Runs some work over this allocator.
     fn over(self, policy: &str, work: impl Work) -> Outcome<Figures> {
         match self {
-            Self::Loop => Err(format!("{} has nothing to run", self.name()).into()),
+            Self::Loop => Err(format!("{} cannot run a recording", self.name()).into()),
             // Rust's `System` calls malloc and calloc for alignments up to 16, and posix_memalign above.
             Self::Glibc | Self::GlibcTuned => work.run(&Global::new(System, trim_glibc)),
             #[cfg(feature = "peers")]

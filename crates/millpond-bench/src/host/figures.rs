@@ -92,10 +92,10 @@ impl FromStr for Figures {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut figures = Self::default();
         for line in text.lines() {
-            read(line, &mut figures).ok_or_else(|| format!("a run answered '{line}'"))?;
+            read(line, &mut figures).ok_or_else(|| format!("the output of a run is invalid: '{line}'"))?;
         }
         if figures.times.is_empty() {
-            return Err("a run answered no time".to_owned());
+            return Err("the output of a run contains no time".to_owned());
         }
         Ok(figures)
     }

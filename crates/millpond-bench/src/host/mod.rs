@@ -74,7 +74,7 @@ pub fn run(
             if let Some(lacks) = contender.lacks() {
                 let name = contender.name();
                 return Err(Error::Usage(format!(
-                    "{name} is tuned from outside; start with {lacks}"
+                    "{name} reads its settings when the process starts; set {lacks}"
                 )));
             }
             let failed = |error| Error::Failed(format!("{spec} under {}: {error}", contender.name()));

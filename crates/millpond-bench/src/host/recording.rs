@@ -251,7 +251,7 @@ impl Part {
 
     /// Reads the program and runs it.
     pub(crate) fn run(&self) -> Result<Figures, String> {
-        let program = Program::decode(&mut std::io::stdin().lock()).ok_or("the program cannot be read")?;
+        let program = Program::decode(&mut std::io::stdin().lock()).ok_or("the program on standard input is invalid or cut off")?;
         child::pin(1)?;
         let ran = self
             .contender

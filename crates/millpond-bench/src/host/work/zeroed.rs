@@ -22,7 +22,7 @@ pub(super) fn run<A: Allocator>(from: &A, size: usize, align: usize, effort: Eff
             // SAFETY: the block was allocated as zeroed.
             let bytes = unsafe { block.bytes() };
             if !is_zero(bytes) {
-                return Err("zeroed memory holds something".into());
+                return Err("zeroed memory contains a byte that is not zero".into());
             }
             block.touch_pages();
         }
