@@ -231,7 +231,8 @@ mod tests {
         assert!(within((256 << 20) + ALLOWANCE, 256 << 20).is_ok());
         let error = within((256 << 20) + ALLOWANCE + 1, 256 << 20).expect_err("a byte too many");
         assert!(
-            error.contains("260 MiB") && error.ends_with("which is more than the budget and 4.00 MiB of allowance"),
+            error.contains("260 MiB")
+                && error.ends_with("which is more than the budget and 4.00 MiB of allowance"),
             "{error}"
         );
     }

@@ -53,7 +53,10 @@ impl Program {
     /// Returns an error if the file cannot be read or contains nothing to replay.
     pub fn read(path: &Path) -> Result<Self, Box<dyn Error>> {
         let recording = millpond_trace::read(path, &ReadOptions::default())?;
-        let trace = recording.traces.first().ok_or("the recording contains no device")?;
+        let trace = recording
+            .traces
+            .first()
+            .ok_or("the recording contains no device")?;
         let calls = Calls::new(trace, Selection::default())?;
         let frees = [OpKind::Free, OpKind::FreeCompleted];
         let program = Self::new(&calls, &frees, |call| (u32::from(call.stream), call.bytes));

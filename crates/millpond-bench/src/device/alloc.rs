@@ -23,7 +23,7 @@ const BUFFER: usize = 1 << 20;
 const DOTCOMPUTE: f64 = 2450.0 / 125.0;
 
 /// The driver's functions that allocate memory of the device.
-const TAKES: [&str; 4] = [
+const ALLOCATING: [&str; 4] = [
     "cuMemCreate",
     "cuMemAlloc_v2",
     "cuMemAllocFromPoolAsync",
@@ -113,7 +113,7 @@ fn pairs(
                     drop(black_box(held));
                     time
                 }
-                2 => each(COLD, || peer.give_plain(black_box(peer.plain(bytes)?)))?,
+                2 => each(COLD, || peer.free(black_box(peer.alloc(bytes)?)))?,
                 _ if device.has_pools() => each(HOT, || peer.pair_on_stream(bytes))?,
                 _ => f64::NAN,
             };
@@ -169,7 +169,7 @@ fn loop_of_buffers(
         if side == 0 {
             // The pool is new each time, so that the first turn calls the driver, as in a program.
             let pool = DevicePool::new(device)?;
-            let before = taken()?;
+            let before = allocations()?;
             let timer = Timer::start(Clock::Wall);
             watch_driver_calls(true);
             for _ in 0..TURNS {
@@ -177,17 +177,17 @@ fn loop_of_buffers(
             }
             let time = timer.nanoseconds();
             watch_driver_calls(false);
-            pooled_calls = pooled_calls.max(taken()? - before);
+            pooled_calls = pooled_calls.max(allocations()? - before);
             hits = hits.min(pool.stats().hits);
             return Ok::<f64, Error>(time);
         }
-        let before = peer.taken();
+        let before = peer.allocations();
         let timer = Timer::start(Clock::Wall);
         for _ in 0..TURNS {
-            peer.give_plain(black_box(peer.plain(BUFFER)?))?;
+            peer.free(black_box(peer.alloc(BUFFER)?))?;
         }
         let time = timer.nanoseconds();
-        unpooled_calls = unpooled_calls.max(peer.taken() - before);
+        unpooled_calls = unpooled_calls.max(peer.allocations() - before);
         Ok(time)
     })?;
     if hits != TURNS - 1 {
@@ -207,10 +207,10 @@ fn loop_of_buffers(
 }
 
 /// Returns the library's calls that allocated memory from the driver, as far as they were counted.
-fn taken() -> Result<u64, Error> {
+fn allocations() -> Result<u64, Error> {
     let calls = driver_calls()?;
-    let takes = calls.iter().filter(|of| TAKES.contains(&of.function));
-    Ok(takes.map(|of| of.calls).sum())
+    let counted = calls.iter().filter(|of| ALLOCATING.contains(&of.function));
+    Ok(counted.map(|of| of.calls).sum())
 }
 
 impl Turns {
@@ -260,8 +260,8 @@ fn latencies(pool: &DevicePool, stream: &CudaStream, peer: &Peer, rounds: usize)
         let mut address = 0;
         let (mut takes, mut gives) = (Samples::new(), Samples::new());
         for _ in 0..rounds {
-            takes.add(each(1, || Ok(address = peer.plain(bytes)?))?);
-            gives.add(each(1, || peer.give_plain(address))?);
+            takes.add(each(1, || Ok(address = peer.alloc(bytes)?))?);
+            gives.add(each(1, || peer.free(address))?);
         }
         let size = display_size(bytes as u64);
         table.row(row(

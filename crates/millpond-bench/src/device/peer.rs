@@ -11,7 +11,7 @@ pub(super) struct Peer {
     stream: Arc<CudaStream>,
     pool: Option<(sys::CUmemoryPool, u64)>,
     /// The number of `cuMemAlloc` calls that returned memory.
-    taken: Cell<u64>,
+    allocations: Cell<u64>,
 }
 
 impl Peer {
@@ -23,7 +23,7 @@ impl Peer {
             context,
             stream,
             pool: None,
-            taken: Cell::new(0),
+            allocations: Cell::new(0),
         };
         if pools {
             // SAFETY: the device belongs to the context.
@@ -37,21 +37,21 @@ impl Peer {
     }
 
     /// Calls `cuMemAlloc`.
-    pub(super) fn plain(&self, bytes: usize) -> Result<u64, Error> {
+    pub(super) fn alloc(&self, bytes: usize) -> Result<u64, Error> {
         // SAFETY: nobody reads the uninitialised memory.
         let address = unsafe { result::malloc_sync(bytes) }?;
-        self.taken.set(self.taken.get() + 1);
+        self.allocations.set(self.allocations.get() + 1);
         Ok(address)
     }
 
-    /// Returns how many calls of `plain` returned memory.
-    pub(super) fn taken(&self) -> u64 {
-        self.taken.get()
+    /// Returns how many calls of `alloc` returned memory.
+    pub(super) fn allocations(&self) -> u64 {
+        self.allocations.get()
     }
 
     /// Calls `cuMemFree`.
-    pub(super) fn give_plain(&self, address: u64) -> Result<(), Error> {
-        // SAFETY: the address came from `plain`, is freed once, and no work uses it.
+    pub(super) fn free(&self, address: u64) -> Result<(), Error> {
+        // SAFETY: the address came from `alloc`, is freed once, and no work uses it.
         Ok(unsafe { result::free_sync(address) }?)
     }
 

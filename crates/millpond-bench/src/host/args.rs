@@ -1,7 +1,7 @@
 //! Parses the command line.
 
 use crate::host::contender::Contender;
-use crate::host::recording::Part;
+use crate::host::recording::ReplayTask;
 use crate::host::spec::{GROUPS, Spec, group};
 use crate::host::work::Effort;
 use clap::{Parser, error::ErrorKind};
@@ -42,7 +42,7 @@ pub(crate) enum Task {
     /// Run as a child.
     Cell(Spec, Contender, Effort),
     /// Run as a child that replays a recording.
-    Tape(Part),
+    Tape(ReplayTask),
 }
 
 /// The arguments after the program's name.
@@ -91,7 +91,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Task,
         return Ok(Task::Cell(spec, peer, Effort::named(effort)?));
     }
     if let Some([peer, touch, check, policy]) = arguments.tape.as_deref() {
-        return Part::read(peer, touch, check, policy).map(Task::Tape);
+        return ReplayTask::read(peer, touch, check, policy).map(Task::Tape);
     }
     if let Some(spec) = arguments.once {
         return match peers[..] {

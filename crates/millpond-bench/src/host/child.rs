@@ -130,5 +130,6 @@ pub(crate) fn pin(threads: usize) -> Result<(), String> {
         ours.take(threads).for_each(|cpu| some.set(cpu));
         sched_setaffinity(None, &some)
     };
-    pinned().map_err(|error: rustix::io::Errno| format!("the process cannot be pinned to processors: {error}"))
+    pinned()
+        .map_err(|error: rustix::io::Errno| format!("the process cannot be pinned to processors: {error}"))
 }

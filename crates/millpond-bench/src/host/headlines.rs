@@ -6,7 +6,7 @@ use crate::host::Error;
 use crate::host::child::{self, Again};
 use crate::host::contender::{self, Contender};
 use crate::host::report::memories;
-use crate::host::rounds::{self, Rows};
+use crate::host::rounds::{self, WorkloadResult};
 use crate::host::spec::{Spec, describe};
 use crate::host::text::{digits, faults, ratio, time};
 use crate::host::work::Effort;
@@ -235,7 +235,7 @@ pub fn seeds(quick: bool, rounds: usize, again: &Again, out: &mut dyn Write) -> 
     Ok(failed)
 }
 
-fn shown(headline: &Headline, rows: &Rows) -> String {
+fn shown(headline: &Headline, rows: &WorkloadResult) -> String {
     let mut lines = vec![
         headline.from.to_owned(),
         indented(&format!("says: {}", headline.says)),
@@ -265,7 +265,7 @@ fn shown(headline: &Headline, rows: &Rows) -> String {
 }
 
 /// Returns the parts that are shown, and their titles: the whole loop, and its halves if they are timed separately.
-fn parts(rows: &Rows) -> Vec<(&'static str, &'static str)> {
+fn parts(rows: &WorkloadResult) -> Vec<(&'static str, &'static str)> {
     let known = [
         ("hot", "pair"),
         ("hot-alloc", "alloc"),
@@ -276,7 +276,7 @@ fn parts(rows: &Rows) -> Vec<(&'static str, &'static str)> {
     known.into_iter().filter(|(name, _)| there(name)).collect()
 }
 
-fn times(rows: &Rows) -> Table {
+fn times(rows: &WorkloadResult) -> Table {
     let bytes = |part: &str| {
         rows.rows
             .iter()
@@ -330,7 +330,7 @@ fn short_head() -> Table {
     ])
 }
 
-fn in_short(headline: &Headline, rows: &Rows) -> Vec<String> {
+fn in_short(headline: &Headline, rows: &WorkloadResult) -> Vec<String> {
     let name = parts(rows).first().map_or("hot", |(name, _)| name);
     let of = |peer| ratio(rows.median(Contender::Millpond, name), rows.median(peer, name));
     let faults_of = |peer| {

@@ -3,7 +3,7 @@
 use crate::Table;
 use crate::host::allocator::Touch;
 use crate::host::contender::Contender;
-use crate::host::rounds::{Rows, Summary};
+use crate::host::rounds::{Summary, WorkloadResult};
 use crate::host::spec::Spec;
 use crate::host::text::{digits, faults, ratio, time};
 use millpond_engine::display_size;
@@ -23,12 +23,11 @@ const TABLES: [(&str, fn(usize, Touch) -> bool); 3] = [
 ];
 
 /// Returns medians, spreads and faults of the hot pair.
-pub(crate) fn hot(results: &[Rows], peers: &[Contender]) -> String {
+pub(crate) fn hot(results: &[WorkloadResult], peers: &[Contender]) -> String {
     let mut text = String::new();
     for (which, chosen) in TABLES {
-        let is_chosen =
-            |rows: &&Rows| matches!(rows.spec, Spec::Hot { align, touch, .. } if chosen(align, touch));
-        let rows: Vec<&Rows> = results.iter().filter(is_chosen).collect();
+        let is_chosen = |rows: &&WorkloadResult| matches!(rows.spec, Spec::Hot { align, touch, .. } if chosen(align, touch));
+        let rows: Vec<&WorkloadResult> = results.iter().filter(is_chosen).collect();
         // Writing to a string cannot fail.
         let _ = writeln!(text, "w1: ns a pair, {which}; millpond of glibc, of mimalloc\n");
         let _ = writeln!(
@@ -37,8 +36,8 @@ pub(crate) fn hot(results: &[Rows], peers: &[Contender]) -> String {
             table(&rows, peers, |part| time(part.time.median), true)
         );
         let seen = |of: fn(&Summary) -> bool| {
-            let any = |r: &&&Rows| r.rows.iter().flat_map(|row| &row.parts).any(of);
-            rows.iter().filter(any).copied().collect::<Vec<&Rows>>()
+            let any = |r: &&&WorkloadResult| r.rows.iter().flat_map(|row| &row.parts).any(of);
+            rows.iter().filter(any).copied().collect::<Vec<&WorkloadResult>>()
         };
         // A single round has no spread, and most rows have no faults.
         let spread = seen(|part| part.time.most > part.time.least);
@@ -60,7 +59,12 @@ pub(crate) fn hot(results: &[Rows], peers: &[Contender]) -> String {
     text
 }
 
-fn table(results: &[&Rows], peers: &[Contender], cell: impl Fn(&Summary) -> String, ratios: bool) -> Table {
+fn table(
+    results: &[&WorkloadResult],
+    peers: &[Contender],
+    cell: impl Fn(&Summary) -> String,
+    ratios: bool,
+) -> Table {
     let mut head = vec!["size"];
     head.extend(peers.iter().map(|peer| peer.name()));
     if ratios {
@@ -118,12 +122,12 @@ mod tests {
             }],
             memory: None,
         };
-        let rows = |spec| Rows {
+        let rows = |spec| WorkloadResult {
             spec,
             rows: peers().into_iter().map(row).collect(),
         };
         let peers = peers();
-        let results: Vec<Rows> = group("w1").into_iter().map(rows).collect();
+        let results: Vec<WorkloadResult> = group("w1").into_iter().map(rows).collect();
         let text = hot(&results, &peers);
         assert_eq!(text.matches("16384").count(), 48 * peers.len());
         assert_eq!(

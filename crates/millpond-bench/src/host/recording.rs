@@ -93,9 +93,9 @@ pub struct Replayed {
     pub peak: u64,
     /// The number of 4 KiB pages in its blocks, for each allocation.
     pub pages: f64,
-    /// One row for each allocator.
+    /// Candidate row for each allocator.
     pub rows: Vec<Row>,
-    /// One line for each run that failed.
+    /// Candidate line for each run that failed.
     pub failed: Vec<String>,
     /// The allocators that were not built in, if any.
     pub missing: Option<String>,
@@ -171,12 +171,12 @@ pub fn replay(
 }
 
 /// An allocator, with the policy if it is our pool.
-struct One {
+struct Candidate {
     contender: Contender,
     policy: Option<String>,
 }
 
-impl One {
+impl Candidate {
     fn name(&self) -> String {
         match &self.policy {
             Some(policy) => format!("{} ({policy})", self.contender.name()),
@@ -196,23 +196,23 @@ fn for_policy<'a>(conf: &'a str, policy: &str) -> Cow<'a, str> {
 }
 
 /// Returns glibc first, then the other heaps in their usual order, then our pools.
-fn contenders(policies: &[String]) -> Vec<One> {
+fn contenders(policies: &[String]) -> Vec<Candidate> {
     let heaps = [Contender::Glibc, Contender::Mimalloc, Contender::Jemalloc];
     let heaps = heaps
         .into_iter()
         .filter(|one| one.is_built())
-        .map(|contender| One {
+        .map(|contender| Candidate {
             contender,
             policy: None,
         });
-    let ours = policies.iter().map(|policy| One {
+    let ours = policies.iter().map(|policy| Candidate {
         contender: Contender::Millpond,
         policy: Some(policy.clone()),
     });
     heaps.chain(ours).collect()
 }
 
-fn row(one: &One, rounds: &[Figures]) -> Option<Row> {
+fn row(one: &Candidate, rounds: &[Figures]) -> Option<Row> {
     let summed = summary(one.contender, rounds);
     let (pair, memory) = (summed.part("pair")?, summed.memory?);
     let over = |resident: u64| resident.saturating_sub(memory.start);
@@ -231,14 +231,14 @@ fn row(one: &One, rounds: &[Figures]) -> Option<Row> {
 
 /// The task of a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct ReplayTask {
     contender: Contender,
     touch: Touch,
     check: bool,
     policy: String,
 }
 
-impl Part {
+impl ReplayTask {
     /// Parses the arguments after the flag.
     pub(crate) fn read(peer: &str, touch: &str, check: &str, policy: &str) -> Result<Self, String> {
         Ok(Self {
@@ -251,7 +251,8 @@ impl Part {
 
     /// Reads the program and runs it.
     pub(crate) fn run(&self) -> Result<Figures, String> {
-        let program = Program::decode(&mut std::io::stdin().lock()).ok_or("the program on standard input is invalid or cut off")?;
+        let program = Program::decode(&mut std::io::stdin().lock())
+            .ok_or("the program on standard input is invalid or cut off")?;
         child::pin(1)?;
         let ran = self
             .contender

@@ -3,13 +3,13 @@
 use crate::Table;
 use crate::host::contender::Contender;
 use crate::host::figures::Memory;
-use crate::host::rounds::{Row, Rows};
+use crate::host::rounds::{Row, WorkloadResult};
 use crate::host::spec::describe;
 use crate::host::text::{digits, faults, mib, ratio, time};
 use std::fmt::Write;
 
 /// Returns the tables of some workloads.
-pub(crate) fn long(results: &[Rows]) -> String {
+pub(crate) fn long(results: &[WorkloadResult]) -> String {
     let mut text = String::new();
     for rows in results {
         // Writing to a string cannot fail.
@@ -22,7 +22,7 @@ pub(crate) fn long(results: &[Rows]) -> String {
     text
 }
 
-fn times(rows: &Rows) -> Table {
+fn times(rows: &WorkloadResult) -> Table {
     let rates = rows
         .rows
         .iter()

@@ -32,12 +32,12 @@ impl Row {
 
 /// A workload and its rows.
 #[derive(Clone, Debug)]
-pub(crate) struct Rows {
+pub(crate) struct WorkloadResult {
     pub(crate) spec: Spec,
     pub(crate) rows: Vec<Row>,
 }
 
-impl Rows {
+impl WorkloadResult {
     /// Returns the median of a contender's part.
     pub(crate) fn median(&self, contender: Contender, part: &str) -> Option<f64> {
         let row = self.rows.iter().find(|row| row.contender == contender)?;
@@ -66,7 +66,7 @@ pub(crate) fn measure(
     again: &Again,
     effort: Effort,
     failed: &mut Vec<String>,
-) -> Vec<Rows> {
+) -> Vec<WorkloadResult> {
     let measured = |&spec: &Spec| {
         let who: Vec<Contender> = peers.iter().copied().filter(|c| c.runs(spec)).collect();
         let runs = in_turn(&who, rounds, |&contender| {
@@ -75,7 +75,7 @@ pub(crate) fn measure(
         });
         let filled = who.into_iter().zip(runs).filter(|(_, all)| !all.is_empty());
         let rows = filled.map(|(contender, all)| summary(contender, &all)).collect();
-        Rows { spec, rows }
+        WorkloadResult { spec, rows }
     };
     specs.iter().map(measured).collect()
 }

@@ -2,11 +2,11 @@
 
 use crate::host::allocator::{Allocator, Block, Shape};
 use crate::host::control::Control;
-use crate::host::dice::Dice;
 use crate::host::global::{Global, no_trim, trim_glibc};
 #[cfg(feature = "peers")]
 use crate::host::global::{trim_jemalloc, trim_mimalloc};
 use crate::host::millpond::Millpond;
+use crate::host::random::Random;
 use crate::host::spec::{GROUPS, Spec, group};
 use crate::host::unpooled::Unpooled;
 use crate::host::work::{self, Effort};
@@ -240,7 +240,7 @@ fn the_control_serves_every_loop_it_runs() {
 
 /// Writes a pattern to each block, replaces blocks at random, and checks that each block keeps its pattern.
 fn keeps_contents<A: Allocator>(from: &A, seed: u64) {
-    let mut dice = Dice::new(seed);
+    let mut random = Random::new(seed);
     let mut held: Vec<(Block<'_, A>, u8)> = Vec::new();
     let check = |(block, byte): &(Block<'_, A>, u8)| {
         // SAFETY: every block here was filled.
@@ -252,9 +252,9 @@ fn keeps_contents<A: Allocator>(from: &A, seed: u64) {
         );
     };
     for step in 0..600u32 {
-        let align = 1 << dice.below(9);
-        let most = 1 << (8 + dice.below(15));
-        let shape = Shape::new(dice.size(1, most), align);
+        let align = 1 << random.below(9);
+        let most = 1 << (8 + random.below(15));
+        let shape = Shape::new(random.size(1, most), align);
         let mut block = if step % 3 == 0 {
             let block = Block::zeroed(from, shape).unwrap();
             // SAFETY: the block was allocated as zeroed.
@@ -269,7 +269,7 @@ fn keeps_contents<A: Allocator>(from: &A, seed: u64) {
         block.fill(byte);
         held.push((block, byte));
         if held.len() > 40 {
-            let at = dice.below(held.len());
+            let at = random.below(held.len());
             check(&held.swap_remove(at));
         }
         if step % 200 == 0 {

@@ -122,9 +122,9 @@ fn anchor() -> Vec<u8> {
 }
 
 /// Records resident bytes during a workload.
-struct Tide(Memory);
+struct ResidentMemory(Memory);
 
-impl Tide {
+impl ResidentMemory {
     /// Starts after all data of the workload itself exists.
     fn start() -> Self {
         forget_most_resident();

@@ -1,10 +1,10 @@
 //! Blocks that are all allocated and then all freed. W2: TensorCore's 10,000 blocks of mixed sizes, alone and in two threads.
 
-use super::{Effort, Outcome, Tide, anchor, passes};
+use super::{Effort, Outcome, ResidentMemory, anchor, passes};
 use crate::host::allocator::{Allocator, Block, Shape, Touch};
-use crate::host::dice::Dice;
 use crate::host::figures::{Figures, Time};
 use crate::host::gauge::Timed;
+use crate::host::random::Random;
 use crate::measure::Clock;
 use std::sync::Barrier;
 
@@ -38,8 +38,8 @@ impl<'a, A: Allocator> Batch<'a, A> {
     }
 
     fn mixed(from: &'a A, seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
-        let shapes = (0..BLOCKS).map(|_| Shape::new(dice.size(64, 64 << 10), 64));
+        let mut random = Random::new(seed);
+        let shapes = (0..BLOCKS).map(|_| Shape::new(random.size(64, 64 << 10), 64));
         Self::new(from, shapes.collect(), Touch::First)
     }
 
@@ -80,12 +80,12 @@ impl<'a, A: Allocator> Batch<'a, A> {
 pub(super) fn run<A: Allocator>(from: &A, effort: Effort) -> Outcome<Figures> {
     let mut batch = Batch::mixed(from, 1);
     let live = batch.bytes();
-    let tide = Tide::start();
+    let resident_memory = ResidentMemory::start();
     let times = passes(PASSES, effort, |name| batch.pass(Clock::Thread, name))?;
     drop(batch);
     Ok(Figures {
         times,
-        memory: Some(tide.end(from, live, 0)),
+        memory: Some(resident_memory.end(from, live, 0)),
     })
 }
 

@@ -1,10 +1,10 @@
 //! W5: one thread allocates and touches blocks, and another one frees them. At most 64 blocks are in transit.
 
-use super::{Outcome, Tide};
+use super::{Outcome, ResidentMemory};
 use crate::host::allocator::{Allocator, Block, Shape};
-use crate::host::dice::Dice;
 use crate::host::figures::Figures;
 use crate::host::gauge::Timed;
+use crate::host::random::Random;
 use crate::measure::Clock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -69,15 +69,15 @@ fn wait(ready: impl Fn() -> bool) {
 }
 
 pub(super) fn run<A: Allocator + Sync>(from: &A) -> Outcome<Figures> {
-    let mut dice = Dice::new(8);
+    let mut random = Random::new(8);
     let shapes: Vec<Shape> = (0..ITEMS)
-        .map(|_| Shape::new(dice.size(1 << 10, 1 << 20), 64))
+        .map(|_| Shape::new(random.size(1 << 10, 1 << 20), 64))
         .collect();
     let sizes = |window: &[Shape]| window.iter().map(|shape| shape.size() as u64).sum();
     // Blocks in the ring, and one in each thread.
     let live = shapes.windows(RING + 2).map(sizes).max().unwrap_or(0);
     let ring = Ring::new();
-    let tide = Tide::start();
+    let resident_memory = ResidentMemory::start();
     let timed = Timed::start(Clock::Wall);
     std::thread::scope(|scope| {
         let consumer = scope.spawn(|| (0..ITEMS).map_while(|at| ring.take(at)).count());
@@ -102,6 +102,6 @@ pub(super) fn run<A: Allocator + Sync>(from: &A) -> Outcome<Figures> {
     drop(ring);
     Ok(Figures {
         times,
-        memory: Some(tide.end(from, live, 0)),
+        memory: Some(resident_memory.end(from, live, 0)),
     })
 }

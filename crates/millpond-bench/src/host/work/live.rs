@@ -1,15 +1,15 @@
 //! W3, W4 and the half: blocks that live for some time and are replaced at random, and the memory that they leave behind.
 
-use super::{Outcome, Tide};
+use super::{Outcome, ResidentMemory};
 use crate::host::allocator::{Allocator, Block, Shape};
-use crate::host::dice::Dice;
 use crate::host::figures::Figures;
 use crate::host::gauge::Timed;
+use crate::host::random::Random;
 use crate::measure::Clock;
 use std::sync::Barrier;
 
 /// The steps of a workload, computed before the timer starts.
-struct Program {
+struct Schedule {
     /// The place that gets a new block, and its shape. Each place is filled once before any is replaced.
     steps: Vec<(usize, Shape)>,
     places: usize,
@@ -17,14 +17,14 @@ struct Program {
     live: u64,
 }
 
-impl Program {
+impl Schedule {
     fn random(seed: u64, places: usize, steps: usize, most: usize) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let mut held = vec![0; places];
         let (mut now, mut live) = (0, 0);
         let step = |at| {
-            let place = if at < places { at } else { dice.below(places) };
-            let shape = Shape::new(dice.size(4 << 10, most), 64);
+            let place = if at < places { at } else { random.below(places) };
+            let shape = Shape::new(random.size(4 << 10, most), 64);
             now = now - held[place] + shape.size() as u64;
             held[place] = shape.size() as u64;
             live = live.max(now);
@@ -61,39 +61,39 @@ impl Program {
 
 /// Runs W3.
 pub(super) fn run<A: Allocator>(from: &A, steps: usize) -> Outcome<Figures> {
-    let program = Program::random(3, 200, steps, 32 << 20);
-    let mut held = Vec::with_capacity(program.places);
-    let tide = Tide::start();
+    let schedule = Schedule::random(3, 200, steps, 32 << 20);
+    let mut held = Vec::with_capacity(schedule.places);
+    let resident_memory = ResidentMemory::start();
     let mut times = Vec::new();
-    for (part, steps) in ["warm-up", "step"].into_iter().zip(program.halves()) {
+    for (part, steps) in ["warm-up", "step"].into_iter().zip(schedule.halves()) {
         let timed = Timed::start(Clock::Thread);
-        program.run(steps, from, &mut held)?;
+        schedule.run(steps, from, &mut held)?;
         times.push(timed.stop(part, steps.len() as u64, 0));
     }
     held.clear();
     Ok(Figures {
         times,
-        memory: Some(tide.end(from, program.live, 0)),
+        memory: Some(resident_memory.end(from, schedule.live, 0)),
     })
 }
 
 /// Runs W4 and measures wall-clock time for each step of a thread.
 pub(super) fn run_threads<A: Allocator + Sync>(from: &A) -> Outcome<Figures> {
     let steps = 10_000;
-    let programs = [4, 5].map(|seed| Program::random(seed, 100, steps, 4 << 20));
-    let start = Barrier::new(programs.len() + 1);
-    let tide = Tide::start();
+    let schedules = [4, 5].map(|seed| Schedule::random(seed, 100, steps, 4 << 20));
+    let start = Barrier::new(schedules.len() + 1);
+    let resident_memory = ResidentMemory::start();
     let times = std::thread::scope(|scope| {
-        let threads: Vec<_> = programs
+        let threads: Vec<_> = schedules
             .iter()
-            .map(|program| {
+            .map(|schedule| {
                 let start = &start;
                 scope.spawn(move || {
-                    let mut held = Vec::with_capacity(program.places);
+                    let mut held = Vec::with_capacity(schedule.places);
                     // All threads wait for all others, even after an error.
-                    let halves = program.halves().map(|steps| {
+                    let halves = schedule.halves().map(|steps| {
                         start.wait();
-                        program.run(steps, from, &mut held)
+                        schedule.run(steps, from, &mut held)
                     });
                     start.wait();
                     halves.into_iter().collect::<Outcome<()>>()
@@ -112,23 +112,23 @@ pub(super) fn run_threads<A: Allocator + Sync>(from: &A) -> Outcome<Figures> {
         }
         Outcome::Ok(times)
     })?;
-    let live = programs.iter().map(|program| program.live).sum();
+    let live = schedules.iter().map(|schedule| schedule.live).sum();
     Ok(Figures {
         times,
-        memory: Some(tide.end(from, live, 0)),
+        memory: Some(resident_memory.end(from, live, 0)),
     })
 }
 
 /// Allocates blocks and frees a random half.
 pub(super) fn run_half<A: Allocator>(from: &A) -> Outcome<Figures> {
-    let program = Program::random(6, 1_000, 1_000, 4 << 20);
-    let mut held = Vec::with_capacity(program.places);
-    let tide = Tide::start();
-    program.run(&program.steps, from, &mut held)?;
-    let mut dice = Dice::new(7);
+    let schedule = Schedule::random(6, 1_000, 1_000, 4 << 20);
+    let mut held = Vec::with_capacity(schedule.places);
+    let resident_memory = ResidentMemory::start();
+    schedule.run(&schedule.steps, from, &mut held)?;
+    let mut random = Random::new(7);
     let mut order: Vec<usize> = (0..held.len()).collect();
     for at in (1..order.len()).rev() {
-        order.swap(at, dice.below(at + 1));
+        order.swap(at, random.below(at + 1));
     }
     order.truncate(held.len() / 2);
     let timed = Timed::start(Clock::Thread);
@@ -139,7 +139,7 @@ pub(super) fn run_half<A: Allocator>(from: &A) -> Outcome<Figures> {
     let left = held.iter().flatten().map(|block| block.size() as u64).sum();
     Ok(Figures {
         times,
-        memory: Some(tide.end(from, program.live, left)),
+        memory: Some(resident_memory.end(from, schedule.live, left)),
     })
 }
 
@@ -149,10 +149,10 @@ mod tests {
 
     #[test]
     fn sizes_have_the_documented_mean() {
-        let program = Program::random(3, 200, 20_000, 32 << 20);
-        let sum: usize = program.steps.iter().map(|(_, shape)| shape.size()).sum();
+        let schedule = Schedule::random(3, 200, 20_000, 32 << 20);
+        let sum: usize = schedule.steps.iter().map(|(_, shape)| shape.size()).sum();
         let mean = sum as f64 / 20_000.0;
         assert!((3.5e6..3.9e6).contains(&mean), "{mean} is not the 3.7 MB of W3");
-        assert!((4 << 20..9 << 30).contains(&program.live));
+        assert!((4 << 20..9 << 30).contains(&schedule.live));
     }
 }

@@ -1,6 +1,6 @@
 //! Runs a recorded program call by call.
 
-use super::{Outcome, Tide};
+use super::{Outcome, ResidentMemory};
 use crate::host::allocator::{Allocator, Block, Shape, Touch};
 use crate::host::figures::Figures;
 use crate::host::gauge::Timed;
@@ -11,12 +11,12 @@ use crate::{Op, Program};
 const ALIGN: usize = 64;
 
 /// A block and the number of its allocation.
-struct Held<'a, A: Allocator> {
+struct MarkedBlock<'a, A: Allocator> {
     block: Block<'a, A>,
     number: u64,
 }
 
-impl<A: Allocator> Held<'_, A> {
+impl<A: Allocator> MarkedBlock<'_, A> {
     /// Returns the bytes for both ends, which differ from block to block and from each other.
     fn marks(&self) -> [(usize, u8, &'static str); 2] {
         let mixed = self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
@@ -49,10 +49,10 @@ impl<A: Allocator> Held<'_, A> {
 
 /// Runs the program. Blocks that are left at the end are freed within the measured time.
 pub(crate) fn run<A: Allocator>(from: &A, program: &Program, touch: Touch, check: bool) -> Outcome<Figures> {
-    let mut held: Vec<Option<Held<'_, A>>> = Vec::new();
+    let mut held: Vec<Option<MarkedBlock<'_, A>>> = Vec::new();
     held.resize_with(program.slots, || None);
     let mut number = 0;
-    let tide = Tide::start();
+    let resident_memory = ResidentMemory::start();
     let timed = Timed::start(Clock::Thread);
     for op in &program.ops {
         match *op {
@@ -62,7 +62,7 @@ pub(crate) fn run<A: Allocator>(from: &A, program: &Program, touch: Touch, check
                 let mut block = Block::new(from, Shape::new(size, ALIGN))
                     .map_err(|error| format!("block {number}: {error}"))?;
                 block.touch(touch);
-                let mut one = Held { block, number };
+                let mut one = MarkedBlock { block, number };
                 if check {
                     one.mark();
                 }
@@ -77,13 +77,13 @@ pub(crate) fn run<A: Allocator>(from: &A, program: &Program, touch: Touch, check
         }
     }
     if check {
-        held.iter().flatten().try_for_each(Held::check)?;
+        held.iter().flatten().try_for_each(MarkedBlock::check)?;
     }
     held.iter_mut().for_each(|one| *one = None);
     let times = vec![timed.stop("pair", program.allocations, 0)];
     Ok(Figures {
         times,
-        memory: Some(tide.end(from, program.peak, 0)),
+        memory: Some(resident_memory.end(from, program.peak, 0)),
     })
 }
 
