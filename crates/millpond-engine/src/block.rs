@@ -1,6 +1,6 @@
 //! Requests for blocks, and the blocks that callers hold.
 
-use crate::space::BlockId;
+use crate::space::{BlockId, Space};
 use std::num::NonZeroU32;
 
 /// The order in which work runs on a device. The caller chooses a small number for each stream.
@@ -65,6 +65,11 @@ impl Block {
             stream: request.stream,
             key,
         }
+    }
+
+    /// Creates the block that a policy allocates in its space.
+    pub fn of(space: &Space, id: BlockId, request: &Request) -> Self {
+        Self::new(space.address(id), space.bytes(id), request, id)
     }
 
     /// Returns the first address.

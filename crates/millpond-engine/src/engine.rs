@@ -159,9 +159,7 @@ impl<S: Source> Engine<S> {
             return;
         }
         let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
-        for block in supply.synchronize() {
-            self.policy.free(&mut supply, block);
-        }
+        self.policy.free_deferred(&mut supply);
         self.policy.release_cached(&mut supply);
         self.settle(true);
     }

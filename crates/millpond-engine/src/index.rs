@@ -21,7 +21,7 @@ mod chunks;
 mod fit;
 mod row;
 
-use crate::space::BlockId;
+use crate::space::{BlockId, Space};
 pub(crate) use fit::{FitIndex, Links, Search};
 use row::Row;
 
@@ -37,6 +37,16 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Creates the entry of a block.
+    #[must_use]
+    pub fn of(space: &Space, id: BlockId) -> Self {
+        Self {
+            bytes: space.bytes(id),
+            address: space.address(id),
+            id,
+        }
+    }
+
     fn key(&self) -> (u64, u64) {
         (self.bytes, self.address)
     }

@@ -4,6 +4,7 @@ mod bfc;
 mod buckets;
 mod cuda_async;
 mod free_lists;
+mod holes;
 mod last_users;
 mod millpond;
 mod none;

@@ -85,6 +85,13 @@ pub trait Policy: Send {
     /// Frees a block that no stream uses any more.
     fn free(&mut self, supply: &mut Supply<'_>, block: Block);
 
+    /// Waits for the device and frees the blocks that waited for a stream.
+    fn free_deferred(&mut self, supply: &mut Supply<'_>) {
+        for block in supply.synchronize() {
+            self.free(supply, block);
+        }
+    }
+
     /// Frees the last allocated block and allocates it again, if that would return the same block and leave the state
     /// unchanged. The block was free before the allocation, and nothing has happened since. Returns `false` and does
     /// nothing otherwise. In that case the caller frees and allocates separately.

@@ -257,6 +257,26 @@ impl Space {
         rest
     }
 
+    /// Splits a block such that one block has exactly `bytes` from `start` on. Returns that block, and the parts before
+    /// and after it.
+    pub fn isolate(&mut self, id: BlockId, start: u64, bytes: u64) -> (BlockId, [Option<BlockId>; 2]) {
+        let (before, id) = match start.saturating_sub(self.address(id)) {
+            0 => (None, id),
+            offset => (Some(id), self.split(id, offset)),
+        };
+        let after = (bytes < self.bytes(id)).then(|| self.split(id, bytes));
+        (id, [before, after])
+    }
+
+    /// Returns the start and end of the whole units inside a block, or `None` if there is no whole unit. Units are
+    /// counted from `base`.
+    #[must_use]
+    pub fn whole_units(&self, id: BlockId, base: u64, unit: u64) -> Option<(u64, u64)> {
+        let first = base + (self.address(id) - base).next_multiple_of(unit);
+        let end = base + (self.end(id) - base) / unit * unit;
+        (first < end).then_some((first, end))
+    }
+
     /// Joins a block with the next one. `id` remains valid, and the identifier of its neighbour does not.
     pub fn merge_next(&mut self, id: BlockId) {
         let Some(next) = self.next(id) else {

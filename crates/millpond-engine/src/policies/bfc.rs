@@ -26,8 +26,7 @@ use super::rounding::{UNIT, whole_units};
 use crate::block::{Block, Group, Request};
 use crate::error::SourceError;
 use crate::policy::{Fidelity, Policy, Refusal};
-use crate::source::Segment;
-use crate::space::{BlockId, Piece, State};
+use crate::space::{BlockId, Piece};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 
@@ -50,7 +49,6 @@ pub struct Bfc {
     lists: FreeLists,
     users: LastUsers,
     pools: BTreeMap<Group, Pool>,
-    regions: Vec<Option<Segment>>,
 }
 
 impl Bfc {
@@ -103,13 +101,7 @@ impl Bfc {
         if !grown {
             pool.next_region = pool.next_region.saturating_mul(2);
         }
-        let (address, bytes) = (segment.address(), segment.bytes());
-        self.regions.push(Some(segment));
-        let number = self.regions.len() as u32 - 1;
-        let id = self
-            .lists
-            .space
-            .add_segment(address, bytes, number, list, State::Free);
+        let id = self.lists.add_segment(segment, list);
         self.users.set(id, 0);
         Ok(id)
     }
@@ -136,9 +128,7 @@ impl Bfc {
 
     /// Waits for the device. Afterwards no block waits for a stream.
     fn synchronize(&mut self, supply: &mut Supply<'_>) {
-        for block in supply.synchronize() {
-            self.free(supply, block);
-        }
+        self.free_deferred(supply);
         self.users.clear();
     }
 }
@@ -194,11 +184,7 @@ impl Policy for Bfc {
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
         for id in self.free_regions() {
-            let region = self.lists.space.segment(id) as usize;
-            self.lists.remove_segment(id);
-            if let Some(segment) = self.regions[region].take() {
-                supply.give(segment);
-            }
+            self.lists.release_segment(supply, id);
         }
     }
 

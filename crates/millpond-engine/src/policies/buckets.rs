@@ -18,7 +18,6 @@
 //! device and returns slabs without a live block. The fallback to the system's allocator is not modelled.
 
 use super::rounding::{UNIT, whole_units};
-use super::slabs::Slabs;
 use super::warm_lists::{ListKey, WarmLists};
 use crate::block::{Block, Group, Request, Stream};
 use crate::error::SourceError;
@@ -56,8 +55,7 @@ const FIRST: [u64; 11 * BATCH] = {
 /// The `buckets` policy. The module describes its rules.
 #[derive(Default)]
 pub struct Buckets {
-    slabs: Slabs,
-    free: WarmLists,
+    lists: WarmLists,
     /// Pools for which the creation of the first blocks was tried.
     started: BTreeSet<(Group, Stream)>,
 }
@@ -69,60 +67,39 @@ impl Buckets {
         Self::default()
     }
 
-    /// Reserves one slab with a block for each of these buckets. Returns the blocks, which are not yet listed.
-    fn carve<const N: usize>(
-        &mut self,
-        supply: &mut Supply<'_>,
-        key: ListKey,
-        classes: [u64; N],
-    ) -> Result<[BlockId; N], SourceError> {
-        let sizes = classes.map(cell_bytes);
-        let segment = supply.take(sizes.iter().sum())?;
-        let cells = self.slabs.add(segment, sizes);
-        for (id, class) in cells.into_iter().zip(classes) {
-            self.free.assign(id, ListKey { class, ..key });
-        }
-        Ok(cells)
-    }
-
-    /// Creates a block for an empty list.
-    fn take_new(&mut self, supply: &mut Supply<'_>, key: ListKey) -> Result<BlockId, SourceError> {
-        if key.class <= LARGEST {
-            let [first, rest @ ..] = self.carve(supply, key, [key.class; BATCH])?;
-            rest.into_iter().for_each(|id| self.free.push(id));
-            return Ok(first);
-        }
-        let id = self.slabs.add_whole(supply.take(key.class)?);
-        self.free.assign(id, key);
-        Ok(id)
-    }
-
-    /// Creates a block for an empty list. If memory is short, it returns cached memory to the source first.
-    fn grow(&mut self, supply: &mut Supply<'_>, key: ListKey) -> Result<BlockId, SourceError> {
-        match self.take_new(supply, key) {
-            Err(error) if error.is_out_of_memory() => {}
-            outcome => return outcome,
-        }
-        for block in supply.synchronize() {
-            self.free(supply, block);
-        }
-        if let Some(id) = self.free.pop(key) {
-            return Ok(id);
-        }
-        self.release_cached(supply);
-        self.take_new(supply, key)
-    }
-
     /// Creates a pool's first blocks. A lack of memory for them is not an error.
     fn start(&mut self, supply: &mut Supply<'_>, key: ListKey) -> Result<(), SourceError> {
-        match self.carve(supply, key, FIRST) {
-            Ok(cells) => cells.into_iter().for_each(|id| self.free.push(id)),
+        match carve(&mut self.lists, supply, key, FIRST) {
+            Ok(cells) => cells.into_iter().for_each(|id| self.lists.push(id)),
             Err(error) if error.is_out_of_memory() => {}
             Err(error) => return Err(error),
         }
         self.started.insert((key.group, key.stream));
         Ok(())
     }
+}
+
+/// Takes one slab with a block for each of these classes. Returns the blocks, which are not yet listed.
+fn carve<const N: usize>(
+    lists: &mut WarmLists,
+    supply: &mut Supply<'_>,
+    key: ListKey,
+    classes: [u64; N],
+) -> Result<[BlockId; N], SourceError> {
+    let cells = classes.map(|class| (cell_bytes(class), ListKey { class, ..key }));
+    let segment = supply.take(cells.iter().map(|(bytes, _)| bytes).sum())?;
+    Ok(lists.add(segment, cells))
+}
+
+/// Creates a block for an empty list.
+fn create(lists: &mut WarmLists, supply: &mut Supply<'_>, key: ListKey) -> Result<BlockId, SourceError> {
+    if key.class <= LARGEST {
+        let [first, rest @ ..] = carve(lists, supply, key, [key.class; BATCH])?;
+        rest.into_iter().for_each(|id| lists.push(id));
+        return Ok(first);
+    }
+    let [id] = carve(lists, supply, key, [key.class])?;
+    Ok(id)
 }
 
 impl Policy for Buckets {
@@ -144,37 +121,29 @@ impl Policy for Buckets {
         if !self.started.contains(&(key.group, key.stream)) {
             self.start(supply, key)?;
         }
-        let id = match self.free.pop(key) {
+        let id = match self.lists.pop(key) {
             Some(id) => id,
-            None => self.grow(supply, key)?,
+            None => self
+                .lists
+                .grow(supply, key, |lists, supply| create(lists, supply, key))?,
         };
-        Ok(self.slabs.hand_out(id, request))
+        Ok(self.lists.hand_out(id, request))
     }
 
     fn free(&mut self, _supply: &mut Supply<'_>, block: Block) {
-        self.slabs.put_back(block.key());
-        self.free.push(block.key());
+        self.lists.free(&block);
     }
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
-        for id in self.free.iter() {
-            // Removing a slab also removed the identifiers of its other cells.
-            if self.slabs.exists(id)
-                && let Some(segment) = self.slabs.remove_if_free(id)
-            {
-                supply.give(segment);
-            }
-        }
-        let slabs = &self.slabs;
-        self.free.retain(|id| slabs.exists(id));
+        self.lists.release_cached(supply);
     }
 
     fn layout(&self, visit: &mut dyn FnMut(Piece)) {
-        self.slabs.layout(visit);
+        self.lists.layout(visit);
     }
 
     fn check(&self) {
-        self.slabs.check(self.free.iter());
+        self.lists.check();
     }
 }
 

@@ -99,9 +99,7 @@ impl CudaAsync {
 
     /// Waits for the device and joins the free blocks of all streams of a pool, since any stream may use them now.
     fn synchronize(&mut self, supply: &mut Supply<'_>) {
-        for block in supply.synchronize() {
-            self.free(supply, block);
-        }
+        self.free_deferred(supply);
         for streams in &self.streams {
             if let [(_, first), rest @ ..] = streams.as_slice() {
                 for (_, list) in rest {

@@ -2,13 +2,17 @@
 
 use crate::block::{Block, Request};
 use crate::index::{Entry, SizeIndex};
+use crate::source::Segment;
 use crate::space::{BlockId, Space, State};
+use crate::supply::Supply;
 
 /// All blocks, and the free ones by list. A block's owner in the space is the number of its list.
 #[derive(Default)]
 pub(super) struct FreeLists {
     pub(super) space: Space,
     lists: Vec<SizeIndex>,
+    /// The segments, until they are returned to the source. Their indices are the segment numbers.
+    segments: Vec<Option<Segment>>,
 }
 
 impl FreeLists {
@@ -18,12 +22,21 @@ impl FreeLists {
         self.lists.len() as u32 - 1
     }
 
+    /// Adds a segment as one unlisted block of a list.
+    pub(super) fn add_segment(&mut self, segment: Segment, list: u32) -> BlockId {
+        let (address, bytes) = (segment.address(), segment.bytes());
+        self.segments.push(Some(segment));
+        let number = self.segments.len() as u32 - 1;
+        self.space.add_segment(address, bytes, number, list, State::Free)
+    }
+
     /// Returns the free blocks of a list.
     pub(super) fn free(&self, list: u32) -> &SizeIndex {
         &self.lists[list as usize]
     }
 
     /// Removes and returns the smallest block of a list that is large enough, with the lowest address among equals.
+    #[inline]
     pub(super) fn take_best_fit(&mut self, list: u32, bytes: u64) -> Option<BlockId> {
         self.lists[list as usize]
             .take_best_fit(bytes)
@@ -31,12 +44,14 @@ impl FreeLists {
     }
 
     /// Removes a free block from its list. It stays marked free until it is allocated or put back.
+    #[inline]
     pub(super) fn unlist(&mut self, id: BlockId) {
-        let (bytes, address) = (self.space.bytes(id), self.space.address(id));
-        self.lists[self.space.owner(id) as usize].remove(bytes, address);
+        let list = &mut self.lists[self.space.owner(id) as usize];
+        list.remove(self.space.bytes(id), self.space.address(id));
     }
 
     /// Returns the lower and the higher neighbour of a block, if they are free and in the same list.
+    #[inline]
     pub(super) fn free_neighbours(&self, id: BlockId) -> [Option<BlockId>; 2] {
         let joins =
             |n: &BlockId| self.space.state(*n) == State::Free && self.space.owner(*n) == self.space.owner(id);
@@ -48,6 +63,7 @@ impl FreeLists {
 
     /// Marks a block free, joins it with its free neighbours in the same list and lists it. Returns the resulting
     /// block.
+    #[inline]
     pub(super) fn put_back(&mut self, id: BlockId) -> BlockId {
         let mut id = id;
         let [prev, next] = self.free_neighbours(id);
@@ -66,14 +82,14 @@ impl FreeLists {
 
     /// Allocates an unlisted block. If it has more than `keep` bytes, the remainder goes to the block's list. Returns
     /// the block and the remainder.
+    #[inline]
     pub(super) fn hand_out(&mut self, id: BlockId, request: &Request, keep: u64) -> (Block, Option<BlockId>) {
         let rest = (keep < self.space.bytes(id)).then(|| self.space.split(id, keep));
         if let Some(rest) = rest {
             self.relist(rest);
         }
         self.space.set_state(id, State::Live);
-        let block = Block::new(self.space.address(id), self.space.bytes(id), request, id);
-        (block, rest)
+        (Block::of(&self.space, id, request), rest)
     }
 
     /// Moves every block of one list to another and joins neighbours.
@@ -89,10 +105,14 @@ impl FreeLists {
         }
     }
 
-    /// Removes a wholly free segment.
-    pub(super) fn remove_segment(&mut self, id: BlockId) {
+    /// Returns a wholly free segment to the source.
+    pub(super) fn release_segment(&mut self, supply: &mut Supply<'_>, id: BlockId) {
+        let number = self.space.segment(id) as usize;
         self.unlist(id);
         self.space.remove_segment(id);
+        if let Some(segment) = self.segments[number].take() {
+            supply.give(segment);
+        }
     }
 
     /// Asserts that each list holds exactly its own free blocks.
@@ -102,11 +122,7 @@ impl FreeLists {
         for (number, list) in (0u32..).zip(&self.lists) {
             list.check();
             for entry in list.iter() {
-                let found = Entry {
-                    bytes: self.space.bytes(entry.id),
-                    address: self.space.address(entry.id),
-                    id: entry.id,
-                };
+                let found = Entry::of(&self.space, entry.id);
                 assert_eq!(found, entry, "an entry that is not its block");
                 assert_eq!(self.space.state(entry.id), State::Free, "listed and not free");
                 assert_eq!(self.space.owner(entry.id), number, "in another's list");
@@ -118,14 +134,10 @@ impl FreeLists {
     }
 
     /// Marks a block free and lists it without joining it.
+    #[inline]
     pub(super) fn relist(&mut self, id: BlockId) {
         self.space.set_state(id, State::Free);
-        let entry = Entry {
-            bytes: self.space.bytes(id),
-            address: self.space.address(id),
-            id,
-        };
-        self.lists[self.space.owner(id) as usize].insert(entry);
+        self.lists[self.space.owner(id) as usize].insert(Entry::of(&self.space, id));
     }
 }
 

@@ -42,9 +42,7 @@ impl Policy for NoPolicy {
         let bytes = whole_units(request)?;
         let segment = match supply.take(bytes) {
             Err(error) if error.is_out_of_memory() && supply.has_deferred() => {
-                for block in supply.synchronize() {
-                    self.free(supply, block);
-                }
+                self.free_deferred(supply);
                 supply.take(bytes)?
             }
             outcome => outcome?,

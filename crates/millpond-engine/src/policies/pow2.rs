@@ -15,12 +15,10 @@
 //! blocks, and the first limit makes it return blocks that are too small.
 
 use super::rounding::{LIMIT, UNIT};
-use super::slabs::Slabs;
 use super::warm_lists::{ListKey, WarmLists};
 use crate::block::{Block, Request};
-use crate::error::SourceError;
 use crate::policy::{Fidelity, Policy, Refusal};
-use crate::space::{BlockId, Piece};
+use crate::space::Piece;
 use crate::supply::Supply;
 
 /// Returns the power of two that serves a request, at least 256, or `None` above 2^63.
@@ -44,8 +42,7 @@ pub const fn size_class(bytes: u64) -> Option<u64> {
 /// The `pow2` policy. The module describes its rules.
 #[derive(Default)]
 pub struct PowersOfTwo {
-    slabs: Slabs,
-    free: WarmLists,
+    lists: WarmLists,
 }
 
 impl PowersOfTwo {
@@ -53,26 +50,6 @@ impl PowersOfTwo {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Returns a block of a class whose list is empty.
-    fn grow(&mut self, supply: &mut Supply<'_>, key: ListKey) -> Result<BlockId, SourceError> {
-        let segment = match supply.take(key.class) {
-            Err(error) if error.is_out_of_memory() => {
-                for block in supply.synchronize() {
-                    self.free(supply, block);
-                }
-                if let Some(id) = self.free.pop(key) {
-                    return Ok(id);
-                }
-                self.release_cached(supply);
-                supply.take(key.class)?
-            }
-            outcome => outcome?,
-        };
-        let id = self.slabs.add_whole(segment);
-        self.free.assign(id, key);
-        Ok(id)
     }
 }
 
@@ -98,35 +75,30 @@ impl Policy for PowersOfTwo {
             stream: request.stream,
             class,
         };
-        let id = match self.free.pop(key) {
+        let id = match self.lists.pop(key) {
             Some(id) => id,
-            None => self.grow(supply, key)?,
+            None => self.lists.grow(supply, key, |lists, supply| {
+                let [id] = lists.add(supply.take(class)?, [(class, key)]);
+                Ok(id)
+            })?,
         };
-        Ok(self.slabs.hand_out(id, request))
+        Ok(self.lists.hand_out(id, request))
     }
 
     fn free(&mut self, _supply: &mut Supply<'_>, block: Block) {
-        self.slabs.put_back(block.key());
-        self.free.push(block.key());
+        self.lists.free(&block);
     }
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
-        let slabs = &mut self.slabs;
-        self.free.retain(|id| match slabs.remove_if_free(id) {
-            Some(segment) => {
-                supply.give(segment);
-                false
-            }
-            None => true,
-        });
+        self.lists.release_cached(supply);
     }
 
     fn layout(&self, visit: &mut dyn FnMut(Piece)) {
-        self.slabs.layout(visit);
+        self.lists.layout(visit);
     }
 
     fn check(&self) {
-        self.slabs.check(self.free.iter());
+        self.lists.check();
     }
 }
 

@@ -28,8 +28,8 @@ use super::rounding::whole_units;
 use crate::block::{Block, Group, Request, Stream};
 use crate::error::SourceError;
 use crate::policy::{Fidelity, Policy, Refusal};
-use crate::source::{Event, Segment};
-use crate::space::{BlockId, Piece, State};
+use crate::source::Event;
+use crate::space::{BlockId, Piece};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 
@@ -60,8 +60,6 @@ pub struct RmmPool {
     pools: BTreeMap<Group, Pool>,
     /// The pool and the stream of each free list.
     owners: Vec<(Group, usize)>,
-    /// The upstream blocks, which are never returned. Their indices are the segment numbers.
-    upstream: Vec<Segment>,
 }
 
 impl RmmPool {
@@ -151,13 +149,7 @@ impl RmmPool {
             }
         };
         pool.bytes += segment.bytes();
-        let (address, bytes) = (segment.address(), segment.bytes());
-        self.upstream.push(segment);
-        let number = self.upstream.len() as u32 - 1;
-        Ok(self
-            .lists
-            .space
-            .add_segment(address, bytes, number, list, State::Free))
+        Ok(self.lists.add_segment(segment, list))
     }
 }
 
@@ -174,9 +166,7 @@ impl Policy for RmmPool {
         let bytes = whole_units(request)?;
         let id = match self.find(supply, request, bytes) {
             Err(error) if error.is_out_of_memory() && supply.has_deferred() => {
-                for block in supply.synchronize() {
-                    self.free(supply, block);
-                }
+                self.free_deferred(supply);
                 self.find(supply, request, bytes)?
             }
             outcome => outcome?,
@@ -210,9 +200,9 @@ impl Policy for RmmPool {
 
     fn check(&self) {
         self.lists.check();
-        let held: u64 = self.upstream.iter().map(Segment::bytes).sum();
+        let space = &self.lists.space;
         assert_eq!(
-            held,
+            space.ids().map(|id| space.bytes(id)).sum::<u64>(),
             self.pools.values().map(|p| p.bytes).sum::<u64>(),
             "sizes of the pools"
         );

@@ -6,8 +6,11 @@
 //! size to which it could grow, so it is taken last. When memory runs out, the policy synchronises the device and
 //! unmaps every wholly free handle. The range keeps its addresses, so the next growth fills the gaps first.
 
+use super::holes::Holes;
 use super::torch_pools::{PoolKey, Pools};
-use super::torch_rules::{MIN_BLOCK, SMALL, SMALL_SEGMENT, allowed_bytes, block_bytes, segment_bytes};
+use super::torch_rules::{
+    MIN_BLOCK, SMALL, SMALL_SEGMENT, allowed_bytes, block_bytes, is_wasted, segment_bytes,
+};
 use crate::block::{Block, Request};
 use crate::conf::TorchConf;
 use crate::error::SourceError;
@@ -16,7 +19,6 @@ use crate::policy::{Fidelity, Policy, Refusal};
 use crate::source::Range;
 use crate::space::{BlockId, Piece, State};
 use crate::supply::Supply;
-use std::collections::BTreeMap;
 
 /// Number of addresses of a range on a device without a limit. No device has this much memory.
 const UNLIMITED_RANGE: u64 = 1 << 50;
@@ -26,8 +28,8 @@ pub struct TorchExpandable {
     conf: TorchConf,
     pools: Pools,
     ranges: Vec<Option<Range>>,
-    /// The unmapped blocks of each pool, in address order.
-    unmapped: Vec<BTreeMap<u64, BlockId>>,
+    /// The unmapped blocks of each pool.
+    holes: Vec<Holes>,
 }
 
 impl TorchExpandable {
@@ -38,12 +40,12 @@ impl TorchExpandable {
             conf: conf.clone(),
             pools: Pools::new(false),
             ranges: Vec::new(),
-            unmapped: Vec::new(),
+            holes: Vec::new(),
         }
     }
 
     fn handle_bytes(&self, number: u32) -> u64 {
-        if self.pools.pool(number).key.small {
+        if self.pools.key(number).small {
             SMALL_SEGMENT
         } else {
             self.conf.large_segment
@@ -52,31 +54,31 @@ impl TorchExpandable {
 
     /// Returns the size to which a free block could grow, in bytes.
     fn expandable_bytes(&self, entry: &Entry) -> u64 {
-        let next = self
-            .pools
-            .space
-            .next(entry.id)
-            .filter(|n| self.pools.space.state(*n) == State::Unmapped);
-        entry.bytes + next.map_or(0, |n| self.pools.space.bytes(n))
+        entry.bytes
+            + self
+                .hole_after(entry.id)
+                .map_or(0, |hole| self.pools.lists.space.bytes(hole))
+    }
+
+    /// Returns the hole behind a block.
+    fn hole_after(&self, id: BlockId) -> Option<BlockId> {
+        let space = &self.pools.lists.space;
+        space.next(id).filter(|n| space.state(*n) == State::Unmapped)
     }
 
     #[inline]
     fn take_free(&mut self, number: u32, bytes: u64) -> Option<BlockId> {
-        let free = &self.pools.pool(number).free;
+        let free = self.pools.free(number);
         let mut entry = free.best_fit(bytes)?;
         while let Some(next) = free.after(&entry)
             && self.expandable_bytes(&next) < self.expandable_bytes(&entry)
         {
             entry = next;
         }
-        let max_split = self.conf.max_split_size.unwrap_or(u64::MAX);
-        let wasted = bytes < max_split && entry.bytes >= max_split;
-        let rounded =
-            bytes >= max_split && entry.bytes >= bytes.saturating_add(self.conf.max_non_split_rounding);
-        if wasted || rounded {
+        if is_wasted(&self.conf, bytes, entry.bytes) {
             return None;
         }
-        self.pools.unlist(entry.id);
+        self.pools.lists.unlist(entry.id);
         Some(entry.id)
     }
 
@@ -88,13 +90,13 @@ impl TorchExpandable {
         number: u32,
         bytes: u64,
     ) -> Result<BlockId, SourceError> {
-        let space = &self.pools.space;
+        let space = &self.pools.lists.space;
         let usable = |id: &BlockId| space.state(*id) != State::Live;
-        for unmapped in self.unmapped[number as usize].values() {
+        for hole in self.holes[number as usize].iter() {
             let first = space
-                .prev(*unmapped)
+                .prev(hole)
                 .filter(|p| space.state(*p) == State::Free)
-                .unwrap_or(*unmapped);
+                .unwrap_or(hole);
             let mut room = 0;
             let mut at = Some(first);
             while let Some(id) = at.filter(usable) {
@@ -113,24 +115,16 @@ impl TorchExpandable {
         let (address, bytes) = (range.address(), range.bytes());
         self.ranges.push(Some(range));
         let segment = self.ranges.len() as u32 - 1;
-        let id = self
-            .pools
-            .space
-            .add_segment(address, bytes, segment, number, State::Unmapped);
-        self.unmapped[number as usize].insert(address, id);
-        Ok(id)
+        let space = &mut self.pools.lists.space;
+        let id = space.add_segment(address, bytes, segment, number, State::Unmapped);
+        Ok(self.holes[number as usize].add(space, id))
     }
 
     /// Backs the front of an unmapped block and joins it with its free neighbours. Returns the free block.
     fn map(&mut self, supply: &mut Supply<'_>, id: BlockId, bytes: u64) -> Result<BlockId, SourceError> {
-        let space = &mut self.pools.space;
+        let space = &self.pools.lists.space;
         let (number, address) = (space.owner(id), space.address(id));
-        let handle = if self.pools.pool(number).key.small {
-            SMALL_SEGMENT
-        } else {
-            self.conf.large_segment
-        };
-        let space = &mut self.pools.space;
+        let handle = self.handle_bytes(number);
         let bytes = bytes.next_multiple_of(handle);
         let index = space.segment(id) as usize;
         let Some(range) = &self.ranges[index] else {
@@ -139,13 +133,7 @@ impl TorchExpandable {
             });
         };
         supply.commit(range, address - range.address(), bytes, handle)?;
-        let unmapped = &mut self.unmapped[number as usize];
-        unmapped.remove(&address);
-        if bytes < space.bytes(id) {
-            let rest = space.split(id, bytes);
-            unmapped.insert(space.address(rest), rest);
-        }
-        space.set_state(id, State::Live);
+        self.holes[number as usize].remove_front(&mut self.pools.lists.space, id, bytes);
         Ok(self.pools.put_back(id))
     }
 
@@ -153,36 +141,28 @@ impl TorchExpandable {
     fn expand(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64) -> Result<BlockId, SourceError> {
         allowed_bytes(&self.conf, supply, segment_bytes(bytes, &self.conf))?;
         let mut id = self.find_room(supply, number, bytes)?;
-        if self.pools.space.state(id) == State::Unmapped {
-            let part = bytes.min(self.pools.space.bytes(id));
+        if self.pools.lists.space.state(id) == State::Unmapped {
+            let part = bytes.min(self.pools.lists.space.bytes(id));
             id = self.map(supply, id, part)?;
         }
-        while self.pools.space.bytes(id) < bytes {
-            let missing = bytes - self.pools.space.bytes(id);
-            let next = self
-                .pools
-                .space
-                .next(id)
-                .filter(|n| self.pools.space.state(*n) == State::Unmapped);
-            let Some(next) = next else {
+        while self.pools.lists.space.bytes(id) < bytes {
+            let missing = bytes - self.pools.lists.space.bytes(id);
+            let Some(next) = self.hole_after(id) else {
                 return Err(SourceError::AddressSpace { requested: bytes });
             };
-            let part = missing.min(self.pools.space.bytes(next));
+            let part = missing.min(self.pools.lists.space.bytes(next));
             id = self.map(supply, next, part)?;
         }
-        self.pools.unlist(id);
+        self.pools.lists.unlist(id);
         Ok(id)
     }
 
     /// Returns the whole handles inside a free block: the start of its range, and the start and end of the handles.
     fn whole_handles(&self, id: BlockId) -> Option<(u64, u64, u64)> {
-        let space = &self.pools.space;
-        let handle = self.handle_bytes(space.owner(id));
-        let range = self.ranges[space.segment(id) as usize].as_ref();
-        let base = range.map(Range::address)?;
-        let first = (space.address(id) - base).next_multiple_of(handle) + base;
-        let end = (space.end(id) - base) / handle * handle + base;
-        (first < end).then_some((base, first, end))
+        let space = &self.pools.lists.space;
+        let base = self.ranges[space.segment(id) as usize].as_ref()?.address();
+        let (first, end) = space.whole_units(id, base, self.handle_bytes(space.owner(id)))?;
+        Some((base, first, end))
     }
 
     /// Unmaps the whole handles inside a free block.
@@ -190,37 +170,19 @@ impl TorchExpandable {
         let Some((base, first, end)) = self.whole_handles(id) else {
             return;
         };
-        let number = self.pools.space.owner(id);
-        let index = self.pools.space.segment(id) as usize;
-        self.pools.unlist(id);
-        let mut id = id;
-        if self.pools.space.address(id) < first {
-            let after = self.pools.space.split(id, first - self.pools.space.address(id));
-            self.pools.list(id);
-            id = after;
-        }
-        if end < self.pools.space.end(id) {
-            let after = self.pools.space.split(id, end - first);
-            self.pools.list(after);
-        }
+        self.pools.lists.unlist(id);
+        let (id, rest) = self.pools.lists.space.isolate(id, first, end - first);
+        rest.into_iter().flatten().for_each(|part| self.pools.list(part));
+        let space = &mut self.pools.lists.space;
+        let index = space.segment(id) as usize;
         if let Some(range) = &self.ranges[index] {
             supply.decommit(range, first - base, end - first);
         }
-        let space = &mut self.pools.space;
-        let unmapped = &mut self.unmapped[number as usize];
-        space.set_state(id, State::Unmapped);
-        if let Some(prev) = space.prev(id).filter(|p| space.state(*p) == State::Unmapped) {
-            space.merge_next(prev);
-            id = prev;
-        }
-        if let Some(next) = space.next(id).filter(|n| space.state(*n) == State::Unmapped) {
-            unmapped.remove(&space.address(next));
-            space.merge_next(id);
-        }
-        unmapped.insert(space.address(id), id);
-        if space.is_whole(id) {
-            unmapped.remove(&space.address(id));
-            space.remove_segment(id);
+        let holes = &mut self.holes[space.owner(id) as usize];
+        let hole = holes.add(space, id);
+        if space.is_whole(hole) {
+            holes.remove(space, hole);
+            space.remove_segment(hole);
             if let Some(range) = self.ranges[index].take() {
                 supply.release(range);
             }
@@ -249,8 +211,8 @@ impl Policy for TorchExpandable {
             stream: request.stream,
         };
         let number = self.pools.number(key);
-        if self.unmapped.len() <= number as usize {
-            self.unmapped.resize_with(number as usize + 1, BTreeMap::new);
+        if self.holes.len() <= number as usize {
+            self.holes.resize_with(number as usize + 1, Holes::default);
         }
         let id = match self.take_free(number, bytes) {
             Some(id) => id,
@@ -262,8 +224,9 @@ impl Policy for TorchExpandable {
                 outcome => outcome?,
             },
         };
-        let rest = self.pools.space.bytes(id) - bytes;
-        Ok(self.pools.hand_out(id, request, bytes, rest >= MIN_BLOCK))
+        let whole = self.pools.lists.space.bytes(id);
+        let keep = if whole - bytes >= MIN_BLOCK { bytes } else { whole };
+        Ok(self.pools.hand_out(id, request, keep))
     }
 
     fn free(&mut self, _supply: &mut Supply<'_>, block: Block) {
@@ -271,17 +234,9 @@ impl Policy for TorchExpandable {
     }
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
-        for block in supply.synchronize() {
-            self.pools.put_back(block.key());
-        }
+        self.free_deferred(supply);
         for number in self.pools.default_group() {
-            let free: Vec<BlockId> = self
-                .pools
-                .pool(number)
-                .free
-                .iter()
-                .map(|entry| entry.id)
-                .collect();
+            let free: Vec<BlockId> = self.pools.free(number).iter().map(|entry| entry.id).collect();
             for id in free {
                 self.unmap(supply, id);
             }
@@ -289,36 +244,21 @@ impl Policy for TorchExpandable {
     }
 
     fn returnable_bytes(&self) -> u64 {
-        let free = self.pools.iter().flat_map(|pool| pool.free.iter());
+        let free = self.pools.iter().flat_map(|(_, free)| free.iter());
         let whole = free.filter_map(|entry| self.whole_handles(entry.id));
         whole.map(|(_, first, end)| end - first).sum()
     }
 
     fn expect_blocks(&mut self, blocks: usize) {
-        self.pools.space.expect(blocks);
+        self.pools.lists.space.expect(blocks);
     }
 
     fn layout(&self, visit: &mut dyn FnMut(Piece)) {
-        self.pools.space.layout(visit);
+        self.pools.lists.space.layout(visit);
     }
 
     fn check(&self) {
-        self.pools.check();
-        let space = &self.pools.space;
-        for (number, unmapped) in self.unmapped.iter().enumerate() {
-            for (address, id) in unmapped {
-                assert_eq!(space.state(*id), State::Unmapped, "{id:?} is listed and mapped");
-                assert_eq!(
-                    (space.address(*id), space.owner(*id) as usize),
-                    (*address, number)
-                );
-            }
-        }
-        let listed: usize = self.unmapped.iter().map(BTreeMap::len).sum();
-        let there = space
-            .ids()
-            .filter(|id| space.state(*id) == State::Unmapped)
-            .count();
-        assert_eq!(listed, there, "unmapped blocks that no list holds");
+        self.pools.lists.check();
+        Holes::check(&self.pools.lists.space, (0..).zip(&self.holes));
     }
 }

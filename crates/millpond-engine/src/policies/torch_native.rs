@@ -14,21 +14,19 @@
 //! As in the original, the pool is not searched again after step 4.
 
 use super::torch_pools::{PoolKey, Pools};
-use super::torch_rules::{MIN_BLOCK, SMALL, allowed_bytes, block_bytes, segment_bytes};
+use super::torch_rules::{MIN_BLOCK, SMALL, allowed_bytes, block_bytes, is_wasted, segment_bytes};
 use crate::block::{Block, Group, Request, Stream};
 use crate::conf::TorchConf;
 use crate::error::SourceError;
 use crate::index::Entry;
 use crate::policy::{Adopted, Fidelity, Policy, Refusal};
-use crate::source::Segment;
-use crate::space::{BlockId, Piece, State};
+use crate::space::{BlockId, Piece};
 use crate::supply::Supply;
 
 /// The `torch-native` policy. The module describes its rules.
 pub struct TorchNative {
     conf: TorchConf,
     pools: Pools,
-    segments: Vec<Option<Segment>>,
 }
 
 impl TorchNative {
@@ -44,7 +42,6 @@ impl TorchNative {
         Self {
             conf,
             pools: Pools::new(collects),
-            segments: Vec::new(),
         }
     }
 
@@ -55,22 +52,14 @@ impl TorchNative {
         block_bytes(&Request::new(requested, Stream::DEFAULT), conf).ok()
     }
 
-    fn max_split(&self) -> u64 {
-        self.conf.max_split_size.unwrap_or(u64::MAX)
-    }
-
     /// Takes the best fit, unless it would waste an oversize block on a small request or round up too far.
     #[inline]
     fn take_free(&mut self, number: u32, bytes: u64) -> Option<BlockId> {
-        let max_split = self.max_split();
-        let entry = self.pools.pool(number).free.best_fit(bytes)?;
-        let wasted = bytes < max_split && entry.bytes >= max_split;
-        let rounded =
-            bytes >= max_split && entry.bytes >= bytes.saturating_add(self.conf.max_non_split_rounding);
-        if wasted || rounded {
+        let entry = self.pools.free(number).best_fit(bytes)?;
+        if is_wasted(&self.conf, bytes, entry.bytes) {
             return None;
         }
-        self.pools.unlist(entry.id);
+        self.pools.lists.unlist(entry.id);
         Some(entry.id)
     }
 
@@ -82,19 +71,7 @@ impl TorchNative {
     ) -> Result<BlockId, SourceError> {
         allowed_bytes(&self.conf, supply, bytes)?;
         let segment = supply.take(bytes)?;
-        Ok(self.add_segment(segment, number))
-    }
-
-    fn add_segment(&mut self, segment: Segment, number: u32) -> BlockId {
-        let (address, bytes) = (segment.address(), segment.bytes());
-        self.segments.push(Some(segment));
-        self.pools.space.add_segment(
-            address,
-            bytes,
-            self.segments.len() as u32 - 1,
-            number,
-            State::Live,
-        )
+        Ok(self.pools.lists.add_segment(segment, number))
     }
 
     /// Takes a new segment. If memory is short, it returns cached memory to the source first.
@@ -132,9 +109,9 @@ impl TorchNative {
         let mut candidates: Vec<(Entry, u64)> = self
             .pools
             .iter()
-            .filter(|pool| !pool.key.small && pool.key.group == Group::default())
-            .flat_map(|pool| pool.free.iter())
-            .filter(|entry| self.pools.space.is_whole(entry.id))
+            .filter(|(key, _)| !key.small && key.group == Group::default())
+            .flat_map(|(_, free)| free.iter())
+            .filter(|entry| self.pools.lists.space.is_whole(entry.id))
             .map(|entry| (entry, self.pools.age(entry.id)))
             .collect();
         let mut total_age: u64 = candidates.iter().map(|(_, age)| age).sum();
@@ -148,7 +125,7 @@ impl TorchNative {
             for (entry, age) in old {
                 reclaimed += entry.bytes;
                 total_age -= age;
-                self.release_block(supply, entry.id);
+                self.pools.lists.release_segment(supply, entry.id);
             }
             candidates = young;
         }
@@ -161,29 +138,20 @@ impl TorchNative {
         };
         let wanted = block.max(max_split);
         // An oversize block is never split, so it is a whole segment.
-        if let Some(entry) = self.pools.pool(number).free.best_fit(wanted) {
-            self.release_block(supply, entry.id);
+        if let Some(entry) = self.pools.free(number).best_fit(wanted) {
+            self.pools.lists.release_segment(supply, entry.id);
             return true;
         }
         let mut released = 0;
         while released < wanted {
-            let largest = self.pools.pool(number).free.largest();
+            let largest = self.pools.free(number).largest();
             let Some(entry) = largest.filter(|e| e.bytes >= max_split) else {
                 break;
             };
             released += entry.bytes;
-            self.release_block(supply, entry.id);
+            self.pools.lists.release_segment(supply, entry.id);
         }
         released >= wanted
-    }
-
-    fn release_block(&mut self, supply: &mut Supply<'_>, id: BlockId) {
-        let index = self.pools.space.segment(id) as usize;
-        self.pools.unlist(id);
-        self.pools.space.remove_segment(id);
-        if let Some(segment) = self.segments[index].take() {
-            supply.give(segment);
-        }
     }
 }
 
@@ -210,13 +178,15 @@ impl Policy for TorchNative {
             Some(id) => id,
             None => self.grow(supply, number, bytes)?,
         };
-        let rest = self.pools.space.bytes(id) - bytes;
+        let whole = self.pools.lists.space.bytes(id);
+        let rest = whole - bytes;
         let split = if small {
             rest >= MIN_BLOCK
         } else {
-            bytes < self.max_split() && rest > SMALL
+            bytes < self.conf.max_split_size.unwrap_or(u64::MAX) && rest > SMALL
         };
-        Ok(self.pools.hand_out(id, request, bytes, split))
+        let keep = if split { bytes } else { whole };
+        Ok(self.pools.hand_out(id, request, keep))
     }
 
     fn free(&mut self, _supply: &mut Supply<'_>, block: Block) {
@@ -224,27 +194,23 @@ impl Policy for TorchNative {
     }
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
-        for block in supply.synchronize() {
-            self.pools.put_back(block.key());
-        }
+        self.free_deferred(supply);
         for number in self.pools.default_group() {
-            let free = &self.pools.pool(number).free;
-            let whole: Vec<BlockId> = free
-                .iter()
-                .map(|e| e.id)
-                .filter(|id| self.pools.space.is_whole(*id))
-                .collect();
+            let space = &self.pools.lists.space;
+            let free = self.pools.free(number).iter().map(|entry| entry.id);
+            let whole: Vec<BlockId> = free.filter(|id| space.is_whole(*id)).collect();
             for id in whole {
-                self.release_block(supply, id);
+                self.pools.lists.release_segment(supply, id);
             }
         }
     }
 
     fn release_segment(&mut self, supply: &mut Supply<'_>, address: u64) -> bool {
-        let whole = |entry: &Entry| entry.address == address && self.pools.space.is_whole(entry.id);
-        let found = self.pools.iter().flat_map(|pool| pool.free.iter()).find(whole);
+        let space = &self.pools.lists.space;
+        let whole = |entry: &Entry| entry.address == address && space.is_whole(entry.id);
+        let found = self.pools.iter().flat_map(|(_, free)| free.iter()).find(whole);
         if let Some(entry) = found {
-            self.release_block(supply, entry.id);
+            self.pools.lists.release_segment(supply, entry.id);
         }
         found.is_some()
     }
@@ -256,23 +222,22 @@ impl Policy for TorchNative {
             stream: adopted.stream,
         });
         // The unlisted remainder after the last block so far.
-        let mut rest = Some(self.add_segment(adopted.segment, number));
+        let mut rest = Some(self.pools.lists.add_segment(adopted.segment, number));
         let mut blocks = Vec::with_capacity(adopted.blocks.len());
         for &(address, bytes, requested) in adopted.blocks {
-            let mut id = rest?;
-            if address > self.pools.space.address(id) {
-                let after = self.pools.space.split(id, address - self.pools.space.address(id));
-                self.pools.list(id);
-                id = after;
+            let space = &mut self.pools.lists.space;
+            let (id, [before, after]) = space.isolate(rest?, address, bytes);
+            if let Some(before) = before {
+                self.pools.list(before);
             }
-            rest = (bytes < self.pools.space.bytes(id)).then(|| self.pools.space.split(id, bytes));
+            rest = after;
             let request = Request {
                 bytes: requested,
                 align: 1,
                 stream: adopted.stream,
                 group: adopted.group,
             };
-            blocks.push(self.pools.hand_out(id, &request, bytes, false));
+            blocks.push(self.pools.hand_out(id, &request, bytes));
         }
         if let Some(rest) = rest {
             self.pools.list(rest);
@@ -281,14 +246,14 @@ impl Policy for TorchNative {
     }
 
     fn expect_blocks(&mut self, blocks: usize) {
-        self.pools.space.expect(blocks);
+        self.pools.lists.space.expect(blocks);
     }
 
     fn layout(&self, visit: &mut dyn FnMut(Piece)) {
-        self.pools.space.layout(visit);
+        self.pools.lists.space.layout(visit);
     }
 
     fn check(&self) {
-        self.pools.check();
+        self.pools.lists.check();
     }
 }

@@ -1,8 +1,9 @@
 //! The free lists of both torch policies: one for each stream, size class and private pool.
 
+use super::free_lists::FreeLists;
 use crate::block::{Block, Group, Request, Stream};
-use crate::index::{Entry, SizeIndex};
-use crate::space::{BlockId, Space, State};
+use crate::index::SizeIndex;
+use crate::space::BlockId;
 use std::collections::BTreeMap;
 
 /// The pool of a block. PyTorch has one for each stream, size class and private pool.
@@ -13,48 +14,15 @@ pub(super) struct PoolKey {
     pub(super) stream: Stream,
 }
 
-/// Numbers the pools in order of first use.
-#[derive(Debug, Default)]
-pub(super) struct PoolTable {
+/// All blocks, and the free ones by pool. The number of a pool is that of its free list.
+#[derive(Default)]
+pub(super) struct Pools {
+    pub(super) lists: FreeLists,
+    /// The pools in order of first use.
+    keys: Vec<PoolKey>,
     numbers: BTreeMap<PoolKey, u32>,
     /// The most recently used small and large pool. Programs rarely change their stream.
     recent: [Option<(PoolKey, u32)>; 2],
-}
-
-impl PoolTable {
-    /// Returns the number of a pool. A new pool gets the next free number.
-    #[inline]
-    pub(super) fn number(&mut self, key: PoolKey) -> u32 {
-        let recent = &mut self.recent[usize::from(key.small)];
-        if let Some((known, number)) = *recent
-            && known == key
-        {
-            return number;
-        }
-        let next = self.numbers.len() as u32;
-        let number = *self.numbers.entry(key).or_insert(next);
-        *recent = Some((key, number));
-        number
-    }
-
-    /// Returns the pools in the order in which PyTorch visits them: large before small, then by stream.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (PoolKey, u32)> + '_ {
-        self.numbers.iter().map(|(key, number)| (*key, *number))
-    }
-}
-
-/// One free list.
-pub(super) struct Pool {
-    pub(super) key: PoolKey,
-    pub(super) free: SizeIndex,
-}
-
-/// All blocks, and the free ones by pool.
-#[derive(Default)]
-pub(super) struct Pools {
-    pub(super) space: Space,
-    table: PoolTable,
-    pools: Vec<Pool>,
     /// The age of its pool when each block was freed. It is kept only if ages are needed.
     ages: Option<Vec<u64>>,
     /// Searches so far in the large and in the small class of the default group.
@@ -73,31 +41,43 @@ impl Pools {
     /// Returns the number of a pool. The first use creates the pool.
     #[inline]
     pub(super) fn number(&mut self, key: PoolKey) -> u32 {
-        let number = self.table.number(key);
-        if number as usize == self.pools.len() {
-            self.pools.push(Pool {
-                key,
-                free: SizeIndex::new(),
-            });
+        let recent = &mut self.recent[usize::from(key.small)];
+        if let Some((known, number)) = *recent
+            && known == key
+        {
+            return number;
         }
+        let number = *self.numbers.entry(key).or_insert_with(|| {
+            self.keys.push(key);
+            self.lists.add_list()
+        });
+        *recent = Some((key, number));
         number
     }
 
-    pub(super) fn pool(&self, number: u32) -> &Pool {
-        &self.pools[number as usize]
+    /// Returns the key of a pool.
+    pub(super) fn key(&self, number: u32) -> PoolKey {
+        self.keys[number as usize]
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Pool> {
-        self.pools.iter()
+    /// Returns the free blocks of a pool.
+    pub(super) fn free(&self, number: u32) -> &SizeIndex {
+        self.lists.free(number)
     }
 
-    /// Returns the numbers of the pools of the default group, in the order in which PyTorch visits them. Private pools
-    /// keep their memory until their owner ends them.
+    /// Returns every pool with its free blocks, in order of first use.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PoolKey, &SizeIndex)> {
+        let pools = (0u32..).zip(&self.keys);
+        pools.map(|(number, key)| (*key, self.free(number)))
+    }
+
+    /// Returns the numbers of the pools of the default group, in the order in which PyTorch visits them: large before
+    /// small, then by stream. Private pools keep their memory until their owner ends them.
     pub(super) fn default_group(&self) -> Vec<u32> {
-        self.table
-            .iter()
+        let pools = self.numbers.iter();
+        pools
             .filter(|(key, _)| key.group == Group::default())
-            .map(|(_, number)| number)
+            .map(|(_, number)| *number)
             .collect()
     }
 
@@ -115,98 +95,39 @@ impl Pools {
         self.searches[0] - freed_at.unwrap_or(self.searches[0])
     }
 
-    /// Removes a free block from its list. It stays marked free until it is allocated or joined.
+    /// Records that a block is free from now on.
     #[inline]
-    pub(super) fn unlist(&mut self, id: BlockId) {
-        let number = self.space.owner(id) as usize;
-        self.pools[number]
-            .free
-            .remove(self.space.bytes(id), self.space.address(id));
-    }
-
-    /// Marks a block free and lists it.
-    #[inline]
-    pub(super) fn list(&mut self, id: BlockId) {
-        let pool = &mut self.pools[self.space.owner(id) as usize];
-        self.space.set_state(id, State::Free);
+    fn record_age(&mut self, id: BlockId) {
         if let Some(ages) = &mut self.ages {
             if ages.len() <= id.index() {
                 ages.resize(id.index() + 1, 0);
             }
-            ages[id.index()] = self.searches[usize::from(pool.key.small)];
+            let key = self.keys[self.lists.space.owner(id) as usize];
+            ages[id.index()] = self.searches[usize::from(key.small)];
         }
-        pool.free.insert(Entry {
-            bytes: self.space.bytes(id),
-            address: self.space.address(id),
-            id,
-        });
+    }
+
+    /// Marks a block free and lists it.
+    pub(super) fn list(&mut self, id: BlockId) {
+        self.lists.relist(id);
+        self.record_age(id);
     }
 
     /// Joins a block with its free neighbours and lists it. Returns the resulting block.
     #[inline]
     pub(super) fn put_back(&mut self, id: BlockId) -> BlockId {
-        let mut id = id;
-        if let Some(prev) = self
-            .space
-            .prev(id)
-            .filter(|p| self.space.state(*p) == State::Free)
-        {
-            self.unlist(prev);
-            self.space.merge_next(prev);
-            id = prev;
-        }
-        if let Some(next) = self
-            .space
-            .next(id)
-            .filter(|n| self.space.state(*n) == State::Free)
-        {
-            self.unlist(next);
-            self.space.merge_next(id);
-        }
-        self.list(id);
+        let id = self.lists.put_back(id);
+        self.record_age(id);
         id
     }
 
-    /// Allocates an unlisted block. With `split`, the part beyond `bytes` is split off and listed.
+    /// Allocates an unlisted block. If it has more than `keep` bytes, the remainder is listed.
     #[inline]
-    pub(super) fn hand_out(&mut self, id: BlockId, request: &Request, bytes: u64, split: bool) -> Block {
-        if split {
-            let rest = self.space.split(id, bytes);
-            self.list(rest);
+    pub(super) fn hand_out(&mut self, id: BlockId, request: &Request, keep: u64) -> Block {
+        let (block, rest) = self.lists.hand_out(id, request, keep);
+        if let Some(rest) = rest {
+            self.record_age(rest);
         }
-        self.space.set_state(id, State::Live);
-        Block::new(self.space.address(id), self.space.bytes(id), request, id)
-    }
-
-    /// Asserts that the list of each pool holds exactly its own free blocks.
-    pub(super) fn check(&self) {
-        self.space.check();
-        let mut listed = 0;
-        for (number, pool) in self.pools.iter().enumerate() {
-            pool.free.check();
-            for entry in pool.free.iter() {
-                assert_eq!(
-                    self.space.state(entry.id),
-                    State::Free,
-                    "{entry:?} is listed and not free"
-                );
-                assert_eq!(
-                    (self.space.bytes(entry.id), self.space.address(entry.id)),
-                    (entry.bytes, entry.address)
-                );
-                assert_eq!(
-                    self.space.owner(entry.id) as usize,
-                    number,
-                    "free block in another pool's list"
-                );
-                listed += 1;
-            }
-        }
-        let free = self
-            .space
-            .ids()
-            .filter(|id| self.space.state(*id) == State::Free)
-            .count();
-        assert_eq!(listed, free, "free blocks that no list holds");
+        block
     }
 }

@@ -58,6 +58,18 @@ pub(super) fn segment_bytes(block: u64, conf: &TorchConf) -> u64 {
     }
 }
 
+/// Returns whether a free block of `found` bytes is too large for a block of `bytes`: it would waste an oversize block on
+/// a small request or round up too far.
+#[inline]
+pub(super) fn is_wasted(conf: &TorchConf, bytes: u64, found: u64) -> bool {
+    let max_split = conf.max_split_size.unwrap_or(u64::MAX);
+    if bytes < max_split {
+        found >= max_split
+    } else {
+        found >= bytes.saturating_add(conf.max_non_split_rounding)
+    }
+}
+
 /// Refuses growth beyond the memory fraction, in the same way as the driver refuses growth beyond its memory.
 pub(super) fn allowed_bytes(conf: &TorchConf, supply: &Supply<'_>, bytes: u64) -> Result<(), SourceError> {
     let Some((fraction, capacity)) = conf.memory_fraction.zip(supply.capacity()) else {

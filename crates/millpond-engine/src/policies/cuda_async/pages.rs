@@ -8,11 +8,11 @@
 //! Holes consist of whole pages. Blocks need not.
 
 use super::super::free_lists::FreeLists;
+use super::super::holes::Holes;
 use crate::error::SourceError;
 use crate::source::Range;
 use crate::space::{BlockId, State};
 use crate::supply::Supply;
-use std::collections::BTreeMap;
 
 /// Bytes of a page and of each handle.
 const PAGE: u64 = 2 << 20;
@@ -22,8 +22,7 @@ const RANGE: u64 = 1 << 46;
 struct Pool {
     /// The list that owns the holes. It always stays empty.
     unmapped: u32,
-    /// The holes in address order.
-    holes: BTreeMap<u64, BlockId>,
+    holes: Holes,
 }
 
 /// The pages and free lists of all pools.
@@ -44,7 +43,7 @@ impl Pages {
         let unmapped = self.add_list(pool);
         self.pools.push(Pool {
             unmapped,
-            holes: BTreeMap::new(),
+            holes: Holes::default(),
         });
         pool
     }
@@ -137,21 +136,18 @@ impl Pages {
     pub(super) fn check(&self) {
         self.lists.check();
         let space = &self.lists.space;
-        let mut holes = 0;
+        Holes::check(space, self.pools.iter().map(|pool| (pool.unmapped, &pool.holes)));
         for pool in &self.pools {
             assert!(
                 self.lists.free(pool.unmapped).is_empty(),
                 "free blocks among holes"
             );
-            for (address, id) in &pool.holes {
-                assert_eq!(space.state(*id), State::Unmapped, "{id:?} is listed and mapped");
-                assert_eq!((space.address(*id), space.owner(*id)), (*address, pool.unmapped));
-                assert!(space.bytes(*id).is_multiple_of(PAGE), "a part of a page");
-                holes += 1;
-            }
+            let mut holes = pool.holes.iter();
+            assert!(
+                holes.all(|id| space.bytes(id).is_multiple_of(PAGE)),
+                "a part of a page"
+            );
         }
-        let there = space.ids().filter(|id| space.state(*id) == State::Unmapped);
-        assert_eq!(holes, there.count(), "holes that no pool knows");
     }
 
     fn range_at(&self, address: u64) -> Option<&Range> {
@@ -164,12 +160,12 @@ impl Pages {
     fn room(&mut self, supply: &mut Supply<'_>, list: u32, bytes: u64) -> Result<(u64, u64), SourceError> {
         let pool = self.owners[list as usize];
         let space = &self.lists.space;
-        for (address, hole) in &self.pools[pool].holes {
-            let before = space.prev(*hole).filter(|p| space.owner(*p) == list);
+        for hole in self.pools[pool].holes.iter() {
+            let before = space.prev(hole).filter(|p| space.owner(*p) == list);
             let before = before.filter(|p| space.state(*p) == State::Free);
             let missing = bytes - before.map_or(0, |p| space.bytes(p)).min(bytes);
-            if missing <= space.bytes(*hole) {
-                return Ok((*address, missing.next_multiple_of(PAGE)));
+            if missing <= space.bytes(hole) {
+                return Ok((space.address(hole), missing.next_multiple_of(PAGE)));
             }
         }
         let range = supply.reserve_up_to(RANGE, bytes, PAGE)?;
@@ -177,11 +173,9 @@ impl Pages {
         self.ranges.push(range);
         let number = self.ranges.len() as u32 - 1;
         let Pool { unmapped, holes } = &mut self.pools[pool];
-        let hole = self
-            .lists
-            .space
-            .add_segment(address, reserved, number, *unmapped, State::Unmapped);
-        holes.insert(address, hole);
+        let space = &mut self.lists.space;
+        let hole = space.add_segment(address, reserved, number, *unmapped, State::Unmapped);
+        holes.add(space, hole);
         Ok((address, bytes.next_multiple_of(PAGE)))
     }
 
@@ -193,9 +187,8 @@ impl Pages {
             .filter(|id| space.end(*id) != hole)
             .filter_map(|id| {
                 let base = self.ranges[space.segment(id) as usize].address();
-                let first = base + (space.address(id) - base).next_multiple_of(PAGE);
-                let end = base + (space.end(id) - base) / PAGE * PAGE;
-                (first < end).then_some((id, first, end))
+                let (first, end) = space.whole_units(id, base, PAGE)?;
+                Some((id, first, end))
             })
             .collect();
         spare.sort_unstable_by_key(|(_, first, _)| *first);
@@ -220,44 +213,26 @@ impl Pages {
     /// Turns the start of a hole into a free block of a list. Returns the block that it joins.
     fn map(&mut self, list: u32, hole: u64, bytes: u64) -> BlockId {
         let holes = &mut self.pools[self.owners[list as usize]].holes;
-        let Some(id) = holes.remove(&hole) else {
+        let Some(id) = holes.at(hole) else {
             debug_assert!(false, "no hole at {hole:#x}");
             return BlockId::NONE;
         };
         let space = &mut self.lists.space;
-        if bytes < space.bytes(id) {
-            let rest = space.split(id, bytes);
-            holes.insert(space.address(rest), rest);
-        }
+        holes.remove_front(space, id, bytes);
         space.set_owner(id, list);
         self.lists.put_back(id)
     }
 
     /// Turns whole pages inside a free block into a hole and joins it with its neighbours.
     fn unmap(&mut self, id: BlockId, first: u64, end: u64) {
-        let mut id = id;
         self.lists.unlist(id);
-        let Pool { unmapped, holes } = &mut self.pools[self.owners[self.lists.space.owner(id) as usize]];
-        if end < self.lists.space.end(id) {
-            let rest = self.lists.space.split(id, end - self.lists.space.address(id));
-            self.lists.relist(rest);
-        }
-        if self.lists.space.address(id) < first {
-            let rest = self.lists.space.split(id, first - self.lists.space.address(id));
-            self.lists.relist(id);
-            id = rest;
-        }
+        let (id, rest) = self.lists.space.isolate(id, first, end - first);
+        rest.into_iter()
+            .flatten()
+            .for_each(|part| self.lists.relist(part));
         let space = &mut self.lists.space;
-        space.set_state(id, State::Unmapped);
+        let Pool { unmapped, holes } = &mut self.pools[self.owners[space.owner(id) as usize]];
         space.set_owner(id, *unmapped);
-        if let Some(next) = space.next(id).filter(|n| space.state(*n) == State::Unmapped) {
-            holes.remove(&space.address(next));
-            space.merge_next(id);
-        }
-        if let Some(prev) = space.prev(id).filter(|p| space.state(*p) == State::Unmapped) {
-            space.merge_next(prev);
-            id = prev;
-        }
-        holes.insert(space.address(id), id);
+        holes.add(space, id);
     }
 }

@@ -111,27 +111,14 @@ impl Millpond {
     fn carve(&mut self, address: u64, bytes: u64) -> Option<Block> {
         let inside = |e: &Entry| e.address <= address && address + bytes <= e.address + e.bytes;
         let entry = self.free_blocks().into_iter().find(inside)?;
-        let mut id = entry.id;
-        self.lists.unlist(id);
-        if entry.address < address {
-            let rest = self.lists.space.split(id, address - entry.address);
-            self.lists.list(id);
-            id = rest;
-        }
-        if self.lists.space.bytes(id) > bytes {
-            let rest = self.lists.space.split(id, bytes);
-            self.lists.list(rest);
-        }
+        self.lists.unlist(entry.id);
+        let (id, rest) = self.lists.space.isolate(entry.id, address, bytes);
+        rest.into_iter().flatten().for_each(|part| self.lists.list(part));
         let number = self.list_of(Group::default(), Stream::DEFAULT);
         self.lists.space.set_state(id, State::Live);
         self.lists.space.set_owner(id, number);
         self.live += bytes;
-        Some(Block::new(
-            address,
-            bytes,
-            &Request::new(bytes, Stream::DEFAULT),
-            id,
-        ))
+        Some(self.lists.block(id, &Request::new(bytes, Stream::DEFAULT)))
     }
 
     /// Lends one contiguous block. It uses free pages before it creates new ones.

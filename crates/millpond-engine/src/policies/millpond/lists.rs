@@ -70,21 +70,13 @@ impl Lists {
     pub(super) fn fit(&self, number: u32, bytes: u64, search: Search) -> Option<Entry> {
         let free = &self.get(number).free;
         let found = free.find(&self.links, &self.space, bytes, search);
-        found.map(|id| self.entry(id))
+        found.map(|id| Entry::of(&self.space, id))
     }
 
     /// Returns the free blocks of a list, larger ones first.
     pub(super) fn free(&self, number: u32) -> impl Iterator<Item = Entry> + '_ {
         let ids = self.get(number).free.descending(&self.links);
-        ids.map(|id| self.entry(id))
-    }
-
-    fn entry(&self, id: BlockId) -> Entry {
-        Entry {
-            bytes: self.space.bytes(id),
-            address: self.space.address(id),
-            id,
-        }
+        ids.map(|id| Entry::of(&self.space, id))
     }
 
     /// Removes a free block from its list. It stays marked free until it is allocated or joined.
@@ -181,7 +173,7 @@ impl Lists {
     /// Creates the block that the caller gets.
     #[inline]
     pub(super) fn block(&self, id: BlockId, request: &Request) -> Block {
-        Block::new(self.space.address(id), self.space.bytes(id), request, id)
+        Block::of(&self.space, id, request)
     }
 
     /// Asserts that each list holds exactly its own free blocks.

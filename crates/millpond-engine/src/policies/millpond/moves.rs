@@ -130,18 +130,8 @@ impl Millpond {
             self.forget_use(self.lists.space.segment(id), start, end);
         }
         self.lists.unlist(id);
-        let mut id = id;
-        let space = &mut self.lists.space;
-        if space.address(id) < start {
-            let after = space.split(id, start - space.address(id));
-            self.lists.list(id);
-            id = after;
-        }
-        let space = &mut self.lists.space;
-        if end < space.end(id) {
-            let after = space.split(id, end - start);
-            self.lists.list(after);
-        }
+        let (mut id, rest) = self.lists.space.isolate(id, start, end - start);
+        rest.into_iter().flatten().for_each(|part| self.lists.list(part));
         let space = &mut self.lists.space;
         space.set_state(id, State::Unmapped);
         let number = space.owner(id);

@@ -209,11 +209,7 @@ impl Millpond {
     }
 
     pub(super) fn unmapped_entry(&self, id: BlockId) -> Entry {
-        Entry {
-            bytes: self.lists.space.bytes(id),
-            address: self.lists.space.address(id),
-            id,
-        }
+        Entry::of(&self.lists.space, id)
     }
 
     pub(super) fn area(&mut self, number: u32) -> &mut Area {
