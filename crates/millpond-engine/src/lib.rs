@@ -68,5 +68,6 @@ pub use space::{BlockId, Piece, PieceState, Space, State};
 pub use stats::{Gauge, Stats};
 pub use supply::Supply;
 pub use wrappers::{
-    CallKind, Counted, Counts, Failure, Faulty, Limit, Limited, Logged, SourceEvent, Tally, When,
+    CallKind, Counted, Counts, Failure, Faulty, Limit, Limited, Logged, SourceEvent, SourceWrapper, Tally,
+    When,
 };

@@ -1,4 +1,8 @@
-//! The kinds of calls to a source.
+//! The calls to a source: their kinds, and their outcomes.
+
+use crate::error::SourceError;
+use crate::source::Event;
+use std::fmt;
 
 /// A kind of call that changes the state of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,9 +61,172 @@ impl CallKind {
         }
     }
 
+    /// Returns whether the call takes memory, if it succeeds.
+    pub(super) fn takes_memory(self) -> bool {
+        matches!(self, Self::Take | Self::Commit)
+    }
+
     /// Returns whether the call can fail.
     #[must_use]
     pub fn can_fail(self) -> bool {
         matches!(self, Self::Take | Self::Reserve | Self::Commit | Self::Move)
+    }
+}
+
+/// One call to a source and its outcome. Addresses and sizes are in bytes.
+///
+/// The text is formatted only on demand, by `Display`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SourceEvent<'a> {
+    /// A segment was requested.
+    Take {
+        /// Bytes requested.
+        bytes: u64,
+        /// First address of the segment.
+        outcome: Result<u64, &'a SourceError>,
+    },
+    /// A segment was returned.
+    Give {
+        /// First address.
+        address: u64,
+        /// Size in bytes.
+        bytes: u64,
+    },
+    /// Addresses were requested.
+    Reserve {
+        /// Bytes requested.
+        bytes: u64,
+        /// First address reserved.
+        outcome: Result<u64, &'a SourceError>,
+    },
+    /// Addresses were returned.
+    Release {
+        /// First address.
+        address: u64,
+        /// Size in bytes.
+        bytes: u64,
+    },
+    /// Pages were requested.
+    Commit {
+        /// First address of the part.
+        address: u64,
+        /// Bytes of the part.
+        bytes: u64,
+        /// Bytes of each handle.
+        handle_bytes: u64,
+        /// Whether the call succeeded.
+        outcome: Result<(), &'a SourceError>,
+    },
+    /// Pages were released.
+    Decommit {
+        /// First address of the part.
+        address: u64,
+        /// Bytes of the part.
+        bytes: u64,
+        /// Number of handles released.
+        handles: u64,
+    },
+    /// A move of pages was requested.
+    Move {
+        /// First address before the move.
+        from: u64,
+        /// First address after the move.
+        to: u64,
+        /// Size in bytes.
+        bytes: u64,
+        /// Number of handles moved.
+        outcome: Result<u64, &'a SourceError>,
+    },
+    /// An event was recorded at the end of a stream's work.
+    RecordEvent {
+        /// The stream.
+        stream: u32,
+        /// The event.
+        event: Event,
+    },
+    /// A stream was made to wait for an event.
+    WaitEvent {
+        /// The stream.
+        stream: u32,
+        /// The event.
+        event: Event,
+    },
+    /// The host waited for the device.
+    Synchronize,
+}
+
+impl SourceEvent<'_> {
+    /// Returns the kind of call.
+    #[must_use]
+    pub fn kind(&self) -> CallKind {
+        match self {
+            Self::Take { .. } => CallKind::Take,
+            Self::Give { .. } => CallKind::Give,
+            Self::Reserve { .. } => CallKind::Reserve,
+            Self::Release { .. } => CallKind::Release,
+            Self::Commit { .. } => CallKind::Commit,
+            Self::Decommit { .. } => CallKind::Decommit,
+            Self::Move { .. } => CallKind::Move,
+            Self::RecordEvent { .. } => CallKind::RecordEvent,
+            Self::WaitEvent { .. } => CallKind::WaitEvent,
+            Self::Synchronize => CallKind::Synchronize,
+        }
+    }
+
+    /// Returns the error of a failed call.
+    #[must_use]
+    pub fn error(&self) -> Option<&SourceError> {
+        match self {
+            Self::Take { outcome, .. } | Self::Reserve { outcome, .. } | Self::Move { outcome, .. } => {
+                outcome.err()
+            }
+            Self::Commit { outcome, .. } => outcome.err(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for SourceEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind().name())?;
+        match self {
+            Self::Take { bytes, outcome } | Self::Reserve { bytes, outcome } => {
+                write!(f, " {bytes}")?;
+                outcome.map_or(Ok(()), |address| write!(f, " at {address:#x}"))?;
+            }
+            Self::Give { address, bytes } | Self::Release { address, bytes } => {
+                write!(f, " {bytes} at {address:#x}")?;
+            }
+            Self::Commit {
+                address,
+                bytes,
+                handle_bytes,
+                ..
+            } => {
+                write!(f, " {bytes} at {address:#x} in handles of {handle_bytes}")?;
+            }
+            Self::Decommit {
+                address,
+                bytes,
+                handles,
+            } => {
+                write!(f, " {bytes} at {address:#x}, {handles} handles")?;
+            }
+            Self::Move {
+                from,
+                to,
+                bytes,
+                outcome,
+            } => {
+                write!(f, " {bytes} from {from:#x} to {to:#x}")?;
+                outcome.map_or(Ok(()), |handles| write!(f, ", {handles} handles"))?;
+            }
+            Self::RecordEvent { stream, event } | Self::WaitEvent { stream, event } => {
+                write!(f, " {} on stream {stream}", event.0)?;
+            }
+            Self::Synchronize => {}
+        }
+        self.error().map_or(Ok(()), |error| write!(f, " failed: {error}"))
     }
 }

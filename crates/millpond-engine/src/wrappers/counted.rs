@@ -1,9 +1,8 @@
 //! A wrapper that counts the calls to a source and their bytes.
 
-use super::CallKind;
-use super::held::Held;
-use crate::error::SourceError;
-use crate::source::{Event, Range, Segment, Source};
+use super::held::HeldMemory;
+use super::{CallKind, SourceEvent, SourceWrapper};
+use crate::source::Source;
 use crate::stats::Gauge;
 
 /// Counts of one kind of call.
@@ -41,17 +40,6 @@ impl Counts {
     pub fn held(&self) -> Gauge {
         self.held
     }
-
-    fn count(&mut self, kind: CallKind, bytes: u64) {
-        let tally = &mut self.by_kind[kind as usize];
-        tally.calls += 1;
-        tally.bytes += bytes;
-    }
-
-    fn count_outcome<T>(&mut self, kind: CallKind, bytes: u64, outcome: &Result<T, SourceError>) {
-        self.count(kind, if outcome.is_ok() { bytes } else { 0 });
-        self.by_kind[kind as usize].failed += u64::from(outcome.is_err());
-    }
 }
 
 /// A source that counts calls, failures and bytes of each kind.
@@ -59,7 +47,7 @@ impl Counts {
 pub struct Counted<S> {
     inner: S,
     counts: Counts,
-    held: Held,
+    held: HeldMemory,
 }
 
 impl<S> Counted<S> {
@@ -68,7 +56,7 @@ impl<S> Counted<S> {
         Self {
             inner,
             counts: Counts::default(),
-            held: Held::default(),
+            held: HeldMemory::default(),
         }
     }
 
@@ -91,90 +79,35 @@ impl<S> Counted<S> {
     }
 }
 
-impl<S: Source> Source for Counted<S> {
-    crate::forward_facts!();
-    crate::forward_bytes!();
+impl<S: Source> SourceWrapper for Counted<S> {
+    type Inner = S;
 
-    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        let outcome = self.inner.take(bytes);
-        self.counts.count_outcome(CallKind::Take, bytes, &outcome);
-        if let Ok(segment) = &outcome {
-            self.held.took(segment);
-            self.counts.held.add(segment.bytes());
-        }
-        outcome
+    fn inner(&self) -> &S {
+        &self.inner
     }
 
-    fn give(&mut self, segment: Segment) {
-        let bytes = self.held.gave(&segment);
-        self.inner.give(segment);
-        self.counts.count(CallKind::Give, bytes);
-        self.counts.held.sub(bytes);
+    fn inner_mut(&mut self) -> &mut S {
+        &mut self.inner
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
-        let outcome = self.inner.reserve(bytes);
-        self.counts.count_outcome(CallKind::Reserve, bytes, &outcome);
-        if let Ok(range) = &outcome {
-            self.held.reserved(range);
-        }
-        outcome
-    }
-
-    fn commit(
-        &mut self,
-        range: &Range,
-        offset: u64,
-        bytes: u64,
-        handle_bytes: u64,
-    ) -> Result<(), SourceError> {
-        let outcome = self.inner.commit(range, offset, bytes, handle_bytes);
-        self.counts.count_outcome(CallKind::Commit, bytes, &outcome);
-        if outcome.is_ok() {
-            self.held.committed(range, bytes);
-            self.counts.held.add(bytes);
-        }
-        outcome
-    }
-
-    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
-        let handles = self.inner.decommit(range, offset, bytes);
-        let bytes = if handles > 0 { bytes } else { 0 };
-        self.held.decommitted(range, bytes);
-        self.counts.count(CallKind::Decommit, bytes);
-        self.counts.held.sub(bytes);
-        handles
-    }
-
-    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
-        let outcome = self.inner.move_pages(from, to, bytes);
-        self.counts.count_outcome(CallKind::Move, bytes, &outcome);
-        if outcome.is_ok() {
-            self.held.moved(from.0, to.0, bytes);
-        }
-        outcome
-    }
-
-    fn release(&mut self, range: Range) {
-        let committed = self.held.released(&range);
-        self.counts.count(CallKind::Release, range.bytes());
-        self.counts.held.sub(committed);
-        self.inner.release(range);
-    }
-
-    fn record_event(&mut self, stream: u32) -> Event {
-        self.counts.count(CallKind::RecordEvent, 0);
-        self.inner.record_event(stream)
-    }
-
-    fn wait_event(&mut self, stream: u32, event: Event) {
-        self.counts.count(CallKind::WaitEvent, 0);
-        self.inner.wait_event(stream, event);
-    }
-
-    fn synchronize(&mut self) {
-        self.counts.count(CallKind::Synchronize, 0);
-        self.inner.synchronize();
+    fn after(&mut self, event: &SourceEvent<'_>) {
+        let (taken, returned) = self.held.record(event);
+        let bytes = match *event {
+            SourceEvent::Reserve { bytes, .. }
+            | SourceEvent::Move { bytes, .. }
+            | SourceEvent::Release { bytes, .. }
+                if event.error().is_none() =>
+            {
+                bytes
+            }
+            _ => taken + returned,
+        };
+        let tally = &mut self.counts.by_kind[event.kind() as usize];
+        tally.calls += 1;
+        tally.failed += u64::from(event.error().is_some());
+        tally.bytes += bytes;
+        self.counts.held.add(taken);
+        self.counts.held.sub(returned);
     }
 }
 

@@ -1,9 +1,9 @@
 //! A wrapper that makes chosen calls fail.
 
-use super::CallKind;
-use super::held::Held;
+use super::held::HeldMemory;
+use super::{CallKind, SourceEvent, SourceWrapper};
 use crate::error::SourceError;
-use crate::source::{Range, Segment, Source};
+use crate::source::Source;
 
 /// The calls of a kind that fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,9 +50,7 @@ impl Rule {
             When::Every(n) => (nth + 1).checked_rem(n) == Some(0),
             When::Chance { probability, .. } => self.roll() < probability,
             When::LargerThan(most) => bytes > most,
-            When::Past(most) => {
-                matches!(self.kind, CallKind::Take | CallKind::Commit) && held.saturating_add(bytes) > most
-            }
+            When::Past(most) => self.kind.takes_memory() && held.saturating_add(bytes) > most,
         }
     }
 
@@ -84,7 +82,7 @@ pub struct Faulty<S> {
     rules: Vec<Rule>,
     calls: [u64; CallKind::ALL.len()],
     struck: u64,
-    held: Held,
+    held: HeldMemory,
 }
 
 impl<S: Source> Faulty<S> {
@@ -95,7 +93,7 @@ impl<S: Source> Faulty<S> {
             rules: Vec::new(),
             calls: Default::default(),
             struck: 0,
-            held: Held::default(),
+            held: HeldMemory::default(),
         }
     }
 
@@ -167,61 +165,23 @@ impl<S: Source> Faulty<S> {
     }
 }
 
-impl<S: Source> Source for Faulty<S> {
-    crate::forward_facts!();
-    crate::forward_bytes!();
-    crate::forward_streams!();
+impl<S: Source> SourceWrapper for Faulty<S> {
+    type Inner = S;
 
-    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        self.strike(CallKind::Take, bytes)?;
-        let segment = self.inner.take(bytes)?;
-        self.held.took(&segment);
-        Ok(segment)
+    fn inner(&self) -> &S {
+        &self.inner
     }
 
-    fn give(&mut self, segment: Segment) {
-        self.held.gave(&segment);
-        self.inner.give(segment);
+    fn inner_mut(&mut self) -> &mut S {
+        &mut self.inner
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
-        self.strike(CallKind::Reserve, bytes)?;
-        let range = self.inner.reserve(bytes)?;
-        self.held.reserved(&range);
-        Ok(range)
+    fn before(&mut self, kind: CallKind, bytes: u64) -> Result<(), SourceError> {
+        self.strike(kind, bytes)
     }
 
-    fn commit(
-        &mut self,
-        range: &Range,
-        offset: u64,
-        bytes: u64,
-        handle_bytes: u64,
-    ) -> Result<(), SourceError> {
-        self.strike(CallKind::Commit, bytes)?;
-        self.inner.commit(range, offset, bytes, handle_bytes)?;
-        self.held.committed(range, bytes);
-        Ok(())
-    }
-
-    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
-        let handles = self.inner.decommit(range, offset, bytes);
-        if handles > 0 {
-            self.held.decommitted(range, bytes);
-        }
-        handles
-    }
-
-    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
-        self.strike(CallKind::Move, bytes)?;
-        let handles = self.inner.move_pages(from, to, bytes)?;
-        self.held.moved(from.0, to.0, bytes);
-        Ok(handles)
-    }
-
-    fn release(&mut self, range: Range) {
-        self.held.released(&range);
-        self.inner.release(range);
+    fn after(&mut self, event: &SourceEvent<'_>) {
+        self.held.record(event);
     }
 }
 

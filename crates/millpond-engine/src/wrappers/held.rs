@@ -1,68 +1,115 @@
 //! The memory that a source has provided and not got back, as recorded by a wrapper.
 
-use crate::source::{Range, Segment};
+use super::SourceEvent;
 use std::collections::BTreeMap;
 
-/// Segments, and committed bytes of ranges, keyed by the address and size of the token.
+/// Segments by address, and ranges with their committed bytes.
 ///
 /// A source rejects tokens that are not its own, but only some calls report this. A wrapper that counted every call
 /// would therefore count too much.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held {
+pub(super) struct HeldMemory {
     segments: BTreeMap<u64, u64>,
-    ranges: BTreeMap<(u64, u64), u64>,
+    ranges: BTreeMap<u64, ReservedRange>,
     bytes: u64,
 }
 
-fn key(range: &Range) -> (u64, u64) {
-    (range.address(), range.bytes())
+#[derive(Clone, Debug)]
+struct ReservedRange {
+    bytes: u64,
+    committed: u64,
 }
 
-impl Held {
+impl HeldMemory {
     /// Returns the total bytes held.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(super) fn took(&mut self, segment: &Segment) {
-        self.segments.insert(segment.address(), segment.bytes());
-        self.bytes += segment.bytes();
+    /// Records a call after its outcome is known. Returns the bytes that it took from the source and the bytes that it
+    /// returned.
+    pub(super) fn record(&mut self, event: &SourceEvent<'_>) -> (u64, u64) {
+        let (taken, returned) = match *event {
+            SourceEvent::Take {
+                bytes,
+                outcome: Ok(address),
+            } => {
+                self.segments.insert(address, bytes);
+                (bytes, 0)
+            }
+            SourceEvent::Give { address, bytes } if self.segments.get(&address) == Some(&bytes) => {
+                self.segments.remove(&address);
+                (0, bytes)
+            }
+            SourceEvent::Reserve {
+                bytes,
+                outcome: Ok(address),
+            } => {
+                self.ranges.insert(address, ReservedRange { bytes, committed: 0 });
+                (0, 0)
+            }
+            SourceEvent::Commit {
+                address,
+                bytes,
+                outcome: Ok(()),
+                ..
+            } => {
+                self.commit(address, bytes);
+                (bytes, 0)
+            }
+            SourceEvent::Decommit {
+                address,
+                bytes,
+                handles: 1..,
+            } => {
+                self.decommit(address, bytes);
+                (0, bytes)
+            }
+            SourceEvent::Move {
+                from,
+                to,
+                bytes,
+                outcome: Ok(_),
+            } => {
+                self.decommit(from, bytes);
+                self.commit(to, bytes);
+                (0, 0)
+            }
+            SourceEvent::Release { address, bytes } => (0, self.release(address, bytes)),
+            _ => (0, 0),
+        };
+        self.bytes = (self.bytes + taken).saturating_sub(returned);
+        (taken, returned)
     }
 
-    /// Removes a segment. Returns the bytes that become free.
-    pub(super) fn gave(&mut self, segment: &Segment) -> u64 {
-        if self.segments.get(&segment.address()) != Some(&segment.bytes()) {
-            return 0;
+    fn range_at(&mut self, address: u64) -> Option<&mut ReservedRange> {
+        self.ranges
+            .range_mut(..=address)
+            .next_back()
+            .map(|(_, range)| range)
+    }
+
+    fn commit(&mut self, address: u64, bytes: u64) {
+        if let Some(range) = self.range_at(address) {
+            range.committed += bytes;
         }
-        self.segments.remove(&segment.address());
-        self.bytes -= segment.bytes();
-        segment.bytes()
     }
 
-    pub(super) fn reserved(&mut self, range: &Range) {
-        self.ranges.insert(key(range), 0);
-    }
-
-    pub(super) fn committed(&mut self, range: &Range, bytes: u64) {
-        *self.ranges.entry(key(range)).or_default() += bytes;
-        self.bytes += bytes;
-    }
-
-    pub(super) fn decommitted(&mut self, range: &Range, bytes: u64) {
-        let held = self.ranges.entry(key(range)).or_default();
-        *held = held.saturating_sub(bytes);
-        self.bytes = self.bytes.saturating_sub(bytes);
-    }
-
-    pub(super) fn moved(&mut self, from: &Range, to: &Range, bytes: u64) {
-        self.decommitted(from, bytes);
-        self.committed(to, bytes);
+    fn decommit(&mut self, address: u64, bytes: u64) {
+        if let Some(range) = self.range_at(address) {
+            range.committed = range.committed.saturating_sub(bytes);
+        }
     }
 
     /// Removes a range. Returns the bytes that become free, which are 0 if no page was committed.
-    pub(super) fn released(&mut self, range: &Range) -> u64 {
-        let bytes = self.ranges.remove(&key(range)).unwrap_or(0);
-        self.bytes -= bytes;
-        bytes
+    fn release(&mut self, address: u64, bytes: u64) -> u64 {
+        match self.ranges.get(&address) {
+            Some(range) if range.bytes == bytes => {
+                let committed = range.committed;
+                self.ranges.remove(&address);
+                committed
+            }
+            _ => 0,
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! A wrapper that limits the bytes held from a source.
 
-use super::held::Held;
+use super::held::HeldMemory;
+use super::{CallKind, SourceEvent, SourceWrapper};
 use crate::error::SourceError;
-use crate::source::{Range, Segment, Source};
+use crate::source::Source;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -90,7 +91,7 @@ pub struct Limited<S> {
 #[derive(Debug)]
 struct Account {
     limit: Limit,
-    held: Held,
+    held: HeldMemory,
 }
 
 impl Drop for Account {
@@ -106,7 +107,7 @@ impl<S> Limited<S> {
             inner,
             account: Account {
                 limit,
-                held: Held::default(),
+                held: HeldMemory::default(),
             },
         }
     }
@@ -130,82 +131,53 @@ impl<S> Limited<S> {
     }
 }
 
-impl<S: Source> Source for Limited<S> {
-    crate::forward_facts!();
-    crate::forward_streams!();
+impl<S: Source> SourceWrapper for Limited<S> {
+    type Inner = S;
 
-    fn capacity(&self) -> Option<u64> {
+    fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    fn limit_capacity(&self, capacity: Option<u64>) -> Option<u64> {
         let limit = self.account.limit.bytes();
-        Some(
-            self.inner
-                .capacity()
-                .map_or(limit, |capacity| capacity.min(limit)),
-        )
+        Some(capacity.map_or(limit, |capacity| capacity.min(limit)))
     }
 
-    fn free_bytes(&self) -> Option<u64> {
+    fn limit_free_bytes(&self, free: Option<u64>) -> Option<u64> {
         let remaining = self.account.limit.remaining();
-        Some(
-            self.inner
-                .free_bytes()
-                .map_or(remaining, |free| free.min(remaining)),
-        )
+        Some(free.map_or(remaining, |free| free.min(remaining)))
     }
 
-    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        let Account { limit, held } = &mut self.account;
-        limit.charge(bytes)?;
-        let segment = self.inner.take(bytes).inspect_err(|_| limit.refund(bytes))?;
-        held.took(&segment);
-        Ok(segment)
-    }
-
-    fn give(&mut self, segment: Segment) {
-        let bytes = self.account.held.gave(&segment);
-        self.inner.give(segment);
-        self.account.limit.refund(bytes);
-    }
-
-    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
-        let range = self.inner.reserve(bytes)?;
-        self.account.held.reserved(&range);
-        Ok(range)
-    }
-
-    fn commit(
-        &mut self,
-        range: &Range,
-        offset: u64,
-        bytes: u64,
-        handle_bytes: u64,
-    ) -> Result<(), SourceError> {
-        let Account { limit, held } = &mut self.account;
-        limit.charge(bytes)?;
-        let outcome = self.inner.commit(range, offset, bytes, handle_bytes);
-        outcome.inspect_err(|_| limit.refund(bytes))?;
-        held.committed(range, bytes);
+    fn before(&mut self, kind: CallKind, bytes: u64) -> Result<(), SourceError> {
+        if kind.takes_memory() {
+            self.account.limit.charge(bytes)?;
+        }
         Ok(())
     }
 
-    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
-        let handles = self.inner.decommit(range, offset, bytes);
-        if handles > 0 {
-            self.account.held.decommitted(range, bytes);
-            self.account.limit.refund(bytes);
+    fn after(&mut self, event: &SourceEvent<'_>) {
+        let Account { limit, held } = &mut self.account;
+        let (_, returned) = held.record(event);
+        limit.refund(returned);
+        if let SourceEvent::Take {
+            bytes,
+            outcome: Err(_),
+        } = *event
+        {
+            limit.refund(bytes);
         }
-        handles
-    }
-
-    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
-        let handles = self.inner.move_pages(from, to, bytes)?;
-        self.account.held.moved(from.0, to.0, bytes);
-        Ok(handles)
-    }
-
-    fn release(&mut self, range: Range) {
-        let bytes = self.account.held.released(&range);
-        self.inner.release(range);
-        self.account.limit.refund(bytes);
+        if let SourceEvent::Commit {
+            bytes,
+            outcome: Err(_),
+            ..
+        } = *event
+        {
+            limit.refund(bytes);
+        }
     }
 }
 

@@ -1,167 +1,8 @@
 //! A wrapper that passes every call to a callback.
 
-use super::CallKind;
-use crate::error::SourceError;
-use crate::source::{Event, Range, Segment, Source};
+use super::{SourceEvent, SourceWrapper};
+use crate::source::Source;
 use std::fmt;
-
-/// One call to a source and its outcome. Addresses and sizes are in bytes.
-///
-/// The text is formatted only on demand, by `Display`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SourceEvent<'a> {
-    /// A segment was requested.
-    Take {
-        /// Bytes requested.
-        bytes: u64,
-        /// First address of the segment.
-        outcome: Result<u64, &'a SourceError>,
-    },
-    /// A segment was returned.
-    Give {
-        /// First address.
-        address: u64,
-        /// Size in bytes.
-        bytes: u64,
-    },
-    /// Addresses were requested.
-    Reserve {
-        /// Bytes requested.
-        bytes: u64,
-        /// First address reserved.
-        outcome: Result<u64, &'a SourceError>,
-    },
-    /// Addresses were returned.
-    Release {
-        /// First address.
-        address: u64,
-        /// Size in bytes.
-        bytes: u64,
-    },
-    /// Pages were requested.
-    Commit {
-        /// First address of the part.
-        address: u64,
-        /// Bytes of the part.
-        bytes: u64,
-        /// Bytes of each handle.
-        handle_bytes: u64,
-        /// Whether the call succeeded.
-        outcome: Result<(), &'a SourceError>,
-    },
-    /// Pages were released.
-    Decommit {
-        /// First address of the part.
-        address: u64,
-        /// Bytes of the part.
-        bytes: u64,
-        /// Number of handles released.
-        handles: u64,
-    },
-    /// A move of pages was requested.
-    Move {
-        /// First address before the move.
-        from: u64,
-        /// First address after the move.
-        to: u64,
-        /// Size in bytes.
-        bytes: u64,
-        /// Number of handles moved.
-        outcome: Result<u64, &'a SourceError>,
-    },
-    /// An event was recorded at the end of a stream's work.
-    RecordEvent {
-        /// The stream.
-        stream: u32,
-        /// The event.
-        event: Event,
-    },
-    /// A stream was made to wait for an event.
-    WaitEvent {
-        /// The stream.
-        stream: u32,
-        /// The event.
-        event: Event,
-    },
-    /// The host waited for the device.
-    Synchronize,
-}
-
-impl SourceEvent<'_> {
-    /// Returns the kind of call.
-    #[must_use]
-    pub fn kind(&self) -> CallKind {
-        match self {
-            Self::Take { .. } => CallKind::Take,
-            Self::Give { .. } => CallKind::Give,
-            Self::Reserve { .. } => CallKind::Reserve,
-            Self::Release { .. } => CallKind::Release,
-            Self::Commit { .. } => CallKind::Commit,
-            Self::Decommit { .. } => CallKind::Decommit,
-            Self::Move { .. } => CallKind::Move,
-            Self::RecordEvent { .. } => CallKind::RecordEvent,
-            Self::WaitEvent { .. } => CallKind::WaitEvent,
-            Self::Synchronize => CallKind::Synchronize,
-        }
-    }
-
-    /// Returns the error of a failed call.
-    #[must_use]
-    pub fn error(&self) -> Option<&SourceError> {
-        match self {
-            Self::Take { outcome, .. } | Self::Reserve { outcome, .. } | Self::Move { outcome, .. } => {
-                outcome.err()
-            }
-            Self::Commit { outcome, .. } => outcome.err(),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for SourceEvent<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind().name())?;
-        match self {
-            Self::Take { bytes, outcome } | Self::Reserve { bytes, outcome } => {
-                write!(f, " {bytes}")?;
-                outcome.map_or(Ok(()), |address| write!(f, " at {address:#x}"))?;
-            }
-            Self::Give { address, bytes } | Self::Release { address, bytes } => {
-                write!(f, " {bytes} at {address:#x}")?;
-            }
-            Self::Commit {
-                address,
-                bytes,
-                handle_bytes,
-                ..
-            } => {
-                write!(f, " {bytes} at {address:#x} in handles of {handle_bytes}")?;
-            }
-            Self::Decommit {
-                address,
-                bytes,
-                handles,
-            } => {
-                write!(f, " {bytes} at {address:#x}, {handles} handles")?;
-            }
-            Self::Move {
-                from,
-                to,
-                bytes,
-                outcome,
-            } => {
-                write!(f, " {bytes} from {from:#x} to {to:#x}")?;
-                outcome.map_or(Ok(()), |handles| write!(f, ", {handles} handles"))?;
-            }
-            Self::RecordEvent { stream, event } | Self::WaitEvent { stream, event } => {
-                write!(f, " {} on stream {stream}", event.0)?;
-            }
-            Self::Synchronize => {}
-        }
-        self.error().map_or(Ok(()), |error| write!(f, " failed: {error}"))
-    }
-}
 
 /// A source that passes every call to a callback after the call has finished.
 ///
@@ -212,100 +53,19 @@ impl<S, F: FnMut(&SourceEvent<'_>)> Logged<S, F> {
     }
 }
 
-/// Returns an address in a range, for display. Wraps around, because a caller may name a part outside the range.
-fn at(range: &Range, offset: u64) -> u64 {
-    range.address().wrapping_add(offset)
-}
+impl<S: Source, F: FnMut(&SourceEvent<'_>)> SourceWrapper for Logged<S, F> {
+    type Inner = S;
 
-impl<S: Source, F: FnMut(&SourceEvent<'_>)> Source for Logged<S, F> {
-    crate::forward_facts!();
-    crate::forward_bytes!();
-
-    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        let outcome = self.inner.take(bytes);
-        (self.sink)(&SourceEvent::Take {
-            bytes,
-            outcome: outcome.as_ref().map(Segment::address),
-        });
-        outcome
+    fn inner(&self) -> &S {
+        &self.inner
     }
 
-    fn give(&mut self, segment: Segment) {
-        let (address, bytes) = (segment.address(), segment.bytes());
-        self.inner.give(segment);
-        (self.sink)(&SourceEvent::Give { address, bytes });
+    fn inner_mut(&mut self) -> &mut S {
+        &mut self.inner
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
-        let outcome = self.inner.reserve(bytes);
-        (self.sink)(&SourceEvent::Reserve {
-            bytes,
-            outcome: outcome.as_ref().map(Range::address),
-        });
-        outcome
-    }
-
-    fn commit(
-        &mut self,
-        range: &Range,
-        offset: u64,
-        bytes: u64,
-        handle_bytes: u64,
-    ) -> Result<(), SourceError> {
-        let outcome = self.inner.commit(range, offset, bytes, handle_bytes);
-        let (address, result) = (at(range, offset), outcome.as_ref().copied());
-        (self.sink)(&SourceEvent::Commit {
-            address,
-            bytes,
-            handle_bytes,
-            outcome: result,
-        });
-        outcome
-    }
-
-    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
-        let handles = self.inner.decommit(range, offset, bytes);
-        (self.sink)(&SourceEvent::Decommit {
-            address: at(range, offset),
-            bytes,
-            handles,
-        });
-        handles
-    }
-
-    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
-        let outcome = self.inner.move_pages(from, to, bytes);
-        let (origin, target) = (at(from.0, from.1), at(to.0, to.1));
-        let result = outcome.as_ref().copied();
-        (self.sink)(&SourceEvent::Move {
-            from: origin,
-            to: target,
-            bytes,
-            outcome: result,
-        });
-        outcome
-    }
-
-    fn release(&mut self, range: Range) {
-        let (address, bytes) = (range.address(), range.bytes());
-        self.inner.release(range);
-        (self.sink)(&SourceEvent::Release { address, bytes });
-    }
-
-    fn record_event(&mut self, stream: u32) -> Event {
-        let event = self.inner.record_event(stream);
-        (self.sink)(&SourceEvent::RecordEvent { stream, event });
-        event
-    }
-
-    fn wait_event(&mut self, stream: u32, event: Event) {
-        self.inner.wait_event(stream, event);
-        (self.sink)(&SourceEvent::WaitEvent { stream, event });
-    }
-
-    fn synchronize(&mut self) {
-        self.inner.synchronize();
-        (self.sink)(&SourceEvent::Synchronize);
+    fn after(&mut self, event: &SourceEvent<'_>) {
+        (self.sink)(event);
     }
 }
 
@@ -333,7 +93,7 @@ mod tests {
         source.synchronize();
         drop(source);
         let kinds: Vec<_> = lines.iter().map(|(kind, failed, _)| (*kind, *failed)).collect();
-        use CallKind::{Commit, Decommit, Move, RecordEvent, Reserve, Synchronize, WaitEvent};
+        use crate::CallKind::{Commit, Decommit, Move, RecordEvent, Reserve, Synchronize, WaitEvent};
         let streams = [(RecordEvent, false), (WaitEvent, false), (Synchronize, false)];
         let pages = [
             (Reserve, false),
