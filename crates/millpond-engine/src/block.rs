@@ -68,6 +68,7 @@ impl Block {
     }
 
     /// Creates the block that a policy allocates in its space.
+    #[inline]
     pub fn of(space: &Space, id: BlockId, request: &Request) -> Self {
         Self::new(space.address(id), space.bytes(id), request, id)
     }

@@ -38,6 +38,7 @@ pub struct Entry {
 
 impl Entry {
     /// Creates the entry of a block.
+    #[inline]
     #[must_use]
     pub fn of(space: &Space, id: BlockId) -> Self {
         Self {

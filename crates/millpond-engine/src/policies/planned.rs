@@ -324,9 +324,7 @@ impl Policy for Planned {
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
         // The plan's own blocks are freed before free pages are returned.
-        for block in supply.synchronize() {
-            self.free(supply, block);
-        }
+        self.free_deferred(supply);
         self.drop_plan(supply);
         self.inner.release_cached(supply);
     }

@@ -75,12 +75,14 @@ impl Slabs {
     }
 
     /// Allocates a free cell.
+    #[inline]
     pub(super) fn hand_out(&mut self, id: BlockId, request: &Request) -> Block {
         let (address, bytes) = self.set_live(id, true);
         Block::new(address, bytes, request, id)
     }
 
     /// Frees a cell.
+    #[inline]
     pub(super) fn put_back(&mut self, id: BlockId) {
         self.set_live(id, false);
     }
@@ -155,6 +157,7 @@ impl Slabs {
         assert_eq!(free, 0, "free cells that no list holds");
     }
 
+    #[inline]
     fn set_live(&mut self, id: BlockId, live: bool) -> (u64, u64) {
         let Some(cell) = &mut self.cells[id.index()] else {
             debug_assert!(false, "{id:?} names no cell");

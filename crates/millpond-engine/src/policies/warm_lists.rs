@@ -44,6 +44,7 @@ impl WarmLists {
     }
 
     /// Lists a free cell.
+    #[inline]
     pub(super) fn push(&mut self, id: BlockId) {
         if let Some(key) = self.keys[id.index()] {
             self.lists.entry(key).or_default().push(id);
@@ -51,6 +52,7 @@ impl WarmLists {
     }
 
     /// Takes the most recently freed cell of a list.
+    #[inline]
     pub(super) fn pop(&mut self, key: ListKey) -> Option<BlockId> {
         self.lists.get_mut(&key)?.pop()
     }
@@ -78,11 +80,13 @@ impl WarmLists {
     }
 
     /// Allocates an unlisted cell.
+    #[inline]
     pub(super) fn hand_out(&mut self, id: BlockId, request: &Request) -> Block {
         self.slabs.hand_out(id, request)
     }
 
     /// Frees a cell and lists it.
+    #[inline]
     pub(super) fn free(&mut self, block: &Block) {
         self.slabs.put_back(block.key());
         self.push(block.key());

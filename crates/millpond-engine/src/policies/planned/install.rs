@@ -26,9 +26,7 @@ impl Planned {
             return self.give_up();
         }
         // Pages can move only when no stream uses them. Afterwards their new users need not wait.
-        for block in supply.synchronize() {
-            self.free(supply, block);
-        }
+        self.free_deferred(supply);
         // Slots without a place stay with the default policy and need memory there.
         let unplanned = plan.step.slots.iter().filter(|slot| !slot.is_planned());
         let unplanned: Vec<Request> = unplanned
