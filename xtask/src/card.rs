@@ -126,7 +126,8 @@ fn build(folder: &Path, dev: bool) -> Result<(), String> {
     for inside in ["tests", "traces"] {
         fs::create_dir_all(folder.join(inside)).map_err(|e| format!("{}: {e}", folder.display()))?;
     }
-    let programs = ["build", "-p", "millpond-card", "-p", "millpond-cli", "--bins"];
+    let programs = "build -p millpond-card -p millpond-cli --features millpond-cli/bench --bins";
+    let programs: Vec<&str> = programs.split(' ').collect();
     let profile = if dev { "dev" } else { "release" };
     step("cargo", &[&programs[..], &["--profile", profile]].concat())?;
     let built = target().join(if dev { "debug" } else { "release" });

@@ -102,7 +102,11 @@ pub(crate) fn run() -> Result<(), String> {
     let torch = torch(&folder, &python);
     let schema = speedscope(&folder);
     let perfetto = perfetto(&folder, &python);
-    step("cargo", &["build", "--quiet", "-p", "millpond-cli"])?;
+    let features = ["--features", "parquet"];
+    step(
+        "cargo",
+        &[&["build", "--quiet", "-p", "millpond-cli"][..], &features].concat(),
+    )?;
     let mut failed = Vec::new();
     let mut rows = Vec::new();
     for kind in ["ordinary", "hostile"] {

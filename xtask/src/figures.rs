@@ -83,6 +83,8 @@ fn on_a_device(recordings: &[String]) -> Result<(), String> {
         "millpond-cuda-emu",
         "-p",
         "millpond-cli",
+        "--features",
+        "millpond-cli/bench",
     ];
     step("cargo", &build)?;
     let program = target().join("release").join("millpond");

@@ -132,7 +132,8 @@ pub(crate) fn speed(rows: Option<&str>) -> Result<(), String> {
 }
 
 fn program() -> Result<String, String> {
-    step("cargo", &["build", "--release", "--quiet", "-p", "millpond-cli"])?;
+    let program = "build --release --quiet -p millpond-cli --features top";
+    step("cargo", &program.split(' ').collect::<Vec<_>>())?;
     text(&target().join("release").join("millpond"))
 }
 

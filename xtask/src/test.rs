@@ -31,6 +31,14 @@ pub(crate) fn run() -> Result<(), String> {
     for set in &sets {
         step_with("cargo", &[&["test"], *set].concat(), &found)?;
     }
+    // The command with its default features, as the README's first command builds it.
+    let default = [
+        "test",
+        "--package=millpond-cli",
+        "--test=features",
+        "--test=readme",
+    ];
+    step("cargo", &default)?;
     // A separate folder, because different flags rebuild everything.
     let models = "test -p millpond-account -p millpond-pool --release --lib models --target-dir target/loom";
     let models: Vec<_> = models.split(' ').collect();
@@ -59,7 +67,12 @@ fn feature_sets() -> Vec<&'static [&'static str]> {
         "--exclude=millpond-bench",
         "--exclude=millpond-cli",
     ];
-    vec![others, &["--package=millpond-bench", "--package=millpond-cli"]]
+    let without_peers = &[
+        "--package=millpond-bench",
+        "--package=millpond-cli",
+        "--features=millpond-cli/full",
+    ];
+    vec![others, without_peers]
 }
 
 /// The command that runs the tests of CUDA devices.

@@ -5,9 +5,10 @@ mod recording;
 pub(crate) use recording::{DiffArgs, ReportArgs, ViewArgs};
 
 use crate::text::nearest;
+#[cfg(feature = "bench")]
+use crate::values::parse_cuda;
 use crate::values::{
-    Scale, SourceKind, parse_cuda, parse_scale, parse_source, parse_tick, parse_time, parse_time_window,
-    parse_window,
+    Scale, SourceKind, parse_scale, parse_source, parse_tick, parse_time, parse_time_window, parse_window,
 };
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -78,7 +79,12 @@ pub(crate) enum Command {
     /// Find the repeating step of a recording, and solve where its blocks go
     Plan(PlanArgs),
     /// Measure memory on this machine: Millpond's pools beside other allocators, and beside a CUDA driver
+    #[cfg(feature = "bench")]
     Bench(BenchArgs),
+    /// Measure memory on this machine (not in this build: install it with `--features bench`)
+    #[cfg(not(feature = "bench"))]
+    #[command(disable_help_flag = true)]
+    Bench(AbsentArgs),
     /// List the allocation policies, and how true each is to its original
     Policies(PoliciesArgs),
     /// Run a command with an emulated CUDA driver in the place of the real one
@@ -86,7 +92,12 @@ pub(crate) enum Command {
     /// List the cards that --device knows by name
     Cards,
     /// Show what programs that use Millpond have, live: pools, budgets, devices, tags, warnings
+    #[cfg(feature = "top")]
     Top(TopArgs),
+    /// Show what programs that use Millpond have, live (not in this build: install it with `--features top`)
+    #[cfg(not(feature = "top"))]
+    #[command(disable_help_flag = true)]
+    Top(AbsentArgs),
     /// Say what this machine offers (memory, limits, huge pages, CUDA) and what to do about what is missing
     Doctor(DoctorArgs),
 }
@@ -100,6 +111,7 @@ pub(crate) struct DoctorArgs {
 }
 
 /// `millpond top`.
+#[cfg(feature = "top")]
 #[derive(Debug, Args)]
 #[command(after_help = TOP_EXAMPLES, max_term_width = 100)]
 pub(crate) struct TopArgs {
@@ -116,6 +128,7 @@ pub(crate) struct TopArgs {
     pub(crate) json: bool,
 }
 
+#[cfg(feature = "top")]
 const TOP_EXAMPLES: &str = "\
 A program is seen when it is started with MILLPOND_MONITOR=1, or starts a Monitor with a socket
 itself. It is only read, and does not notice who comes and goes.
@@ -238,7 +251,10 @@ pub(crate) enum Paged {
 
 /// The heading under which `--help` lists these options. Each option names it, because a heading of the whole group would also apply
 /// to the options after the group.
+#[cfg(feature = "bench")]
 const HOST: &str = "With --source host";
+#[cfg(not(feature = "bench"))]
+const HOST: &str = "With --source host (not in this build: install it with `--features bench`)";
 
 /// How a recording is replayed on real memory.
 #[derive(Debug, Args)]
@@ -365,7 +381,7 @@ pub(crate) struct InfoArgs {
 
 /// `millpond convert`.
 #[derive(Debug, Args)]
-#[command(after_help = CONVERT_HELP, max_term_width = 100)]
+#[command(after_help = convert_help(), max_term_width = 100)]
 pub(crate) struct ConvertArgs {
     /// A recording
     #[arg(value_name = "IN", value_parser = recording())]
@@ -412,6 +428,18 @@ pub(crate) struct ConvertArgs {
     /// Say nothing on stderr but errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+/// Returns the list of formats, which says what this build does not contain.
+fn convert_help() -> String {
+    const PARQUET: &str = "pandas, polars, DuckDB: names instead of numbers";
+    match cfg!(feature = "parquet") {
+        true => CONVERT_HELP.to_owned(),
+        false => CONVERT_HELP.replace(
+            PARQUET,
+            "(not in this build: install it with `--features parquet`)",
+        ),
+    }
 }
 
 const CONVERT_HELP: &str = "\
@@ -475,7 +503,16 @@ pub(crate) struct PlanArgs {
     pub(crate) quiet: bool,
 }
 
+/// The arguments of a command that this build does not contain. They are accepted, because the command itself is the error.
+#[cfg(not(all(feature = "bench", feature = "top")))]
+#[derive(Debug, Args)]
+pub(crate) struct AbsentArgs {
+    #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    _arguments: Vec<OsString>,
+}
+
 /// `millpond bench`.
+#[cfg(feature = "bench")]
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
@@ -483,6 +520,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// What is measured.
+#[cfg(feature = "bench")]
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
     /// Allocators under the usual loads: hot pairs, batches, blocks that stay, threads, zeroed memory
@@ -535,6 +573,7 @@ pub(crate) enum Bench {
 }
 
 /// A CUDA device, and how often it is measured.
+#[cfg(feature = "bench")]
 #[derive(Debug, Args)]
 pub(crate) struct MeasuredArgs {
     /// The device

@@ -21,6 +21,7 @@ const PARQUET: &str = "parquet";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Dialect(Target),
+    #[cfg(feature = "parquet")]
     Parquet,
 }
 
@@ -61,7 +62,8 @@ pub(crate) fn command(args: &ConvertArgs) -> Result<Exit, CliError> {
     output::write_file(&args.output, |out| {
         let written = match format {
             Format::Dialect(target) => export(&history, &symbols, target, &options, out),
-            Format::Parquet => parquet(&history, &symbols, &options, out),
+            #[cfg(feature = "parquet")]
+            Format::Parquet => table::write(&history, &symbols, &options, out),
         };
         match written {
             Ok(exported) => {
@@ -145,7 +147,7 @@ fn format(args: &ConvertArgs) -> Result<Format, CliError> {
     let said = args.to.as_deref().unwrap_or(&file);
     let format = match Target::of_name(said) {
         Some(target) => Some(Format::Dialect(target)),
-        None if ends(said, PARQUET) => Some(Format::Parquet),
+        None if ends(said, PARQUET) => Some(parquet()?),
         None => None,
     };
     match (format, args.to.as_deref()) {
@@ -198,18 +200,13 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 #[cfg(feature = "parquet")]
-use table::write as parquet;
+fn parquet() -> Result<Format, CliError> {
+    Ok(Format::Parquet)
+}
 
 #[cfg(not(feature = "parquet"))]
-fn parquet(
-    _: &History,
-    _: &ModuleSymbols<'_>,
-    _: &ExportOptions<'_>,
-    _: &mut dyn std::io::Write,
-) -> Result<Exported, ExportError> {
-    Err(ExportError::Io(std::io::Error::other(
-        "this program was built without Parquet; build it with the feature parquet, or write .mpr",
-    )))
+fn parquet() -> Result<Format, CliError> {
+    Err(CliError::not_built("the writer of .parquet files", "parquet"))
 }
 
 #[cfg(test)]
@@ -235,6 +232,7 @@ mod tests {
             target(Dialect::Heaptrack, Packing::Zstd)
         );
         assert_eq!(said(&["A.MPR"]), target(Dialect::Recording, Packing::Plain));
+        #[cfg(feature = "parquet")]
         assert_eq!(said(&["a.parquet"]), Ok(Format::Parquet));
         assert_eq!(
             said(&["a", "--to", "folded"]),

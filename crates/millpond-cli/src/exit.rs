@@ -98,12 +98,28 @@ pub(crate) enum CliError {
         "cannot serve the page on 127.0.0.1: {source}; name another port with --port, or write a file with --html"
     )]
     Serve { source: std::io::Error },
+    /// A Cargo feature that the request needs was off when this program was built.
+    #[error(
+        "this build of millpond does not contain {what}; to get it, run `cargo install --path crates/millpond-cli --features {feature}` \
+         in a clone of the repository"
+    )]
+    #[cfg(not(all(feature = "bench", feature = "parquet", feature = "top")))]
+    NotBuilt { what: String, feature: &'static str },
     /// A result could not be written.
     #[error("cannot write {what}: {source}")]
     Write { what: String, source: std::io::Error },
 }
 
 impl CliError {
+    /// Returns the error for a request that needs a Cargo feature which is off in this build.
+    #[cfg(not(all(feature = "bench", feature = "parquet", feature = "top")))]
+    pub(crate) fn not_built(what: impl Into<String>, feature: &'static str) -> Self {
+        Self::NotBuilt {
+            what: what.into(),
+            feature,
+        }
+    }
+
     /// Returns whether the reader of the output has gone. This ends the command without a message.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Write { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)

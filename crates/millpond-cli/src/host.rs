@@ -1,22 +1,22 @@
-//! `millpond replay --source host`: replays a recording on this machine's memory, with our pools and other allocators.
+//! `millpond replay --source host`: replays a recording on this machine's memory, with our pools and other allocators. Without the
+//! feature `bench`, only the check of its options.
 
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[cfg(all(feature = "bench", target_os = "linux", target_env = "gnu"))]
 mod facts;
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[cfg(all(feature = "bench", target_os = "linux", target_env = "gnu"))]
 mod report;
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[cfg(all(feature = "bench", target_os = "linux", target_env = "gnu"))]
 mod run;
 
-use crate::args::{Paged, ReplayArgs};
+use crate::args::ReplayArgs;
 use crate::exit::CliError;
 
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[cfg(all(feature = "bench", target_os = "linux", target_env = "gnu"))]
 pub(crate) use run::command;
 
 /// Runs the command.
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub(crate) fn command(args: &ReplayArgs) -> Result<crate::exit::Exit, CliError> {
-    refuse_with(args)?;
+#[cfg(all(feature = "bench", not(all(target_os = "linux", target_env = "gnu"))))]
+pub(crate) fn command(_: &ReplayArgs) -> Result<crate::exit::Exit, CliError> {
     Err(CliError::Usage(crate::bench::ELSEWHERE.to_owned()))
 }
 
@@ -42,26 +42,6 @@ pub(crate) fn refuse_without_host(args: &ReplayArgs) -> Result<(), CliError> {
         ("--rounds", host.rounds.is_some()),
     ];
     refuse(&given, "is for real memory: add --source host")
-}
-
-/// Refuses options that apply only to a simulated device if the memory is real.
-///
-/// # Errors
-/// Returns an error if one of them was given.
-fn refuse_with(args: &ReplayArgs) -> Result<(), CliError> {
-    let given = [
-        ("--device", args.device.device.is_some()),
-        ("--paged off", args.device.paged == Paged::Off),
-        ("--costs", args.device.costs.is_some()),
-        ("--fit", args.fit),
-        ("--torch-conf", args.torch_conf.is_some()),
-        ("--tick", args.tick.is_some()),
-        ("--plan", args.plan.is_some()),
-        ("--verify", args.verify),
-        ("--threads", args.output.threads.is_some()),
-        ("--html", args.html.is_some()),
-    ];
-    refuse(&given, "is for a simulated device: leave it or --source host out")
 }
 
 /// Refuses the first of these options that was given.

@@ -18,8 +18,10 @@
 #![forbid(unsafe_code)]
 
 mod args;
+#[cfg(feature = "bench")]
 mod bench;
 mod convert;
+#[cfg(feature = "bench")]
 mod cuda;
 mod cuda_emu;
 mod device;
@@ -46,6 +48,7 @@ mod symbols;
 mod table;
 mod terminal;
 mod text;
+#[cfg(feature = "top")]
 mod top;
 mod tune;
 mod values;
@@ -81,11 +84,17 @@ fn run(command: &Command) -> Result<Exit, CliError> {
         Command::Diff(args) => diff::command(args),
         Command::View(args) => view::command(args),
         Command::Plan(args) => plan::command(args),
+        #[cfg(feature = "bench")]
         Command::Bench(args) => bench::command(args),
+        #[cfg(not(feature = "bench"))]
+        Command::Bench(_) => Err(CliError::not_built("millpond bench", "bench")),
         Command::Policies(args) => policies::command(args),
         Command::CudaEmu(args) => cuda_emu::command(args),
         Command::Cards => device::cards_command(),
+        #[cfg(feature = "top")]
         Command::Top(args) => top::command(args),
+        #[cfg(not(feature = "top"))]
+        Command::Top(_) => Err(CliError::not_built("millpond top", "top")),
         Command::Doctor(args) => doctor::command(args),
     }
 }

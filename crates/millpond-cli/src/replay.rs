@@ -1,13 +1,15 @@
 //! `millpond replay`: replays recordings under policies.
 
 use crate::args::ReplayArgs;
+#[cfg(feature = "bench")]
+use crate::cuda;
 use crate::exit::{CliError, Exit, complain};
 use crate::html::{self, Pages};
 use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
 use crate::side_by_side::{self, Shown};
 use crate::values::SourceKind;
-use crate::{cuda, device, files, host, output, settings};
+use crate::{device, files, host, output, settings};
 use millpond_replay::{Options, Program, Redactor, ReplayError, Report, page, replay};
 use std::path::Path;
 
@@ -23,9 +25,13 @@ struct Done {
 /// the exit code for bad input.
 pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
     match args.device.source {
-        SourceKind::Host => return host::command(args),
-        SourceKind::Cuda(number) => return cuda::command(args, number),
         SourceKind::Sim => host::refuse_without(args)?,
+        #[cfg(feature = "bench")]
+        SourceKind::Host => return host::command(args),
+        #[cfg(feature = "bench")]
+        SourceKind::Cuda(number) => return cuda::command(args, number),
+        #[cfg(not(feature = "bench"))]
+        source => return Err(CliError::not_built(format!("--source {source}"), "bench")),
     }
     let options = settings::options(args)?;
     let paths = files::expand(&args.files)?;

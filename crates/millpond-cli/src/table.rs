@@ -175,8 +175,6 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
     let mut table = Table::new();
     let line = LineStyle::none().fill('─').junction('─');
     table.load_style(TableStyle::new().header_separator(line));
-    // Only `terminal` adds styles, because `text::harmless` lets only its styles pass.
-    table.force_no_tty();
     let aligned = |text: String, align: Align| {
         let side = if align == Align::Left {
             CellAlignment::Left

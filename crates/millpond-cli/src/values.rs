@@ -116,6 +116,16 @@ pub(crate) enum SourceKind {
     Cuda(u32),
 }
 
+impl std::fmt::Display for SourceKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Sim => f.write_str("sim"),
+            Self::Host => f.write_str("host"),
+            Self::Cuda(number) => write!(f, "cuda:{number}"),
+        }
+    }
+}
+
 /// Parses `sim`, `host`, or `cuda:` and a device's number. `cuda` alone means the first device.
 pub(crate) fn parse_source(text: &str) -> Result<SourceKind, String> {
     match text.trim() {
@@ -128,6 +138,7 @@ pub(crate) fn parse_source(text: &str) -> Result<SourceKind, String> {
 }
 
 /// Parses a CUDA device.
+#[cfg(feature = "bench")]
 pub(crate) fn parse_cuda(text: &str) -> Result<u32, String> {
     cuda_number(text.trim()).ok_or_else(|| "write a CUDA device such as cuda:0".to_owned())
 }

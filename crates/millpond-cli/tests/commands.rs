@@ -200,7 +200,7 @@ fn blocks_older_than_the_recording_are_named_and_counted_alike() {
 fn help_lists_each_option_where_it_belongs() {
     let (code, help, _) = run(&["replay", "--help"]);
     assert_eq!(code, 0);
-    let (common, host) = help.split_once("With --source host:").expect("its own heading");
+    let (common, host) = help.split_once("With --source host").expect("its own heading");
     for option in ["--fit", "--json", "--html", "--time-window", "--conf"] {
         assert!(
             common.contains(&format!("{option} ")) || common.contains(&format!("{option}\n")),
@@ -217,16 +217,6 @@ fn help_lists_each_option_where_it_belongs() {
         let (_, help, _) = run(&[command, "--help"]);
         assert!(help.contains("--time-window <FROM..TO>"), "{help}");
         assert!(!help.contains("--from") && !help.contains("--to-time"), "{help}");
-    }
-    let (code, help, _) = run(&["bench", "host", "--help"]);
-    assert_eq!(code, 0);
-    for group in [
-        "w1  ", "w2  ", "w3  ", "w4  ", "w5  ", "w6  ", "half  ", "seeds  ",
-    ] {
-        assert!(
-            help.lines().any(|line| line.trim_start().starts_with(group)),
-            "{group}: {help}"
-        );
     }
 }
 

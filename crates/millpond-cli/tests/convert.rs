@@ -27,6 +27,7 @@ fn every_ending_is_written_whole_and_says_what_is_lost() {
         "heaptrack",
         "heaptrack.zst",
         "trace.json",
+        #[cfg(feature = "parquet")]
         "parquet",
         "csv.zst",
         "mpr",

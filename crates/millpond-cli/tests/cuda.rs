@@ -1,6 +1,6 @@
 //! Tests replays on a CUDA device's memory with the emulated driver.
 
-#![cfg(target_os = "linux")]
+#![cfg(all(feature = "bench", target_os = "linux"))]
 
 mod support;
 

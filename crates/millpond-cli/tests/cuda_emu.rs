@@ -60,6 +60,7 @@ fn a_signal_and_a_command_that_is_none_are_told() {
 }
 
 /// Returns the path of the emulator that cargo builds next to this test.
+#[cfg(feature = "bench")]
 fn emulator() -> std::path::PathBuf {
     let here = std::env::current_exe().expect("a program");
     let library = here.with_file_name("libmillpond_cuda_emu.so");
@@ -68,6 +69,7 @@ fn emulator() -> std::path::PathBuf {
 }
 
 #[test]
+#[cfg(feature = "bench")]
 fn copies_are_measured_beside_the_link() {
     let bench = [env!("CARGO_BIN_EXE_millpond"), "bench", "transfer", "--quick"];
     let run = |more: &[&str]| {

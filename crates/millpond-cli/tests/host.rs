@@ -1,6 +1,6 @@
 //! Tests `millpond replay --source host` and `millpond bench`, which use this machine's memory. Times are printed, never
 //! asserted.
-#![cfg(all(target_os = "linux", target_env = "gnu"))]
+#![cfg(all(feature = "bench", target_os = "linux", target_env = "gnu"))]
 
 mod support;
 
@@ -350,6 +350,20 @@ fn what_does_not_apply_is_refused_in_one_line() {
     }
     let (code, _, stderr) = run(&["tune", &file, "--source", "host"]);
     assert!(code == 2 && stderr.contains("simulated device"), "{stderr}");
+}
+
+#[test]
+fn bench_host_help_lists_each_group_of_workloads() {
+    let (code, help, _) = run(&["bench", "host", "--help"]);
+    assert_eq!(code, 0);
+    for group in [
+        "w1  ", "w2  ", "w3  ", "w4  ", "w5  ", "w6  ", "half  ", "seeds  ",
+    ] {
+        assert!(
+            help.lines().any(|line| line.trim_start().starts_with(group)),
+            "{group}: {help}"
+        );
+    }
 }
 
 #[test]

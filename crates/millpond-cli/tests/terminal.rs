@@ -1,5 +1,5 @@
 //! Runs every command of the README and of the book on a terminal with colours, at three widths. The terminal shows the same text as a pipe gets.
-#![cfg(unix)]
+#![cfg(all(unix, feature = "bench", feature = "parquet", feature = "top"))]
 
 mod support;
 

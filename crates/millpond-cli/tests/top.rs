@@ -1,4 +1,5 @@
 //! Tests `millpond top` with processes that use the library.
+#![cfg(feature = "top")]
 
 mod support;
 

@@ -1,8 +1,8 @@
 //! Runs the command from the parsed arguments to the output.
 
 use super::facts::Facts;
-use super::{refuse_with, report};
-use crate::args::{ReplayArgs, Touched};
+use super::{refuse, report};
+use crate::args::{Paged, ReplayArgs, Touched};
 use crate::bench::BEHIND;
 use crate::exit::{CliError, Exit, complain};
 use crate::progress::Progress;
@@ -142,4 +142,24 @@ fn measure(trace: &Trace, several: bool, args: &ReplayArgs, rules: &Rules) -> Re
     };
     let replayed = replayed.map_err(refused)?;
     Ok(Facts::new(&label, trace, &program, &what, replayed))
+}
+
+/// Refuses options that apply only to a simulated device if the memory is real.
+///
+/// # Errors
+/// Returns an error if one of them was given.
+fn refuse_with(args: &ReplayArgs) -> Result<(), CliError> {
+    let given = [
+        ("--device", args.device.device.is_some()),
+        ("--paged off", args.device.paged == Paged::Off),
+        ("--costs", args.device.costs.is_some()),
+        ("--fit", args.fit),
+        ("--torch-conf", args.torch_conf.is_some()),
+        ("--tick", args.tick.is_some()),
+        ("--plan", args.plan.is_some()),
+        ("--verify", args.verify),
+        ("--threads", args.output.threads.is_some()),
+        ("--html", args.html.is_some()),
+    ];
+    refuse(&given, "is for a simulated device: leave it or --source host out")
 }
