@@ -1,4 +1,4 @@
-//! Tallies: sums of the memory operations of a set of threads. The scopes of [`limits`](mod@millpond_set::limits) and the
+//! Tallies: sums of the memory operations of a set of threads. The scopes of `limits` and the
 //! profiler are tallies.
 //!
 //! ```text

@@ -24,6 +24,7 @@ fn a_part_that_is_not_built_names_the_command_that_installs_it() {
     let folder = folder("features");
     let file = small(&folder, "run.csv");
     let table = folder.join("run.parquet").display().to_string();
+    let other = folder.join("run").display().to_string();
     let commands: &[(&str, bool, &[&str])] = &[
         ("bench", cfg!(feature = "bench"), &["bench"]),
         ("bench", cfg!(feature = "bench"), &["bench", "host", "--help"]),
@@ -41,7 +42,7 @@ fn a_part_that_is_not_built_names_the_command_that_installs_it() {
         (
             "parquet",
             cfg!(feature = "parquet"),
-            &["convert", &file, "x", "--to", "parquet"],
+            &["convert", &file, &other, "--to", "parquet"],
         ),
         ("top", cfg!(feature = "top"), &["top", "--help"]),
         ("top", cfg!(feature = "top"), &["top", "--json"]),

@@ -67,7 +67,7 @@ impl Staging {
     ///
     /// Compression is faster if the host leaves zeros out faster than the link carries bytes. The host's speeds are measured once in a
     /// process, and the link once for a device, with the first copy of at least 1 MiB that contains enough zeros. That copy waits for its
-    /// stream. Smaller copies are judged by their zeros alone. With the feature `rayon`, [several threads](millpond_os::threads) pack a slot. If
+    /// stream. Smaller copies are judged by their zeros alone. With the feature `rayon`, [several threads](fn@millpond_os::threads) pack a slot. If
     /// few words are zero, the elements are copied as they are. If that shows only during packing, it is decided for each slot by itself.
     ///
     /// ```

@@ -313,7 +313,7 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Adds the next argument: a buffer that the kernel writes, or the [`view_mut`](crate::DeviceTensor::view_mut) of a tensor.
+    /// Adds the next argument: a buffer that the kernel writes, or the `view_mut` of a tensor.
     pub fn arg_mut(mut self, argument: impl KernelArgMut<'a>) -> Self {
         argument.put(&mut self);
         self

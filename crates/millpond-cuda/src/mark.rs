@@ -187,7 +187,7 @@ pub(crate) fn settle(wait: impl FnMut() -> Result<(), CudaError>) -> Result<(), 
     })
 }
 
-/// Like [`settle`], but if `wait` fails, this waits for an event in `stream`, the stream that was given the work.
+/// Like `settle`, but if `wait` fails, this waits for an event in `stream`, the stream that was given the work.
 pub fn settle_on(stream: &CudaStream, wait: impl FnMut() -> Result<(), CudaError>) -> Result<(), Unsettled> {
     let marked = || {
         let mark = Mark::new(stream.device())?;

@@ -28,7 +28,7 @@ struct Inner {
 }
 
 impl DevicePool {
-    /// Returns the pool with a stream for work, on which [`DeviceTensor`](crate::DeviceTensor)s are made.
+    /// Returns the pool with a stream for work, on which `DeviceTensor`s are made.
     ///
     /// # Errors
     /// Returns an error if the stream is another device's, or if there is not enough memory for the partial sums (8 KiB).

@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 /// Elements on a device that are borrowed exclusively. It is like a [`DeviceBuffer`], but does not own the memory. All work on the elements
 /// is queued on their stream.
 ///
-/// Made by [`DeviceScratch::alloc`](crate::DeviceScratch::alloc).
+/// Made by `DeviceScratch::alloc`.
 pub struct DeviceSlice<'a, T: Element> {
     address: u64,
     len: usize,

@@ -43,7 +43,7 @@ pub enum CudaMemory {
 
 /// Memory of a CUDA device.
 ///
-/// The host cannot access this memory, so this is a [`Source`] and not a [`MemorySource`](millpond_account::MemorySource). Every call that gives
+/// The host cannot access this memory, so this is a [`Source`] and not a `MemorySource`. Every call that gives
 /// memory back first waits until the streams that the source [knows](Self::stream_number) have completed their earlier work. If the driver
 /// fails, no memory is lost: the call gives back the memory that it has taken, and pages that were to be moved stay in place.
 ///

@@ -242,7 +242,7 @@ impl<T: Element> DataSet<T> {
         Ok(rows)
     }
 
-    /// Reads `count` rows from `start` on, or as many as there are, into a buffer of the current [set of pools](millpond_set::pools).
+    /// Reads `count` rows from `start` on, or as many as there are, into a buffer of the current [set of pools](fn@millpond_set::pools).
     ///
     /// # Errors
     /// Returns the errors of [`read`](Self::read), and [`DataError::Memory`].

@@ -189,7 +189,7 @@ impl Npy {
         self.head.fortran
     }
 
-    /// Reads the whole array to a tensor in host memory of the current [set of pools](millpond_set::pools). An array in Fortran order
+    /// Reads the whole array to a tensor in host memory of the current [set of pools](fn@millpond_set::pools). An array in Fortran order
     /// becomes a transposed view.
     ///
     /// # Errors

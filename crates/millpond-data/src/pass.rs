@@ -161,7 +161,7 @@ impl<'a, T: Element> Pass<'a, T> {
         self
     }
 
-    /// Allocates the buffers from a pool instead of the current [set](millpond_set::pools).
+    /// Allocates the buffers from a pool instead of the current [set](fn@millpond_set::pools).
     pub fn pool(mut self, pool: &Pool) -> Self {
         self.from = From::Pool(pool.clone());
         self

@@ -238,7 +238,7 @@ impl SafeTensors {
         self.header.metadata()
     }
 
-    /// Copies a tensor to host memory of the current [set of pools](millpond_set::pools).
+    /// Copies a tensor to host memory of the current [set of pools](fn@millpond_set::pools).
     ///
     /// # Errors
     /// Returns an error if there is no tensor of this name, if this crate does not support its type, if memory cannot be allocated,

@@ -431,7 +431,7 @@ mod tests {
 
     /// Runs a test in a process of its own, because limits apply to a whole process.
     fn alone(test: &str) {
-        let test = format!("os::map::tests::{test}");
+        let test = format!("map::tests::{test}");
         let this = std::env::current_exe().expect("this program");
         let run = Command::new(this)
             .args(["--exact", &test, "--ignored", "--nocapture"])

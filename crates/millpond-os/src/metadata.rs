@@ -11,7 +11,7 @@
 //! the sizes that others have freed. Large free blocks return their memory to the system, except their first page.
 //!
 //! The arena opens more memory than it has allocated: a reserve of 1 MiB and four times the largest table. If the system has no
-//! more memory for it, a pool first frees what it can and then refuses to grow ([`has_reserve`](Arena::has_reserve)). The
+//! more memory for it, a pool first frees what it can and then refuses to grow (`has_reserve`). The
 //! reserve then serves the tables for blocks that the pool has already allocated. At most 512 KiB of it may be used for small
 //! blocks without which the program could not continue ([`spare`](Arena::spare)).
 //!

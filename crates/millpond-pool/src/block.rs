@@ -1,6 +1,6 @@
 //! Owned blocks of bytes, which are freed when dropped. Buffers, storages, rented memory and workspaces consist of them.
 //!
-//! An [`OwnedBlock`] has bytes and no elements. All code that accesses memory by pointer and size is here, so it is written only
+//! An `OwnedBlock` has bytes and no elements. All code that accesses memory by pointer and size is here, so it is written only
 //! once. The types above it define what the bytes contain.
 
 mod direct;

@@ -166,7 +166,7 @@ impl Tensor {
 
 impl TensorRef<'_> {
     /// Copies the elements to a new tensor of the same [pool](Tensor). The elements of a slice are copied to the current [set
-    /// of pools](millpond_set::pools).
+    /// of pools](fn@millpond_set::pools).
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Shapes, views and errors are those of the host's tensors, by the same [`Layout`]. What is done with elements is done by kernels
-//! (`gpu/kernels/*.cu`), on a stream.
+//! (`kernels/*.cu` of millpond-cuda), on a stream.
 //!
 //! An operation runs on the stream of its output, or of its first operand if it makes a new tensor. That stream first waits on the device
 //! for the streams of the other operands, and these then wait for it. So later work on an operand, and the next owner of its memory, come
@@ -102,7 +102,7 @@ pub struct DeviceTensor {
 }
 
 /// A borrowed view for writing: of a [`DeviceTensor`], created by [`view_mut`](DeviceTensor::view_mut), or of a workspace's
-/// [temporary](millpond_cuda::DeviceScratch::tensor).
+/// temporary.
 pub struct DeviceTensorMut<'a> {
     /// Nobody else has access to it during `'a`.
     place: Place<'a>,

@@ -26,7 +26,7 @@
 //!   device       tensors on CUDA devices
 //! ```
 //!
-//! A [`Tensor`] consists of a reference-counted storage and a [`Layout`](layout::Layout), which contains the positions of its
+//! A [`Tensor`] consists of a reference-counted storage and a `Layout`, which contains the positions of its
 //! elements in the storage. Creating a view increments a count and copies a few numbers, and calls no allocator. Elements are
 //! accessed through slices of the storage. So unsafe code is only needed for the call of a library that multiplies matrices
 //! (`matmul/gemm.rs`), for calls of functions that are compiled for wider vectors (`kernel.rs`), for the pointers of DLPack, and
@@ -131,7 +131,7 @@ use thiserror::Error;
 /// tensors ([`TensorError::Shared`]). To write parts of a tensor, borrow views of it with [`view_mut`](Self::view_mut). A tensor
 /// therefore never changes because of a write to another tensor, and many threads can read tensors at once.
 ///
-/// New tensors take their memory from the current [set of pools](millpond_set::pools). Constructors that end in `_in` take it from a
+/// New tensors take their memory from the current [set of pools](fn@millpond_set::pools). Constructors that end in `_in` take it from a
 /// given pool. **Results of operations and copies take their memory from the operand's** [pool](Self::pool), tenant or source,
 /// so the limit of a pool also applies to everything that is computed from its tensors. If there are two operands, the first
 /// decides. The memory of a [slice](TensorRef::from_slice) or of a [foreign](Self::is_foreign) tensor has no pool, tenant or

@@ -120,7 +120,7 @@ fn by_index<T>(shape: &[usize], mut value: impl FnMut(&[usize]) -> T) -> impl Fn
 }
 
 /// Constructors. Those whose name ends in `_in` allocate from the given pool, tenant or source, the others from the current [set of
-/// pools](millpond_set::pools). All return an error if memory cannot be allocated, or if a shape has too many dimensions or too many
+/// pools](fn@millpond_set::pools). All return an error if memory cannot be allocated, or if a shape has too many dimensions or too many
 /// elements.
 ///
 /// ```

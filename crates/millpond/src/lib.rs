@@ -100,6 +100,10 @@
 //!
 //! | feature | adds |
 //! |---|---|
+//! | `set` (default) | sets of pools, the functions that use the default set, and scopes that measure |
+//! | `tensor` (default) | tensors and workspaces; includes `set` |
+//! | `data` (default) | data sets and NumPy's files; includes `tensor` |
+//! | `monitor` (default) | samples over time, thresholds, and a server of metrics |
 //! | `matrixmultiply` (default) | fast matrix products of `f32` and `f64` on the processor |
 //! | `quanta` (default) | the times of events are read from the processor's counter |
 //! | `allocator-api2`, `allocator-api2-02` | `Pool` implements `Allocator` of these versions, for collections |
@@ -117,7 +121,7 @@
 //! | `stacks` | the account of live blocks contains stacks |
 //! | `tracing` | events are sent to `tracing`, with their current span |
 //!
-//! Of millpond's crates, only this one converts addresses to references. Its module `os` makes all system calls for memory, except
+//! The code is in crates by layer, which this crate re-exports. Of these, `millpond-os` makes all system calls for memory, except
 //! that data sets map files with `memmap2`.
 #![forbid(unsafe_code)]
 

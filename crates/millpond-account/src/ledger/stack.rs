@@ -86,21 +86,25 @@ impl fmt::Display for Frame {
     }
 }
 
-/// Paths of functions between the program and its blocks.
-const INNER: [&str; 9] = [
-    "millpond::",
-    "millpond_engine::",
-    "backtrace::",
-    "alloc::",
-    "core::",
-    "std::",
-    "hashbrown::",
-    "__r",
-    "_R",
-];
-/// The packages of these functions. They identify inlined functions, which have no path if the program was built with
+/// Paths of functions between the program and its blocks, besides those of [`PACKAGES`].
+const INNER: [&str; 5] = ["alloc::", "core::", "std::", "__r", "_R"];
+/// The packages of these functions. They also identify inlined functions, which have no path if the program was built with
 /// line tables only.
-const PACKAGES: [&str; 4] = ["millpond", "millpond-engine", "backtrace", "hashbrown"];
+const PACKAGES: [&str; 13] = [
+    "millpond",
+    "millpond-account",
+    "millpond-cuda",
+    "millpond-data",
+    "millpond-engine",
+    "millpond-monitor",
+    "millpond-os",
+    "millpond-pool",
+    "millpond-record",
+    "millpond-set",
+    "millpond-tensor",
+    "backtrace",
+    "hashbrown",
+];
 /// The path of an allocator that wraps this library.
 const ALLOCATOR: &str = " as core::alloc::global::GlobalAlloc>::";
 const ALLOCATES: [&str; 3] = ["alloc", "alloc_zeroed", "realloc"];
@@ -131,6 +135,18 @@ fn is_of_std(frame: &Frame) -> bool {
     bare(frame).is_some() && file.starts_with("/rustc/") && file.contains("/library/")
 }
 
+/// Returns true if the path of a function begins with the crate of one of [`PACKAGES`].
+fn has_path_of_package(frame: &Frame) -> bool {
+    let name = frame.function.as_deref().unwrap_or_default();
+    let name = name.trim_start_matches(['<', '&', '[']);
+    let Some((of, _)) = name.split_once("::") else {
+        return false;
+    };
+    PACKAGES
+        .iter()
+        .any(|package| of.split('_').eq(package.split('-')))
+}
+
 /// Returns true if a function without a path belongs to [`PACKAGES`]: its file is `NAME/src/…` or `NAME-1.2.3/src/…`.
 fn is_of_package(frame: &Frame) -> bool {
     if bare(frame).is_none() {
@@ -153,7 +169,11 @@ pub(super) fn user_part(frames: &[&Frame]) -> Range<usize> {
     let allocates =
         |frame: &Frame| has(frame, ALLOCATOR) || bare(frame).is_some_and(|name| ALLOCATES.contains(&name));
     let ours = |frame: &&&Frame| {
-        begins(frame, &INNER) || allocates(frame) || is_of_package(frame) || is_of_std(frame)
+        begins(frame, &INNER)
+            || has_path_of_package(frame)
+            || allocates(frame)
+            || is_of_package(frame)
+            || is_of_std(frame)
     };
     let inner = frames.iter().take_while(ours).count();
     let start = frames.iter().position(|frame| has(frame, START));
@@ -228,6 +248,23 @@ mod tests {
         };
         let left = trim(names.iter().map(frame).collect());
         left.into_iter().filter_map(|frame| frame.function).collect()
+    }
+
+    /// The functions of a crate that is not listed would be shown as the program's.
+    #[test]
+    fn all_crates_of_the_library_are_listed() {
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../millpond/Cargo.toml");
+        let text = std::fs::read_to_string(file).expect("the manifest of millpond");
+        let (_, dependencies) = text.split_once("\n[dependencies]\n").expect("dependencies");
+        let (dependencies, _) = dependencies.split_once("\n[").expect("another section");
+        let mut crates = 0;
+        for line in dependencies.lines().filter(|line| line.starts_with("millpond-")) {
+            let name = line.split(['.', ' ']).next().expect("a name");
+            // The macros run in the compiler.
+            assert!(PACKAGES.contains(&name) || name == "millpond-derive", "{name}");
+            crates += 1;
+        }
+        assert!(crates > 8, "{crates}");
     }
 
     #[test]

@@ -360,7 +360,7 @@ fn most_at_peak_first(mut sites: Vec<Site>) -> Vec<Site> {
     sites
 }
 
-/// Groups sites by tag and [place](crate::ledger::Places) instead of by tag and stack. Resolves names.
+/// Groups sites by tag and place instead of by tag and stack. Resolves names.
 pub fn by_place(sites: &[Site]) -> Vec<Site> {
     let places = Places::of(sites.iter().filter_map(|site| site.stack.as_ref()));
     let mut found = HashMap::new();

@@ -260,7 +260,10 @@ fn latencies(pool: &DevicePool, stream: &CudaStream, peer: &Peer, rounds: usize)
         let mut address = 0;
         let (mut takes, mut gives) = (Samples::new(), Samples::new());
         for _ in 0..rounds {
-            takes.add(each(1, || Ok(address = peer.alloc(bytes)?))?);
+            takes.add(each(1, || {
+                address = peer.alloc(bytes)?;
+                Ok(())
+            })?);
             gives.add(each(1, || peer.free(address))?);
         }
         let size = display_size(bytes as u64);

@@ -9,8 +9,11 @@ use crate::host::text::{digits, faults, ratio, time};
 use millpond_engine::display_size;
 use std::fmt::Write;
 
+/// Decides whether a table has the blocks of an alignment and a use.
+type Chooses = fn(usize, Touch) -> bool;
+
 /// The tables, each with the alignment and the use of its blocks.
-const TABLES: [(&str, fn(usize, Touch) -> bool); 3] = [
+const TABLES: [(&str, Chooses); 3] = [
     ("aligned to 64, not touched", |align, touch| {
         align == 64 && touch == Touch::None
     }),

@@ -50,8 +50,8 @@ impl UnpooledDevice {
         self.0.device()
     }
 
-    /// Returns the device's memory together with a stream for its work. [Tensors](crate::DeviceTensor) and
-    /// [workspaces](crate::DeviceWorkspace) are made on it.
+    /// Returns the device's memory together with a stream for its work. Tensors and
+    /// workspaces are made on it.
     ///
     /// # Errors
     /// Returns the errors of [`DevicePool::on`].

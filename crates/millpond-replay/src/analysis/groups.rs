@@ -278,19 +278,23 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Path prefixes of functions of allocators and of Rust's own collections.
-const MACHINERY: [&str; 8] = [
-    "millpond::",
-    "alloc::",
-    "core::",
-    "std::",
-    "hashbrown::",
-    "__rust",
-    "__rdl",
-    "__rg",
-];
+/// Path prefixes of functions of allocators and of Rust's own collections, besides those of [`PACKAGES`].
+const MACHINERY: [&str; 6] = ["alloc::", "core::", "std::", "__rust", "__rdl", "__rg"];
 /// The packages of these functions, except the standard library.
-const PACKAGES: [&str; 3] = ["millpond", "millpond-engine", "hashbrown"];
+const PACKAGES: [&str; 12] = [
+    "millpond",
+    "millpond-account",
+    "millpond-cuda",
+    "millpond-data",
+    "millpond-engine",
+    "millpond-monitor",
+    "millpond-os",
+    "millpond-pool",
+    "millpond-record",
+    "millpond-set",
+    "millpond-tensor",
+    "hashbrown",
+];
 
 /// Returns whether a frame belongs to an allocator or to Rust's own collections, and not to the program. If a
 /// program has only line tables, inlined functions have names without a path. These are recognised by their
@@ -299,7 +303,14 @@ fn is_machinery(frame: &Frame) -> bool {
     let name = frame.function.trim_start_matches('<');
     let path = name.split('<').next().unwrap_or_default();
     let is_bare = !path.is_empty() && !path.contains("::");
-    MACHINERY.iter().any(|of| name.starts_with(of)) || (is_bare && is_machinery_file(&frame.file))
+    let of = path.split("::").next().unwrap_or_default();
+    let is_of_package = !is_bare
+        && PACKAGES
+            .iter()
+            .any(|package| of.split('_').eq(package.split('-')));
+    is_of_package
+        || MACHINERY.iter().any(|of| name.starts_with(of))
+        || (is_bare && is_machinery_file(&frame.file))
 }
 
 fn is_machinery_file(file: &str) -> bool {

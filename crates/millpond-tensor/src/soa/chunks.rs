@@ -36,7 +36,7 @@ impl<T> Cut for &mut [T] {
 /// An iterator over parts of the slices of a structure of arrays. All parts have the same number of elements, except that the last
 /// may have fewer.
 ///
-/// Types that [`derive(Soa)`](derive@crate::Soa) generates have the methods `chunks` and `chunks_mut`. The parts can be sent to
+/// Types that `derive(Soa)` generates have the methods `chunks` and `chunks_mut`. The parts can be sent to
 /// threads.
 ///
 /// ```

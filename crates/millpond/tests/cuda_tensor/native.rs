@@ -20,7 +20,7 @@ fn compiled() -> Option<std::path::PathBuf> {
             "-w",
             "-I",
         ])
-        .arg(here.join("src/gpu/kernels"))
+        .arg(here.join("../millpond-cuda/src/kernels"))
         .arg(here.join("tests/cuda_tensor/native.cpp"))
         .arg("-o")
         .arg(&library)
