@@ -13,7 +13,7 @@ mod svg;
 mod tests;
 
 use crate::analysis::{Sample, Timeline};
-use crate::page::text::one_line;
+use crate::web::text::one_line;
 use millpond_engine::display_size;
 
 /// A colour: red, green, blue.

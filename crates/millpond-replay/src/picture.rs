@@ -1,6 +1,6 @@
 //! Draws a plan as text and as SVG, with time across and addresses upwards.
 
-use crate::page::text::{Text, one_line};
+use crate::web::text::{Text, one_line};
 use millpond_engine::plan::Plan;
 use std::fmt::Write;
 

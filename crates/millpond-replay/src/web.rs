@@ -4,13 +4,16 @@
 //! Names in a recording are untrusted data. Text is escaped. Data for the script is JSON without `<`, or
 //! compressed. The content security policy allows only the one script whose hash it names.
 
-use crate::page::encode::Blob;
-use crate::page::text::{Json, Text};
+pub(crate) mod encode;
+pub(crate) mod text;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use encode::Blob;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::io::{self, Write};
+use text::{Json, Text};
 
 const STYLE: &str = include_str!("web/style.css");
 

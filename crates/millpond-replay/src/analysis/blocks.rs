@@ -17,7 +17,7 @@ use super::groups::{By, COUNT, Groups, Lines};
 use super::ledger::{Block, LastAllocations, Ledger, Parked, Watch, walk};
 use super::overview::Keeping;
 use super::{Map, Window, shown};
-use crate::page::encode::{Column, difference};
+use crate::web::encode::{Column, difference};
 use millpond_trace::history::{History, HistoryError, Symbols};
 use millpond_trace::recording::{Gauge, Kind, Row};
 use serde_json::{Value, json};

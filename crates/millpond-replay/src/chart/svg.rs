@@ -1,7 +1,7 @@
 //! Draws a picture as SVG with paths that step from column to column.
 
 use super::{Canvas, Colour, Side};
-use crate::page::text::{Text, one_line};
+use crate::web::text::{Text, one_line};
 use std::fmt::Write;
 
 pub(super) struct Svg {

@@ -15,14 +15,14 @@
 //! thousand numbers is painted before the rest is decoded.
 
 mod blobs;
-pub(crate) mod encode;
 mod html;
 mod input;
 mod overview;
 mod places;
 mod story;
-pub(crate) mod text;
 mod window;
+
+use crate::web::{encode, text};
 
 #[cfg(test)]
 mod tests;

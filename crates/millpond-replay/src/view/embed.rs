@@ -5,7 +5,7 @@
 use super::page::{Served, write};
 use super::{MOST_EMBEDDED, WhatIf, WhatIfError, glance, stacks, told};
 use crate::analysis::{AnalysisError, Overview, TableError, TableSize, blocks};
-use crate::page::encode::Blob;
+use crate::web::encode::Blob;
 use crate::web::{blob, json};
 use millpond_trace::export::ExportError;
 use millpond_trace::history::{History, HistoryError, Symbols};

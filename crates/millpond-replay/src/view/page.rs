@@ -1,8 +1,8 @@
 //! Writes the viewer's page. Names of files are escaped. Everything else is sent as JSON or as columns, and the
 //! script turns it into text, never into markup.
 
-use crate::page::text::Text;
 use crate::web::Frame;
+use crate::web::text::Text;
 use millpond_engine::policies;
 use serde_json::{Value, json};
 use std::io::{self, Write};
