@@ -18,18 +18,6 @@ pub(crate) fn run() -> Result<(), String> {
     build(&mdbook()?)
 }
 
-/// Like [`run`], for `cargo xtask test`, which continues if mdBook cannot be installed.
-pub(crate) fn test() -> Result<(), String> {
-    check()?;
-    match mdbook() {
-        Ok(program) => build(&program),
-        Err(why) => {
-            eprintln!("skipped: the book is not built: {why}");
-            Ok(())
-        }
-    }
-}
-
 /// Returns the program, which is installed first if it is missing or has another version.
 fn mdbook() -> Result<PathBuf, String> {
     let place = target().join("tools");
@@ -54,7 +42,7 @@ fn build(program: &Path) -> Result<(), String> {
 }
 
 /// Fails if a link of a page leads nowhere.
-fn check() -> Result<(), String> {
+pub(crate) fn check() -> Result<(), String> {
     let pages = pages()?;
     let faults = faults(&pages, &|path| root().join(path).exists());
     if faults.is_empty() {

@@ -99,7 +99,8 @@ pub(crate) fn run() -> Result<(), String> {
     Err(faults.join("\n"))
 }
 
-fn metadata() -> Result<Value, String> {
+/// Returns what cargo says of the packages of the workspace.
+pub(crate) fn metadata() -> Result<Value, String> {
     let output = Command::new("cargo")
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
         .current_dir(root())

@@ -3,6 +3,7 @@
 
 mod book;
 mod card;
+mod covered;
 mod cuda_seeds;
 mod cuda_suite;
 mod debian;
@@ -24,7 +25,10 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  test              formatting, lints, all tests, documentation: what CI runs
+  test [--changed | --all]
+                    formatting, layers, lints and the tests; --changed adds the checks that take
+                    minutes and cover files that have changed since they passed, as CI does;
+                    --all adds all of them
   layers            fails where a crate depends on a crate that is not below it, or where modules of a
                     crate import each other in a circle
   book              builds the book in target/book with mdBook, which it installs in target/tools, and
@@ -60,7 +64,7 @@ cargo xtask COMMAND
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let outcome = match args.next().as_deref() {
-        Some("test") => test::run(),
+        Some("test") => test::run(&args.collect::<Vec<_>>()),
         Some("fuzz") => fuzz::run(args.next().as_deref()),
         Some("miri") => miri::run(),
         Some("threads") => threads::run(),

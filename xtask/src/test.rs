@@ -1,79 +1,203 @@
-//! Runs all checks that must pass before a change is merged.
+//! Runs the checks that must pass before a change is merged.
 
-use crate::shell::{step, step_with, works};
+use crate::covered::{Passed, fingerprint};
+use crate::shell::{root, step, step_with, works};
 
-pub(crate) fn run() -> Result<(), String> {
-    for component in ["fmt", "clippy"] {
-        if !works("cargo", &[component, "--version"]) {
-            let name = if component == "fmt" { "rustfmt" } else { component };
-            step("rustup", &["component", "add", name])?;
+const NEXTEST: &str = "0.9.143";
+
+/// The command that runs the tests of CUDA devices.
+pub(crate) const CUDA: &str = "test -p millpond --all-features --test cuda --test cuda_pool --test cuda_graph --test cuda_cudarc --test cuda_tensor --test cuda_nvrtc --test cuda_transfer --test cuda_hostile";
+
+/// Which of the long checks run.
+enum Extent {
+    None,
+    Changed,
+    All,
+}
+
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let extent = match args {
+        [] => Extent::None,
+        [flag] if flag == "--changed" => Extent::Changed,
+        [flag] if flag == "--all" => Extent::All,
+        _ => return Err("test takes --changed, --all or nothing".to_owned()),
+    };
+    short()?;
+    let mut passed = Passed::read()?;
+    let mut left = Vec::new();
+    for check in LONG {
+        // Outside a repository, nothing tells which files have changed.
+        let files = fingerprint(&root(), check.covers).ok();
+        let has_passed = files.as_ref().is_some_and(|files| passed.has(check.name, files));
+        if has_passed && !matches!(extent, Extent::All) {
+            continue;
+        }
+        if matches!(extent, Extent::None) {
+            left.push(check.name);
+            continue;
+        }
+        println!("\nLong check: {}", check.name);
+        (check.run)()?;
+        if let Some(files) = files {
+            passed.record(check.name, files)?;
         }
     }
+    if !left.is_empty() {
+        let left = left.join(", ");
+        println!(
+            "\nThese checks take longer, and their files have changed: {left}. `cargo xtask test --changed` runs them."
+        );
+    }
+    Ok(())
+}
+
+/// The checks of every change: formatting, layers, links, lints, tests with all features, and examples in the documentation.
+fn short() -> Result<(), String> {
+    install()?;
     step("cargo", &["fmt", "--all", "--check"])?;
     crate::layers::run()?;
-    crate::book::test()?;
-    // The second has the tests without the parts that only make them faster; the last two are the smallest libraries.
-    for features in [
-        "--workspace --all-targets",
-        "--package=millpond --no-default-features --features=data,monitor --all-targets",
-        "--package=millpond --no-default-features",
-        "--package=millpond --no-default-features --features=cuda",
-    ] {
-        lint(&features.split(' ').collect::<Vec<_>>())?;
-    }
-    let sets = feature_sets();
-    for set in &sets {
-        lint(&[*set, &["--all-targets"]].concat())?;
-    }
+    crate::book::check()?;
+    let features = features()?;
+    let all = ["--workspace", "--features", &features];
+    lint(&[&all[..], &["--all-targets"]].concat())?;
     crate::ptx::offer();
-    let found = crate::debian::offer();
-    let found: Vec<_> = found
+    let programs = crate::debian::offer();
+    let programs: Vec<_> = programs
         .iter()
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
-    for set in &sets {
-        step_with("cargo", &[&["test"], *set].concat(), &found)?;
+    step_with("cargo", &[&["nextest", "run"], &all[..]].concat(), &programs)?;
+    step("cargo", &[&["test", "--doc"], &all[..]].concat())
+}
+
+/// Installs the parts of the toolchain that are missing.
+fn install() -> Result<(), String> {
+    for (component, program) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
+        if !works("cargo", &[program, "--version"]) {
+            step("rustup", &["component", "add", component])?;
+        }
     }
-    // The command with its default features, as the README's first command builds it.
-    let default = [
-        "test",
-        "--package=millpond-cli",
-        "--test=features",
-        "--test=readme",
-    ];
-    step("cargo", &default)?;
-    // A separate folder, because different flags rebuild everything.
-    let models = "test -p millpond-account -p millpond-pool --release --lib models --target-dir target/loom";
-    let models: Vec<_> = models.split(' ').collect();
-    step_with("cargo", &models, &[("RUSTFLAGS", "--cfg loom")])?;
-    let strict = [("RUSTDOCFLAGS", "-D warnings")];
-    step_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &strict)
+    if works("cargo", &["nextest", "--version"]) {
+        return Ok(());
+    }
+    step(
+        "cargo",
+        &["install", "--locked", "cargo-nextest", "--version", NEXTEST],
+    )
 }
 
 fn lint(of: &[&str]) -> Result<(), String> {
     step("cargo", &[&["clippy"], of, &["--", "-D", "warnings"]].concat())
 }
 
-/// Returns the arguments of as few builds as possible that test everything: one build with all features. If other allocators cannot
-/// be built, the bench that compares with them is tested without them.
-fn feature_sets() -> Vec<&'static [&'static str]> {
-    if works("c++", &["--version"]) && works("make", &["--version"]) {
-        return vec![&["--workspace", "--all-features"]];
+/// Returns all features of all crates but `peers`, which builds other allocators.
+fn features() -> Result<String, String> {
+    let metadata = crate::layers::metadata()?;
+    let packages = metadata["packages"]
+        .as_array()
+        .ok_or("cargo metadata lists no packages")?;
+    let mut all = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let features = package["features"]
+            .as_object()
+            .ok_or("cargo metadata lists no features")?;
+        all.extend(
+            features
+                .keys()
+                .filter(|feature| *feature != "peers")
+                .map(|feature| format!("{name}/{feature}")),
+        );
     }
-    eprintln!("skipped: the host bench's peers, which take a C++ compiler and make");
-    let others = &[
-        "--workspace",
-        "--all-features",
-        "--exclude=millpond-bench",
-        "--exclude=millpond-cli",
-    ];
-    let without_peers = &[
-        "--package=millpond-bench",
-        "--package=millpond-cli",
-        "--features=millpond-cli/full",
-    ];
-    vec![others, without_peers]
+    Ok(all.join(","))
 }
 
-/// The command that runs the tests of CUDA devices.
-pub(crate) const CUDA: &str = "test -p millpond --all-features --test cuda --test cuda_pool --test cuda_graph --test cuda_cudarc --test cuda_tensor --test cuda_nvrtc --test cuda_transfer --test cuda_hostile";
+/// A check that takes minutes.
+struct Long {
+    name: &'static str,
+    /// The files and folders whose change makes the check necessary.
+    covers: &'static [&'static str],
+    run: fn() -> Result<(), String>,
+}
+
+const LONG: &[Long] = &[
+    Long {
+        name: "models of concurrent code under loom",
+        covers: &[
+            "crates/millpond-os/src",
+            "crates/millpond-account/src",
+            "crates/millpond-pool/src",
+        ],
+        run: || {
+            // A separate folder, because different flags rebuild everything.
+            let models =
+                "test -p millpond-account -p millpond-pool --release --lib models --target-dir target/loom";
+            step_with("cargo", &words(models), &[("RUSTFLAGS", "--cfg loom")])
+        },
+    },
+    Long {
+        name: "tests of every failing call and of every width of a terminal",
+        covers: &[
+            "README.md",
+            "docs",
+            "crates/millpond-cli",
+            "crates/millpond-replay/src",
+            "crates/millpond-cuda/src",
+            "crates/millpond-cuda-emu/src",
+            "crates/millpond-pool/src",
+            "crates/millpond/tests",
+        ],
+        run: || {
+            let features = features()?;
+            let tests = "nextest run -p millpond -p millpond-cli -p millpond-cuda-emu --test terminal --test cuda_transfer --test cuda_hostile";
+            let tests = [&words(tests)[..], &["--features", &features]].concat();
+            step_with("cargo", &tests, &[("MILLPOND_TEST_ALL", "1")])
+        },
+    },
+    Long {
+        name: "other allocators in the bench",
+        covers: &["Cargo.lock", "crates/millpond-bench"],
+        run: || {
+            if works("c++", &["--version"]) && works("make", &["--version"]) {
+                let peers = "nextest run -p millpond-bench --features peers";
+                lint(&words("-p millpond-bench --all-targets --features peers"))?;
+                return step("cargo", &words(peers));
+            }
+            println!("skipped: the bench's other allocators, which take a C++ compiler and make");
+            Ok(())
+        },
+    },
+    Long {
+        name: "smaller sets of features",
+        covers: &["Cargo.lock", "crates"],
+        run: || {
+            // The first has the tests without the parts that only make them faster; the next two are the smallest libraries.
+            for features in [
+                "--package=millpond --no-default-features --features=data,monitor --all-targets",
+                "--package=millpond --no-default-features",
+                "--package=millpond --no-default-features --features=cuda",
+            ] {
+                lint(&words(features))?;
+            }
+            lint(&["--workspace"])?;
+            // The command with its default features, as the README's first command builds it.
+            step(
+                "cargo",
+                &words("nextest run --package=millpond-cli --test=features --test=readme"),
+            )
+        },
+    },
+    Long {
+        name: "the book and the documentation",
+        covers: &["README.md", "docs", "crates"],
+        run: || {
+            crate::book::run()?;
+            let strict = [("RUSTDOCFLAGS", "-D warnings")];
+            step_with("cargo", &words("doc --workspace --no-deps --quiet"), &strict)
+        },
+    },
+];
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}

@@ -350,6 +350,15 @@ fn signs(lines: &[String]) -> BTreeSet<String> {
         .collect()
 }
 
+/// Prints a message and returns true if only the long checks run this test.
+fn is_left_out() -> bool {
+    let is_left_out = std::env::var_os("MILLPOND_TEST_ALL").is_none();
+    if is_left_out {
+        eprintln!("skipped: cargo xtask test --all runs it");
+    }
+    is_left_out
+}
+
 fn all_commands_at(columns: u16) {
     let place = place(&format!("terminal-{columns}"));
     let mut painted = 0;
@@ -415,7 +424,9 @@ fn is_endless(arguments: &[String]) -> bool {
 
 #[test]
 fn every_command_of_the_pages_is_the_same_on_a_terminal_of_60_columns() {
-    all_commands_at(60);
+    if !is_left_out() {
+        all_commands_at(60);
+    }
 }
 
 #[test]
@@ -425,7 +436,9 @@ fn every_command_of_the_pages_is_the_same_on_a_terminal_of_80_columns() {
 
 #[test]
 fn every_command_of_the_pages_is_the_same_on_a_terminal_of_120_columns() {
-    all_commands_at(120);
+    if !is_left_out() {
+        all_commands_at(120);
+    }
 }
 
 /// Reads until the program has written `end`, or has ended.

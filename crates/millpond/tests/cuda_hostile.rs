@@ -55,7 +55,7 @@ fn each_call_fails_in_turn() {
         whole(&pool);
         assert!(calls > 100, "{calls}");
         let (mut told, mut mended) = (0, 0);
-        for nth in 1..=calls {
+        for nth in emulator::failing(calls) {
             emulator::fail(Some(nth));
             match program(&device, &pool) {
                 Ok(()) => mended += 1,

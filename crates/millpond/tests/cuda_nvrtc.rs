@@ -2,6 +2,8 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "support/example.rs"]
+mod example;
 #[path = "support/nvrtc.rs"]
 mod nvrtc;
 mod support;
@@ -232,23 +234,7 @@ fn the_example_proves_what_it_shows() {
     let link = folder.join("libcuda.so");
     let _ = std::fs::remove_file(&link);
     std::os::unix::fs::symlink(&library, &link).expect("a link");
-    let mut cargo = std::process::Command::new(env!("CARGO"));
-    cargo.args([
-        "build",
-        "--quiet",
-        "--package",
-        "millpond",
-        "--example",
-        "cuda_kernel",
-    ]);
-    // The features are those of this test, so that nothing is built twice.
-    cargo.arg(if cfg!(feature = "serde") {
-        "--all-features"
-    } else {
-        "--features=cuda"
-    });
-    assert!(cargo.status().expect("cargo starts").success());
-    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("debug/examples/cuda_kernel");
+    let built = example::example("cuda_kernel", "cuda_kernel");
     let output = std::process::Command::new(built)
         .env("LD_LIBRARY_PATH", &folder)
         .env("MILLPOND_NVRTC", nvrtc)

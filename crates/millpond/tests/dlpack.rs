@@ -2,6 +2,8 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "support/example.rs"]
+mod example;
 #[path = "support/files.rs"]
 mod files;
 
@@ -13,7 +15,6 @@ use millpond::dlpack::{
 };
 use millpond::{DType, Pool, Tensor};
 use std::mem::offset_of;
-use std::path::PathBuf;
 use std::process::Command;
 
 /// Compares size, alignment and field offsets of this crate's structures with `dlpark`'s.
@@ -117,32 +118,6 @@ fn we_have_another_librarys_tensors() {
     assert_eq!(tensor.as_slice::<f32>().expect("row after row").as_ptr(), place);
 }
 
-/// Builds the other half of the test, which is also an example: `examples/numpy.rs`.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().expect("this test has a file");
-    let built = test.ancestors().nth(2).expect("a folder above `deps`");
-    let path = built.join("examples/libnumpy.so");
-    // The example is built here, because cargo builds it with all tests and not with this one alone.
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "millpond", "--example", "numpy"]);
-    cargo.args([
-        "--features",
-        if cfg!(feature = "half") {
-            "dlpack,half"
-        } else {
-            "dlpack"
-        },
-    ]);
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
-    assert!(
-        cargo.status().expect("cargo starts").success(),
-        "it cannot be built"
-    );
-    path
-}
-
 #[test]
 fn numpy_has_our_tensors_and_we_its_arrays() {
     let Some(python) = files::python(&["numpy"]) else {
@@ -150,7 +125,8 @@ fn numpy_has_our_tensors_and_we_its_arrays() {
     };
     let output = Command::new(python)
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/numpy.py"))
-        .arg(library())
+        // The other half of the test, which is also an example.
+        .arg(example::example("numpy", "libnumpy.so"))
         .env_remove("MILLPOND_CONF")
         .output()
         .expect("a child");

@@ -1,43 +1,19 @@
 //! Each example proves its claims, and ends with an error if it cannot.
 #![cfg(target_os = "linux")]
 
+#[path = "support/example.rs"]
+mod example;
+
+use example::example;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// Returns the path of an example. Cargo builds the examples with all tests of the crate, and not with this one alone.
-fn example(name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("this test has a file");
-    let built = test.ancestors().nth(2).expect("a folder above `deps`");
-    let path = built.join("examples").join(name);
-    if !path.exists() {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "millpond", "--example", name]);
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        if cfg!(feature = "stacks") {
-            cargo.args(["--features", "stacks"]);
-        }
-        if cfg!(feature = "derive") {
-            cargo.args(["--features", "derive"]);
-        }
-        if cfg!(feature = "cuda") {
-            cargo.args(["--features", "cuda"]);
-        }
-        assert!(
-            cargo.status().expect("cargo starts").success(),
-            "{name} cannot be built"
-        );
-    }
-    path
-}
 
 fn run(name: &str) -> String {
     run_with(name, &[])
 }
 
 fn run_with(name: &str, arguments: &[&str]) -> String {
-    let output = Command::new(example(name))
+    let output = Command::new(example(name, name))
         .args(arguments)
         .env_remove("MILLPOND_CONF")
         .output()
@@ -156,7 +132,7 @@ fn images_pass_through_memory_that_is_there() {
 #[test]
 fn what_the_environment_says_changes_no_proof() {
     for name in ["monitor", "scoped", "rental", "image_pipeline"] {
-        let output = Command::new(example(name))
+        let output = Command::new(example(name, name))
             .env("MILLPOND_CONF", "limit:3GiB,prewarm:[1MiB*8],trim-at-pressure:1%")
             .output()
             .expect("it starts");

@@ -16,6 +16,12 @@ pub(crate) fn is_given() -> bool {
     std::env::var_os("MILLPOND_TEST_CUDA").is_some_and(|said| said == "given")
 }
 
+/// Returns which of a program's calls of the driver fail in a test: every seventh, or all of them in the long checks.
+pub(crate) fn failing(calls: u64) -> impl Iterator<Item = u64> {
+    let is_long = std::env::var_os("MILLPOND_TEST_ALL").is_some();
+    (1..=calls).step_by(if is_long { 1 } else { 7 })
+}
+
 /// Loads the emulated driver into this process, before anyone has looked for a driver. Its library is built in the
 /// folder of the tests. If it is missing, this prints the reason and returns false.
 pub(crate) fn load() -> bool {

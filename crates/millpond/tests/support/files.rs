@@ -36,6 +36,9 @@ pub(crate) fn python(packages: &[&str]) -> Option<PathBuf> {
     }
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(packages.join("-"));
     let python = folder.join("bin/python");
+    // Another test may install the same packages at the same time. The lock ends with the file.
+    let lock = fs::File::create(folder.with_extension("lock")).expect("room");
+    lock.lock().expect("no other lock");
     if has(&python) {
         return Some(python);
     }
