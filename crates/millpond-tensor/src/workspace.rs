@@ -5,10 +5,12 @@
 //!   arena     memory for temporaries, which end with their scope
 //!   scratch   a scope's access to the arena
 //!   by_name   finds named buffers and tensors
+//!   backing   the memory of a workspace: that of the host or of a device
 //!   device    workspaces on a device
 //! ```
 
 mod arena;
+mod backing;
 mod by_name;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub mod device;
@@ -18,16 +20,17 @@ mod scratch;
 #[cfg(test)]
 mod tests;
 
-pub use named::{Named, WorkspaceError};
+pub use named::{Named, NamedOn, WorkspaceError};
 pub use scratch::Scratch;
 
 use crate::Tensor;
-use arena::{Arena, Room};
+use arena::Arena;
+use backing::Backing;
 use bytemuck::Pod;
-use millpond_pool::block::Memory;
-use millpond_pool::block::Owner;
+use millpond_pool::block::{Memory, Owner};
 use millpond_pool::dtype::DType;
 use millpond_pool::pool::Pool;
+use millpond_pool::storage::Storage;
 use millpond_pool::unpooled::Unpooled;
 use std::fmt;
 use std::sync::Arc;
@@ -45,18 +48,6 @@ pub struct WorkspaceStats {
     pub growths: u64,
     /// The number of outermost scopes that were entered.
     pub scopes: u64,
-}
-
-impl WorkspaceStats {
-    fn of<R: Room>(named: usize, arena: &Arena<R>, scopes: u64) -> Self {
-        Self {
-            named_bytes: named as u64,
-            scratch_bytes: arena.bytes() as u64,
-            scratch_peak: arena.peak() as u64,
-            growths: arena.growths(),
-            scopes,
-        }
-    }
 }
 
 /// Named buffers and tensors, and memory for temporaries that end with a scope. All are allocated from a pool once and reused.
@@ -121,39 +112,81 @@ impl WorkspaceStats {
 /// # let mut workspace = millpond::Workspace::builder(&pool).build().unwrap();
 /// let escaped = workspace.scope(|scratch| scratch.alloc::<f32>(10).unwrap());
 /// ```
-pub struct Workspace {
-    // This is declared before the pool, so that memory is freed while the pool is open.
-    named: Named,
-    arena: Arena<Owner>,
+pub type Workspace = WorkspaceOn<HostMemory>;
+
+/// A builder of a workspace. Nothing is allocated before [`build`](WorkspaceBuilderOn::build).
+pub type WorkspaceBuilder = WorkspaceBuilderOn<HostMemory>;
+
+/// A workspace in memory of the kind `B`.
+pub struct WorkspaceOn<B: Backing> {
+    named: NamedOn<B>,
+    arena: Arena<B>,
     scopes: u64,
-    _from: Arc<dyn Memory + Send + Sync>,
+    // This is declared last, so that memory is freed while the pool is open.
+    memory: B,
 }
 
-/// A builder of a workspace. Nothing is allocated before [`build`](Self::build).
+/// A builder of a workspace in memory of the kind `B`. Nothing is allocated before [`build`](Self::build).
 #[derive(Debug)]
-pub struct WorkspaceBuilder {
-    from: Arc<dyn Memory + Send + Sync>,
-    named: Vec<named::Wanted>,
+pub struct WorkspaceBuilderOn<B: Backing> {
+    memory: B,
+    planned: Vec<named::Planned<B>>,
     scratch: usize,
 }
 
-impl WorkspaceBuilder {
-    /// Adds a named buffer of `len` zeroed elements.
-    #[must_use]
-    pub fn buffer<T: Pod>(mut self, name: &str, len: usize) -> Self {
-        self.named.push(named::Wanted::of::<T>(name, len));
-        self
+/// A pool of host memory, or a source without a pool.
+#[derive(Clone, Debug)]
+pub struct HostMemory(Arc<dyn Memory + Send + Sync>);
+
+impl Memory for HostMemory {
+    fn owner(&self) -> Owner {
+        self.0.owner()
+    }
+}
+
+impl Backing for HostMemory {
+    type Tensor = Tensor;
+    type Buffer = millpond_pool::buffer::Buffer<u8>;
+    type Scratch<'s> = Scratch<'s>;
+
+    const WORKSPACE: &'static str = "Workspace";
+
+    fn zeroed_tensor(&self, shape: Vec<usize>, dtype: DType) -> Result<Tensor, WorkspaceError> {
+        let storage = Storage::zeroed(self.owner(), dtype, crate::count(&shape)?)?;
+        Ok(Tensor::from_storage(storage, shape)?)
+    }
+
+    fn tensor_bytes(tensor: &Tensor) -> usize {
+        tensor.storage().bytes()
+    }
+
+    fn enter<R>(&self, arena: &mut Arena<Self>, work: impl for<'s> FnOnce(&mut Scratch<'s>) -> R) -> R {
+        scratch::enter(arena, work)
+    }
+}
+
+impl<B: Backing> WorkspaceBuilderOn<B> {
+    fn new(memory: B) -> Self {
+        Self {
+            memory,
+            planned: Vec::new(),
+            scratch: 0,
+        }
     }
 
     /// Adds a named zeroed tensor.
     #[must_use]
     pub fn tensor(mut self, name: &str, shape: impl AsRef<[usize]>, dtype: DType) -> Self {
-        self.named
-            .push(named::Wanted::tensor(name, shape.as_ref(), dtype));
+        self.planned.push(named::Planned::Tensor {
+            name: name.to_owned(),
+            dtype,
+            shape: shape.as_ref().to_vec(),
+        });
         self
     }
 
-    /// Allocates memory for `bytes` bytes of temporaries at the start, so that even the first pass need not call the pool.
+    /// Allocates memory for `bytes` bytes of temporaries at the start, so that even the first pass, or a capture, need not call the
+    /// pool.
     #[must_use]
     pub fn scratch_bytes(mut self, bytes: usize) -> Self {
         self.scratch = bytes;
@@ -163,25 +196,36 @@ impl WorkspaceBuilder {
     /// Allocates the memory.
     ///
     /// # Errors
-    /// Returns an error if memory cannot be allocated, if a name was given twice, or if a tensor's shape is invalid.
-    pub fn build(self) -> Result<Workspace, WorkspaceError> {
-        let named = Named::new(&*self.from, self.named)?;
-        let mut arena = Arena::new(self.from.owner());
+    /// Returns an error if memory cannot be allocated, if a name was given twice, or if a tensor's shape is invalid. On a device it
+    /// also returns an error if the stream is being captured, or if the driver reports one.
+    pub fn build(self) -> Result<WorkspaceOn<B>, WorkspaceError> {
+        self.memory.expect_usable()?;
+        let named = NamedOn::new(&self.memory, self.planned)?;
+        let mut arena = Arena::new(self.memory.clone());
         if self.scratch > 0 {
             arena.grow(self.scratch)?;
         }
-        Ok(Workspace {
+        Ok(WorkspaceOn {
             named,
             arena,
             scopes: 0,
-            _from: self.from,
+            memory: self.memory,
         })
     }
 }
 
-impl fmt::Debug for Workspace {
+impl WorkspaceBuilder {
+    /// Adds a named buffer of `len` zeroed elements.
+    #[must_use]
+    pub fn buffer<T: Pod>(mut self, name: &str, len: usize) -> Self {
+        self.planned.push(named::Planned::host_buffer::<T>(name, len));
+        self
+    }
+}
+
+impl<B: Backing> fmt::Debug for WorkspaceOn<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Workspace")
+        f.debug_struct(B::WORKSPACE)
             .field("named", &self.named)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
@@ -192,21 +236,13 @@ impl Workspace {
     /// Returns a builder of a workspace that uses a pool and keeps it open.
     #[must_use]
     pub fn builder(pool: &Pool) -> WorkspaceBuilder {
-        Self::over(Arc::new(pool.clone()))
+        WorkspaceBuilder::new(HostMemory(Arc::new(pool.clone())))
     }
 
     /// Returns a builder of a workspace that uses a source without a pool.
     #[must_use]
     pub fn unpooled(source: &Unpooled) -> WorkspaceBuilder {
-        Self::over(Arc::new(source.clone()))
-    }
-
-    fn over(from: Arc<dyn Memory + Send + Sync>) -> WorkspaceBuilder {
-        WorkspaceBuilder {
-            from,
-            named: Vec::new(),
-            scratch: 0,
-        }
+        WorkspaceBuilder::new(HostMemory(Arc::new(source.clone())))
     }
 
     /// Returns a named buffer.
@@ -224,12 +260,14 @@ impl Workspace {
     pub fn get_mut<T: Pod>(&mut self, name: &str) -> Result<&mut [T], WorkspaceError> {
         self.named.get_mut(name)
     }
+}
 
+impl<B: Backing> WorkspaceOn<B> {
     /// Returns a named tensor.
     ///
     /// # Errors
     /// Returns an error if there is no tensor of this name.
-    pub fn tensor(&self, name: &str) -> Result<&Tensor, WorkspaceError> {
+    pub fn tensor(&self, name: &str) -> Result<&B::Tensor, WorkspaceError> {
         self.named.tensor(name)
     }
 
@@ -237,25 +275,28 @@ impl Workspace {
     ///
     /// # Errors
     /// Returns an error if there is no tensor of this name.
-    pub fn tensor_mut(&mut self, name: &str) -> Result<&mut Tensor, WorkspaceError> {
+    pub fn tensor_mut(&mut self, name: &str) -> Result<&mut B::Tensor, WorkspaceError> {
         self.named.tensor_mut(name)
     }
 
     /// Returns the named buffers and tensors.
-    pub fn named(&mut self) -> &mut Named {
+    pub fn named(&mut self) -> &mut NamedOn<B> {
         &mut self.named
     }
 
     /// Runs `work` with memory for temporaries, all of which end with it, also on a panic.
-    pub fn scope<R>(&mut self, work: impl for<'s> FnOnce(&mut Scratch<'s>) -> R) -> R {
+    pub fn scope<R>(&mut self, work: impl for<'s> FnOnce(&mut B::Scratch<'s>) -> R) -> R {
         self.scope_with(|_, scratch| work(scratch))
     }
 
     /// Like [`scope`](Self::scope), with access to the named buffers.
-    pub fn scope_with<R>(&mut self, work: impl for<'s> FnOnce(&mut Named, &mut Scratch<'s>) -> R) -> R {
+    pub fn scope_with<R>(
+        &mut self,
+        work: impl for<'s> FnOnce(&mut NamedOn<B>, &mut B::Scratch<'s>) -> R,
+    ) -> R {
         self.scopes += 1;
         let named = &mut self.named;
-        scratch::enter(&mut self.arena, |scratch| work(named, scratch))
+        self.memory.enter(&mut self.arena, |scratch| work(named, scratch))
     }
 
     /// Returns the memory for temporaries to the pool. The next scope allocates again.
@@ -266,7 +307,13 @@ impl Workspace {
     /// Returns the statistics of the workspace.
     #[must_use]
     pub fn stats(&self) -> WorkspaceStats {
-        WorkspaceStats::of(self.named.bytes(), &self.arena, self.scopes)
+        WorkspaceStats {
+            named_bytes: self.named.bytes() as u64,
+            scratch_bytes: self.arena.bytes() as u64,
+            scratch_peak: self.arena.peak() as u64,
+            growths: self.arena.growths(),
+            scopes: self.scopes,
+        }
     }
 
     /// Frees all memory now.

@@ -7,7 +7,8 @@ use millpond_account::error::AllocError;
 const LEAST: usize = 64 << 10;
 
 /// The allocator of chunks.
-pub(super) trait Room {
+pub trait ArenaMemory {
+    /// A chunk.
     type Chunk: Chunk;
 
     /// The alignment of a chunk, a power of two.
@@ -18,9 +19,11 @@ pub(super) trait Room {
 }
 
 /// Bytes at a fixed address.
-pub(super) trait Chunk {
+pub trait Chunk {
     /// Returns the address of the first byte.
     fn start(&self) -> usize;
+
+    /// Returns the number of bytes.
     fn bytes(&self) -> usize;
 }
 
@@ -38,18 +41,18 @@ pub(super) struct Mark {
 /// Invariant: no reference to a chunk's bytes is ever made here, and no chunk is freed between a mark and the reset to it. Bytes that
 /// [`take`](Self::take) has returned are before `at`, and are returned again only after a reset to a mark before them. Callers
 /// that make references of them make references that do not overlap.
-pub(crate) struct Arena<R: Room> {
-    from: R,
-    chunks: Vec<R::Chunk>,
+pub struct Arena<M: ArenaMemory> {
+    memory: M,
+    chunks: Vec<M::Chunk>,
     at: Mark,
     peak: usize,
     growths: u64,
 }
 
-impl<R: Room> Arena<R> {
-    pub(super) fn new(from: R) -> Self {
+impl<M: ArenaMemory> Arena<M> {
+    pub(super) fn new(memory: M) -> Self {
         Self {
-            from,
+            memory,
             chunks: Vec::new(),
             at: Mark::default(),
             peak: 0,
@@ -74,9 +77,9 @@ impl<R: Room> Arena<R> {
         let least = bytes.max(LEAST);
         // Doubles the size, so that the number of chunks stays small.
         let wide = least.max(self.bytes());
-        let chunk = self.from.chunk(wide);
+        let chunk = self.memory.chunk(wide);
         let chunk = chunk.or_else(|error| match wide > least {
-            true => self.from.chunk(least),
+            true => self.memory.chunk(least),
             false => Err(error),
         })?;
         self.chunks.push(chunk);
@@ -86,7 +89,7 @@ impl<R: Room> Arena<R> {
 
     /// Takes `bytes` bytes at a multiple of `align`, a power of two. Returns their chunk and their offset in it. They are not returned
     /// again before a reset. After an error the position in the arena is unchanged.
-    pub(super) fn take(&mut self, bytes: usize, align: usize) -> Result<(&R::Chunk, usize), AllocError> {
+    pub(super) fn take(&mut self, bytes: usize, align: usize) -> Result<(&M::Chunk, usize), AllocError> {
         let before = self.at;
         let start = self.find(bytes, align).inspect_err(|_| self.at = before)?;
         Ok((&self.chunks[self.at.chunk], start))
@@ -111,7 +114,7 @@ impl<R: Room> Arena<R> {
                     continue;
                 }
             }
-            let wider = bytes.checked_add(if align > R::ALIGN { align } else { 0 });
+            let wider = bytes.checked_add(if align > M::ALIGN { align } else { 0 });
             self.grow(wider.ok_or(AllocError::UNCOUNTABLE)?)?;
             self.at.chunk = self.chunks.len() - 1;
             self.at.offset = 0;
@@ -126,19 +129,19 @@ impl<R: Room> Arena<R> {
 }
 
 /// Resets the arena when it is dropped, also by a panic. Bytes that were taken in the meantime may then be returned again.
-pub(super) struct Scope<'a, R: Room> {
-    pub(super) arena: &'a mut Arena<R>,
+pub(super) struct Scope<'a, M: ArenaMemory> {
+    pub(super) arena: &'a mut Arena<M>,
     mark: Mark,
 }
 
-impl<'a, R: Room> Scope<'a, R> {
-    pub(super) fn enter(arena: &'a mut Arena<R>) -> Self {
+impl<'a, M: ArenaMemory> Scope<'a, M> {
+    pub(super) fn enter(arena: &'a mut Arena<M>) -> Self {
         let mark = arena.at;
         Self { arena, mark }
     }
 }
 
-impl<R: Room> Drop for Scope<'_, R> {
+impl<M: ArenaMemory> Drop for Scope<'_, M> {
     fn drop(&mut self) {
         self.arena.at = self.mark;
     }

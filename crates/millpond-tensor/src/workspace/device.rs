@@ -1,7 +1,7 @@
 //! Workspaces on a device.
 //!
 //! ```text
-//!   named     buffers and tensors that exist as long as the workspace
+//!   named     buffers that exist as long as the workspace
 //!   scratch   a scope's access to the arena, whose chunks are device memory
 //! ```
 
@@ -13,12 +13,14 @@ pub use named::DeviceNamed;
 pub use scratch::DeviceScratch;
 
 use super::arena::Arena;
-use super::{WorkspaceError, WorkspaceStats};
+use super::backing::Backing;
+use super::named::Planned;
+use super::{WorkspaceBuilderOn, WorkspaceError, WorkspaceOn};
 use crate::DeviceTensor;
 use millpond_account::error::AllocError;
 use millpond_cuda::{CudaError, CudaQueue, DeviceBuffer};
 use millpond_pool::dtype::{DType, Element};
-use std::fmt;
+use std::any::Any;
 
 /// A [`Workspace`](crate::Workspace) on a device: named buffers and tensors, and memory for temporaries that end with a scope. All are
 /// allocated from a pool once and used on one stream.
@@ -71,71 +73,42 @@ use std::fmt;
 /// let escaped = workspace.scope(|scratch| scratch.alloc::<f32>(10).unwrap());
 /// # }
 /// ```
-pub struct DeviceWorkspace {
-    named: DeviceNamed,
-    arena: Arena<CudaQueue>,
-    scopes: u64,
-    queue: CudaQueue,
-}
+pub type DeviceWorkspace = WorkspaceOn<CudaQueue>;
 
-/// A builder of a workspace on a device. Nothing is allocated before [`build`](Self::build).
-#[derive(Debug)]
-pub struct DeviceWorkspaceBuilder {
-    queue: CudaQueue,
-    named: Vec<named::Wanted>,
-    scratch: usize,
+/// A builder of a workspace on a device. Nothing is allocated before [`build`](WorkspaceBuilderOn::build).
+pub type DeviceWorkspaceBuilder = WorkspaceBuilderOn<CudaQueue>;
+
+impl Backing for CudaQueue {
+    type Tensor = DeviceTensor;
+    /// A `DeviceBuffer` of the type of the elements.
+    type Buffer = Box<dyn Any + Send + Sync>;
+    type Scratch<'s> = DeviceScratch<'s>;
+
+    const WORKSPACE: &'static str = "DeviceWorkspace";
+
+    fn expect_usable(&self) -> Result<(), AllocError> {
+        scratch::expect_no_capture(self)
+    }
+
+    fn zeroed_tensor(&self, shape: Vec<usize>, dtype: DType) -> Result<DeviceTensor, WorkspaceError> {
+        Ok(DeviceTensor::zeros(self, shape, dtype)?)
+    }
+
+    fn tensor_bytes(tensor: &DeviceTensor) -> usize {
+        tensor.storage_bytes()
+    }
+
+    fn enter<R>(&self, arena: &mut Arena<Self>, work: impl for<'s> FnOnce(&mut DeviceScratch<'s>) -> R) -> R {
+        scratch::enter(arena, self, work)
+    }
 }
 
 impl DeviceWorkspaceBuilder {
     /// Adds a named buffer of `len` zeroed elements.
     #[must_use]
     pub fn buffer<T: Element>(mut self, name: &str, len: usize) -> Self {
-        self.named.push(named::Wanted::of::<T>(name, len));
+        self.planned.push(Planned::device_buffer::<T>(name, len));
         self
-    }
-
-    /// Adds a named zeroed tensor.
-    #[must_use]
-    pub fn tensor(mut self, name: &str, shape: impl AsRef<[usize]>, dtype: DType) -> Self {
-        self.named
-            .push(named::Wanted::tensor(name, shape.as_ref(), dtype));
-        self
-    }
-
-    /// Allocates memory for `bytes` bytes of temporaries at the start, so that even the first pass, or a capture, need not allocate.
-    #[must_use]
-    pub fn scratch_bytes(mut self, bytes: usize) -> Self {
-        self.scratch = bytes;
-        self
-    }
-
-    /// Allocates the memory.
-    ///
-    /// # Errors
-    /// Returns an error if memory cannot be allocated, if a name was given twice, if a tensor's shape is invalid, if the stream is being
-    /// captured, or if the driver reports one.
-    pub fn build(self) -> Result<DeviceWorkspace, WorkspaceError> {
-        scratch::expect_no_capture(&self.queue)?;
-        let named = DeviceNamed::new(&self.queue, self.named)?;
-        let mut arena = Arena::new(self.queue.clone());
-        if self.scratch > 0 {
-            arena.grow(self.scratch)?;
-        }
-        Ok(DeviceWorkspace {
-            named,
-            arena,
-            scopes: 0,
-            queue: self.queue,
-        })
-    }
-}
-
-impl fmt::Debug for DeviceWorkspace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceWorkspace")
-            .field("named", &self.named)
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
     }
 }
 
@@ -143,17 +116,13 @@ impl DeviceWorkspace {
     /// Returns a builder of a workspace that uses a pool and a stream and keeps both open.
     #[must_use]
     pub fn builder(queue: &CudaQueue) -> DeviceWorkspaceBuilder {
-        DeviceWorkspaceBuilder {
-            queue: queue.clone(),
-            named: Vec::new(),
-            scratch: 0,
-        }
+        DeviceWorkspaceBuilder::new(queue.clone())
     }
 
     /// Returns the workspace's pool and stream.
     #[must_use]
     pub fn queue(&self) -> &CudaQueue {
-        &self.queue
+        &self.memory
     }
 
     /// Returns a named buffer.
@@ -171,56 +140,6 @@ impl DeviceWorkspace {
     pub fn get_mut<T: Element>(&mut self, name: &str) -> Result<&mut DeviceBuffer<T>, WorkspaceError> {
         self.named.get_mut(name)
     }
-
-    /// Returns a named tensor.
-    ///
-    /// # Errors
-    /// Returns an error if there is no tensor of this name.
-    pub fn tensor(&self, name: &str) -> Result<&DeviceTensor, WorkspaceError> {
-        self.named.tensor(name)
-    }
-
-    /// Returns a named tensor for writing. It cannot be written while clones or views of it exist.
-    ///
-    /// # Errors
-    /// Returns an error if there is no tensor of this name.
-    pub fn tensor_mut(&mut self, name: &str) -> Result<&mut DeviceTensor, WorkspaceError> {
-        self.named.tensor_mut(name)
-    }
-
-    /// Returns the named buffers and tensors.
-    pub fn named(&mut self) -> &mut DeviceNamed {
-        &mut self.named
-    }
-
-    /// Runs `work` with memory for temporaries, all of which end with it, also on a panic.
-    pub fn scope<R>(&mut self, work: impl for<'s> FnOnce(&mut DeviceScratch<'s>) -> R) -> R {
-        self.scope_with(|_, scratch| work(scratch))
-    }
-
-    /// Like [`scope`](Self::scope), with access to the named buffers.
-    pub fn scope_with<R>(
-        &mut self,
-        work: impl for<'s> FnOnce(&mut DeviceNamed, &mut DeviceScratch<'s>) -> R,
-    ) -> R {
-        self.scopes += 1;
-        let named = &mut self.named;
-        scratch::enter(&mut self.arena, &self.queue, |scratch| work(named, scratch))
-    }
-
-    /// Returns the memory for temporaries to the pool. The next scope allocates again.
-    pub fn trim(&mut self) {
-        self.arena.clear();
-    }
-
-    /// Returns the statistics of the workspace.
-    #[must_use]
-    pub fn stats(&self) -> WorkspaceStats {
-        WorkspaceStats::of(self.named.bytes(), &self.arena, self.scopes)
-    }
-
-    /// Frees all memory now.
-    pub fn free(self) {}
 }
 
 /// Converts a driver's error to an allocation error.

@@ -1,14 +1,14 @@
 //! The named buffers and tensors of a workspace.
 
+use super::HostMemory;
+use super::backing::Backing;
 use super::by_name::ByName;
-use crate::{Tensor, TensorError};
+use crate::TensorError;
 use bytemuck::Pod;
 use millpond_account::error::AllocError;
-use millpond_pool::block::Memory;
-use millpond_pool::block::{ALIGN, bytes_of};
+use millpond_pool::block::{ALIGN, Memory, bytes_of};
 use millpond_pool::buffer::Buffer;
 use millpond_pool::dtype::DType;
-use millpond_pool::storage::Storage;
 use std::any::TypeId;
 use std::fmt;
 use thiserror::Error;
@@ -53,28 +53,23 @@ pub enum WorkspaceError {
     Tensor(#[from] TensorError),
 }
 
-/// The type of elements.
+/// The type of the elements of a named buffer.
 #[derive(Clone, Copy)]
-pub(crate) struct Kind {
+pub(super) struct ElementType {
     id: TypeId,
     name: &'static str,
 }
 
-impl Kind {
-    pub(super) fn of<T: 'static>() -> Self {
+impl ElementType {
+    fn of<T: 'static>() -> Self {
         Self {
             id: TypeId::of::<T>(),
             name: std::any::type_name::<T>(),
         }
     }
 
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    pub(super) fn name(self) -> &'static str {
-        self.name
-    }
-
     /// Returns an error if `T` is not the type of the elements of this name.
-    pub(super) fn expect<T: 'static>(self, name: &str) -> Result<(), WorkspaceError> {
+    fn expect<T: 'static>(self, name: &str) -> Result<(), WorkspaceError> {
         if self.id == TypeId::of::<T>() {
             return Ok(());
         }
@@ -91,13 +86,16 @@ impl Kind {
     }
 }
 
-/// A buffer or a tensor to be allocated.
-pub(super) enum Wanted {
+/// A named buffer or tensor to be allocated.
+pub(super) enum Planned<B: Backing> {
     Buffer {
         name: String,
-        kind: Kind,
-        bytes: Result<usize, AllocError>,
-        align: usize,
+        elements: ElementType,
+        len: usize,
+        /// The bytes of an element.
+        size: usize,
+        /// Allocates this many zeroed elements.
+        make: fn(&B, usize) -> Result<B::Buffer, AllocError>,
     },
     Tensor {
         name: String,
@@ -106,30 +104,28 @@ pub(super) enum Wanted {
     },
 }
 
-impl fmt::Debug for Wanted {
+impl<B: Backing> fmt::Debug for Planned<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Buffer { name, kind, .. } => write!(f, "{name:?} of {}", kind.name),
+            Self::Buffer { name, elements, .. } => write!(f, "{name:?} of {}", elements.name),
             Self::Tensor { name, dtype, shape } => write!(f, "{name:?} of {dtype} {shape:?}"),
         }
     }
 }
 
-impl Wanted {
-    pub(super) fn of<T: Pod>(name: &str, len: usize) -> Self {
+impl<B: Backing> Planned<B> {
+    /// Plans a buffer of `len` elements of the type `T`, which `make` allocates.
+    pub(super) fn buffer<T: 'static>(
+        name: &str,
+        len: usize,
+        make: fn(&B, usize) -> Result<B::Buffer, AllocError>,
+    ) -> Self {
         Self::Buffer {
             name: name.to_owned(),
-            kind: Kind::of::<T>(),
-            bytes: bytes_of::<T>(len),
-            align: ALIGN.max(align_of::<T>()),
-        }
-    }
-
-    pub(super) fn tensor(name: &str, shape: &[usize], dtype: DType) -> Self {
-        Self::Tensor {
-            name: name.to_owned(),
-            dtype,
-            shape: shape.to_vec(),
+            elements: ElementType::of::<T>(),
+            len,
+            size: size_of::<T>(),
+            make,
         }
     }
 
@@ -140,53 +136,69 @@ impl Wanted {
     }
 }
 
-/// A buffer. Its bytes are whole elements of the kind and are aligned for it.
-struct Entry {
-    kind: Kind,
-    bytes: Buffer<u8>,
+impl Planned<HostMemory> {
+    pub(super) fn host_buffer<T: Pod>(name: &str, len: usize) -> Self {
+        Self::buffer::<T>(name, len, |memory, len| {
+            Buffer::zeroed(memory.owner(), bytes_of::<T>(len)?, ALIGN.max(align_of::<T>()))
+        })
+    }
+}
+
+/// A named buffer, which has elements of this type.
+pub(super) struct NamedBuffer<B: Backing> {
+    pub(super) elements: ElementType,
+    bytes: usize,
+    pub(super) buffer: B::Buffer,
+}
+
+/// The named buffers and tensors of a workspace in memory of the kind `B`.
+pub struct NamedOn<B: Backing> {
+    pub(super) buffers: ByName<NamedBuffer<B>>,
+    tensors: ByName<B::Tensor>,
 }
 
 /// The named buffers and tensors of a workspace.
-pub struct Named {
-    buffers: ByName<Entry>,
-    tensors: ByName<Tensor>,
-}
+pub type Named = NamedOn<HostMemory>;
 
-impl fmt::Debug for Named {
+impl<B: Backing> fmt::Debug for NamedOn<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let buffers = self.buffers.iter();
         f.debug_map()
-            .entries(buffers.map(|(name, entry)| (name, (entry.kind.name, entry.bytes.len()))))
+            .entries(buffers.map(|(name, named)| (name, (named.elements.name, named.bytes))))
             .entries(self.tensors.iter())
             .finish()
     }
 }
 
-impl Named {
-    pub(super) fn new(from: &dyn Memory, wanted: Vec<Wanted>) -> Result<Self, WorkspaceError> {
+impl<B: Backing> NamedOn<B> {
+    pub(super) fn new(memory: &B, planned: Vec<Planned<B>>) -> Result<Self, WorkspaceError> {
         let mut named = Self {
             buffers: ByName::new("buffer"),
             tensors: ByName::new("tensor"),
         };
-        for wanted in wanted {
-            if named.names().any(|name| name == wanted.name()) {
-                let name = wanted.name().to_owned();
+        for planned in planned {
+            if named.names().any(|name| name == planned.name()) {
+                let name = planned.name().to_owned();
                 return Err(WorkspaceError::Twice { name });
             }
-            match wanted {
-                Wanted::Buffer {
+            match planned {
+                Planned::Buffer {
                     name,
-                    kind,
-                    bytes,
-                    align,
+                    elements,
+                    len,
+                    size,
+                    make,
                 } => {
-                    let bytes = Buffer::zeroed(from.owner(), bytes?, align)?;
-                    named.buffers.push(name, Entry { kind, bytes });
+                    let buffer = NamedBuffer {
+                        elements,
+                        buffer: make(memory, len)?,
+                        // The allocation succeeded, so the product does not saturate.
+                        bytes: len.saturating_mul(size),
+                    };
+                    named.buffers.push(name, buffer);
                 }
-                Wanted::Tensor { name, dtype, shape } => {
-                    let elements = crate::count(&shape)?;
-                    let storage = Storage::zeroed(from.owner(), dtype, elements)?;
-                    named.tensors.push(name, Tensor::from_storage(storage, shape)?);
+                Planned::Tensor { name, dtype, shape } => {
+                    named.tensors.push(name, memory.zeroed_tensor(shape, dtype)?);
                 }
             }
         }
@@ -202,7 +214,7 @@ impl Named {
     ///
     /// # Errors
     /// Returns an error if there is no tensor of this name.
-    pub fn tensor(&self, name: &str) -> Result<&Tensor, WorkspaceError> {
+    pub fn tensor(&self, name: &str) -> Result<&B::Tensor, WorkspaceError> {
         self.tensors.get(name)
     }
 
@@ -210,7 +222,7 @@ impl Named {
     ///
     /// # Errors
     /// Returns an error if there is no tensor of this name.
-    pub fn tensor_mut(&mut self, name: &str) -> Result<&mut Tensor, WorkspaceError> {
+    pub fn tensor_mut(&mut self, name: &str) -> Result<&mut B::Tensor, WorkspaceError> {
         self.tensors_mut([name]).map(|[one]| one)
     }
 
@@ -221,18 +233,26 @@ impl Named {
     pub fn tensors_mut<const N: usize>(
         &mut self,
         names: [&str; N],
-    ) -> Result<[&mut Tensor; N], WorkspaceError> {
+    ) -> Result<[&mut B::Tensor; N], WorkspaceError> {
         self.tensors.get_disjoint_mut(names)
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        let buffers = self.buffers.iter().map(|(_, named)| named.bytes);
+        let tensors = self.tensors.iter().map(|(_, tensor)| B::tensor_bytes(tensor));
+        buffers.chain(tensors).sum()
+    }
+}
+
+impl Named {
     /// Returns a buffer.
     ///
     /// # Errors
     /// Returns an error if there is no buffer of this name, or if its elements have another type.
     pub fn get<T: Pod>(&self, name: &str) -> Result<&[T], WorkspaceError> {
-        let entry = self.buffers.get(name)?;
-        entry.kind.expect::<T>(name)?;
-        Ok(bytemuck::cast_slice(&entry.bytes))
+        let named = self.buffers.get(name)?;
+        named.elements.expect::<T>(name)?;
+        Ok(bytemuck::cast_slice(&named.buffer))
     }
 
     /// Returns a buffer for writing.
@@ -260,16 +280,10 @@ impl Named {
         &mut self,
         names: [&str; N],
     ) -> Result<[&mut [T]; N], WorkspaceError> {
-        let entries = self.buffers.get_disjoint_mut(names)?;
-        for (entry, name) in entries.iter().zip(names) {
-            entry.kind.expect::<T>(name)?;
+        let found = self.buffers.get_disjoint_mut(names)?;
+        for (named, name) in found.iter().zip(names) {
+            named.elements.expect::<T>(name)?;
         }
-        Ok(entries.map(|entry| bytemuck::cast_slice_mut(&mut entry.bytes)))
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        let buffers = self.buffers.iter().map(|(_, entry)| entry.bytes.len());
-        let tensors = self.tensors.iter().map(|(_, tensor)| tensor.storage().bytes());
-        buffers.chain(tensors).sum()
+        Ok(found.map(|named| bytemuck::cast_slice_mut(&mut named.buffer)))
     }
 }

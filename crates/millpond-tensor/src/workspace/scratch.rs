@@ -1,10 +1,11 @@
 //! Temporaries of a scope, which are allocated from the arena.
 
-use super::arena::{Arena, Chunk, Room, Scope};
+use super::HostMemory;
+use super::arena::{Arena, ArenaMemory, Chunk, Scope};
 use crate::{TensorError, TensorMut};
 use bytemuck::Pod;
 use millpond_account::error::AllocError;
-use millpond_pool::block::{ALIGN, Owner, bytes_of};
+use millpond_pool::block::{ALIGN, Memory, bytes_of};
 use millpond_pool::buffer::Buffer;
 use millpond_pool::dtype::{DType, Element};
 use std::cell::RefCell;
@@ -17,7 +18,7 @@ use std::ptr::NonNull;
 /// one exclusively, and resets the arena to a mark after everything that was taken here. Memory that is handed out for `'s` is
 /// therefore handed out to nobody else during `'s`, and no chunk is freed, because the arena is borrowed exclusively for as long.
 pub struct Scratch<'s> {
-    arena: RefCell<&'s mut Arena<Owner>>,
+    arena: RefCell<&'s mut Arena<HostMemory>>,
 }
 
 impl fmt::Debug for Scratch<'_> {
@@ -27,12 +28,12 @@ impl fmt::Debug for Scratch<'_> {
 }
 
 /// Every byte of a chunk is initialised.
-impl Room for Owner {
+impl ArenaMemory for HostMemory {
     type Chunk = Buffer<u8>;
     const ALIGN: usize = ALIGN;
 
     fn chunk(&self, bytes: usize) -> Result<Buffer<u8>, AllocError> {
-        Buffer::zeroed(self.clone(), bytes, ALIGN)
+        Buffer::zeroed(self.owner(), bytes, ALIGN)
     }
 }
 
@@ -47,7 +48,7 @@ impl Chunk for Buffer<u8> {
 }
 
 /// Runs `work` in a new scope.
-pub(super) fn enter<R>(arena: &mut Arena<Owner>, work: impl for<'s> FnOnce(&mut Scratch<'s>) -> R) -> R {
+pub(super) fn enter<R>(arena: &mut Arena<HostMemory>, work: impl for<'s> FnOnce(&mut Scratch<'s>) -> R) -> R {
     let scope = Scope::enter(arena);
     work(&mut Scratch {
         arena: RefCell::new(&mut *scope.arena),

@@ -3,7 +3,7 @@
 use super::refused;
 use crate::DeviceTensorMut;
 use crate::TensorError;
-use crate::workspace::arena::{Arena, Chunk, Room, Scope};
+use crate::workspace::arena::{Arena, ArenaMemory, Chunk, Scope};
 use millpond_account::error::AllocError;
 use millpond_cuda::{CudaError, CudaQueue, CudaStream, DeviceBuffer, DeviceSlice, settle_on};
 use millpond_pool::dtype::{DType, Element};
@@ -22,7 +22,7 @@ pub(super) fn expect_no_capture(queue: &CudaQueue) -> Result<(), AllocError> {
     }
 }
 
-impl Room for CudaQueue {
+impl ArenaMemory for CudaQueue {
     type Chunk = DeviceBuffer<u8>;
     const ALIGN: usize = ALIGN;
 
