@@ -12,9 +12,10 @@ pub use accounts::{Watching, are_wanted, begin_account, sampled};
 
 use crate::budget::Budget;
 use crate::event::PoolLabel;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, LedgerBuilder};
 use crate::stats::PoolStats;
 use crate::watchers::Watchers;
+use millpond_engine::{Compaction, ConfError};
 use millpond_os::device::Device;
 use std::sync::{Arc, OnceLock};
 
@@ -59,6 +60,40 @@ pub trait LivePool {
 
     /// Returns the account of live blocks.
     fn account(&self) -> Option<Arc<Ledger>>;
+
+    /// Begins an account of live blocks, or ends it.
+    fn track(&self, account: Option<LedgerBuilder>);
+
+    /// Returns whether the blocks that are live when this process ends are reported.
+    fn reports_leaks(&self) -> bool;
+
+    /// Gives back all memory that no block uses.
+    fn trim(&self);
+
+    /// Does the same, and returns a report.
+    fn compact(&self) -> Compaction;
+
+    /// Gives back all memory that no block uses, and resets the counts and peaks.
+    fn clear(&self);
+
+    /// Finishes pending work: completed events, and memory that has been unused for long.
+    fn collect_garbage(&self);
+
+    /// Resets the peaks to the current values.
+    fn reset_peak(&self);
+
+    /// Changes settings, as `key:value,key:value`. Keys that only pools of another kind of memory have are ignored.
+    ///
+    /// # Errors
+    /// Returns an error if a setting is invalid, if it cannot be changed in a live pool, or if the policy does not have it. In that case
+    /// nothing is changed.
+    fn configure(&self, settings: &str) -> Result<(), ConfError>;
+
+    /// Returns the error of a [change of settings](Self::configure), without making it.
+    ///
+    /// # Errors
+    /// Returns the errors of [`configure`](Self::configure).
+    fn check_change(&self, settings: &str) -> Result<(), ConfError>;
 }
 
 /// The figures of a pool that the monitor reads.

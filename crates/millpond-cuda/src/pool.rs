@@ -11,8 +11,7 @@
 //!   kept      a source that retains returned memory
 //!   for_graph the memory of a graph
 //!   upkeep    statistics, and how much memory is kept
-//!   ward      giving memory back in the background
-//!   leaks     reports of leaked blocks
+//!   maintained giving memory back in the background
 //!   unpooled  a device's memory without a pool
 //! ```
 
@@ -20,8 +19,8 @@ mod builder;
 mod charges;
 mod for_graph;
 mod kept;
-mod leaks;
 mod live;
+mod maintained;
 mod observe;
 mod shared;
 mod state;
@@ -30,7 +29,6 @@ mod tenant;
 mod tests;
 mod unpooled;
 mod upkeep;
-mod ward;
 
 pub use builder::{DevicePoolBuilder, DevicePoolError};
 pub use tenant::DeviceTenant;

@@ -35,8 +35,8 @@ pub enum Rank {
     Set,
     /// The names of tags.
     Names,
-    /// The work of the keeper.
-    Keeper,
+    /// The work of the background thread.
+    Background,
     /// Turning the profiler on or off.
     Profiler,
     /// The beginning and end of accounts of live blocks.
@@ -99,7 +99,7 @@ impl Rank {
         Self::Sets,
         Self::Set,
         Self::Names,
-        Self::Keeper,
+        Self::Background,
         Self::Profiler,
         Self::Counting,
         Self::Snapshots,

@@ -12,6 +12,7 @@ mod account;
 #[cfg(any(feature = "allocator-api2", feature = "allocator-api2-02"))]
 mod allocators;
 mod ask;
+mod background;
 mod broken;
 mod builder;
 mod by_layout;
@@ -31,20 +32,20 @@ mod fresh;
 mod gate;
 mod guard;
 mod heap;
-mod keeper;
 mod leak_check;
 mod lifetime;
 mod live;
 mod local;
-mod lookout;
 #[cfg(all(test, loom))]
 mod models;
 mod observe;
 #[cfg(test)]
 mod on_heap;
 mod pool_ref;
+mod pressure_trigger;
 mod prewarm;
 mod raw;
+mod settings;
 mod shelf;
 mod slow;
 mod still;
@@ -273,8 +274,8 @@ impl Pool {
     /// # Errors
     /// Returns an error if the interval is zero. In that case nothing is changed.
     pub fn set_trim_every(&self, time: Option<Duration>) -> Result<(), ConfError> {
-        expect_time(time)?;
-        keeper::change(self.heap(), Some(time), None);
+        conf::expect_time(time)?;
+        background::change(self.heap(), Some(time), None);
         Ok(())
     }
 
@@ -316,27 +317,18 @@ impl Pool {
     }
 }
 
-/// Returns an error if the interval is zero.
-pub fn expect_time(every: Option<Duration>) -> Result<(), ConfError> {
-    if every.is_some_and(|time| time.is_zero()) {
-        let expected = "write a time such as 500ms, 1s or 2min, or off";
-        return Err(ConfError::value("trim-every", "0s", expected));
-    }
-    Ok(())
-}
-
 pub use ask::by_a_source;
-pub use builder::{budgets, limit_of};
+pub(crate) use background::{Alarm, wake_at};
 pub use charged::Charged;
-pub use conf::{Change, PoolConf, unused, unused_key};
+pub use conf::{Change, PoolConf, expect_time, limit_of};
 pub(crate) use guard::{is_filled_around, refill_around};
 pub use heap::next_number;
 pub use heap::{Heap as PoolHeap, Taken as PoolBlock};
-pub(crate) use keeper::{Alarm, wake_at};
 pub use terms::Terms;
 pub use watch::Flow;
 pub use {
-    exit::tell_leaks,
-    keeper::{TICK, Ward, change as change_keeping, keep},
-    lookout::Lookout,
+    background::{Maintained, change as change_maintenance, maintain},
+    exit::report_leaks_at_exit,
+    pressure_trigger::PressureTrigger,
+    settings::{PoolSettings, budgets},
 };

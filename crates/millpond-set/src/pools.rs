@@ -15,7 +15,6 @@ mod default;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod devices;
 mod here;
-mod member;
 mod observe;
 mod pressure;
 mod scope;
@@ -36,8 +35,8 @@ pub use shorthand::{
 };
 pub use stats::{PoolsEntry, PoolsStats};
 
-pub(crate) use member::Member;
 use millpond_account::memory::MemoryKind;
+use millpond_account::registry::LivePool;
 use millpond_os::device::Device;
 use millpond_pool::pool::{Pool, PoolBuilder, PoolError};
 use set::{Place, Set};
@@ -180,10 +179,12 @@ impl Pools {
     }
 
     /// Returns all existing pools, including those of device memory.
-    pub(crate) fn members(&self) -> Vec<Box<dyn Member>> {
-        let hosts = self.iter().map(|pool| Box::new(pool) as Box<dyn Member>);
+    pub(crate) fn members(&self) -> Vec<Box<dyn LivePool>> {
+        let hosts = self.iter().map(|pool| live(&pool));
         #[cfg(feature = "cuda")]
-        let hosts = hosts.chain(self.set.devices.pools().into_iter().map(devices::member));
+        let devices = self.set.devices.pools().into_iter();
+        #[cfg(feature = "cuda")]
+        let hosts = hosts.chain(devices.map(|pool| Box::new(pool) as Box<dyn LivePool>));
         hosts.collect()
     }
 
@@ -201,4 +202,9 @@ impl IntoIterator for &Pools {
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }
+}
+
+/// Returns a host pool as a live pool, which may close meanwhile.
+pub(crate) fn live(pool: &Pool) -> Box<dyn LivePool> {
+    Box::new(pool.heap())
 }

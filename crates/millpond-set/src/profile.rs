@@ -1,6 +1,7 @@
 //! The effect of a piece of work on pools: their accounts before and after it, and the difference.
 
-use crate::pools::{Member, Pools};
+use crate::pools::{Pools, live};
+use millpond_account::registry::LivePool;
 use millpond_account::stats::PoolStats;
 use millpond_engine::display_size;
 use millpond_os::device::Device;
@@ -112,11 +113,7 @@ pub fn profile<R>(pools: &[&Pool], work: impl FnOnce() -> R) -> (R, ProfileRepor
         pool.trim();
         pool.reset_peak();
     }
-    over(
-        || pools.iter().map(|pool| (*pool).clone()).collect(),
-        |pool: &Pool| pool,
-        work,
-    )
+    over(|| pools.iter().map(|pool| live(pool)).collect(), work)
 }
 
 impl Pools {
@@ -141,29 +138,29 @@ impl Pools {
     /// ```
     pub fn profile<R>(&self, work: impl FnOnce() -> R) -> (R, ProfileReport) {
         self.clear();
-        over(|| self.members(), |pool| &**pool, work)
+        over(|| self.members(), work)
     }
 }
 
 /// Does the same for pools whose number may grow. The caller has prepared them for the baseline.
-pub(crate) fn over<M, R>(
-    pools: impl Fn() -> Vec<M>,
-    member: impl Fn(&M) -> &dyn Member,
+pub(crate) fn over<R>(
+    pools: impl Fn() -> Vec<Box<dyn LivePool>>,
     work: impl FnOnce() -> R,
 ) -> (R, ProfileReport) {
-    let baseline = |pool: &M| (member(pool).id(), member(pool).stats());
+    let baseline = |pool: &Box<dyn LivePool>| (pool.label().id, pool.stats());
     let before: Vec<(u64, PoolStats)> = pools().iter().map(baseline).collect();
     let result = work();
     // All statistics are read before the report allocates anything.
     let pools = pools();
     let mut after = vec![PoolStats::default(); pools.len()];
     for (stats, pool) in after.iter_mut().zip(&pools) {
-        *stats = member(pool).stats();
+        *stats = pool.stats();
     }
-    let profiles = pools.iter().map(member).zip(after).map(|(pool, after)| {
-        let of = before.iter().find(|(id, _)| *id == pool.id());
+    let profiles = pools.iter().zip(after).map(|(pool, after)| {
+        let label = pool.label();
+        let of = before.iter().find(|(id, _)| *id == label.id);
         PoolProfile {
-            name: pool.name().to_owned(),
+            name: label.name.to_string(),
             device: pool.device(),
             before: of.map(|(_, before)| *before).unwrap_or_default(),
             after,

@@ -157,7 +157,7 @@ impl Profiler {
     /// are listed. While the profiler is on, there are none.
     #[must_use]
     pub fn largest(&self, n: usize) -> PoolsBlocks {
-        let mut all = PoolsBlocks::of_all_pools(|ledger| ledger.largest(n));
+        let mut all = PoolsBlocks::of(live_pools(), |ledger| ledger.largest(n));
         all.blocks.truncate(n);
         all
     }
@@ -169,6 +169,6 @@ impl Profiler {
     /// Returns an error for a text that is not a size.
     pub fn larger_than(&self, bytes: impl Into<Size>) -> Result<PoolsBlocks, ParseSizeError> {
         let bytes = usize::try_from(bytes.into().bytes()?).unwrap_or(usize::MAX);
-        Ok(PoolsBlocks::of_all_pools(|ledger| ledger.larger_than(bytes)))
+        Ok(PoolsBlocks::of(live_pools(), |ledger| ledger.larger_than(bytes)))
     }
 }

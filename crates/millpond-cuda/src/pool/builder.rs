@@ -1,20 +1,19 @@
 //! The builder of device pools.
 
 use super::kept::Kept;
-use super::leaks::watch_exit;
-use super::ward::DeviceWard;
+use super::maintained::MaintainedPool;
 use super::{DevicePool, Parts, Shared};
 use crate::device::CudaDevice;
 use crate::error::CudaError;
 use crate::source::{CudaMemory, CudaSharing, CudaSource};
 use millpond_account::budget::{Budget, BudgetError};
 use millpond_account::error::AllocError;
-use millpond_account::ledger::{Ledger, Tracking};
-use millpond_account::registry;
-use millpond_engine::{ConfError, Engine, Limit, MillpondConf, Settings, Source, policies};
+use millpond_account::ledger::Tracking;
+use millpond_engine::policies::UnknownPolicy;
+use millpond_engine::{ConfError, Engine, Limit, Source};
 use millpond_os::pressure::{Readings, Share};
 use millpond_pool::pool::{
-    Charged, Lookout, PoolConf, Prewarm, TICK, budgets, expect_time, keep, limit_of, unused, unused_key,
+    Charged, PoolSettings, Prewarm, budgets, limit_of, maintain, next_number, report_leaks_at_exit,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +54,12 @@ pub enum DevicePoolError {
     Start(#[source] AllocError),
 }
 
+impl From<UnknownPolicy> for DevicePoolError {
+    fn from(UnknownPolicy { name, known }: UnknownPolicy) -> Self {
+        Self::UnknownPolicy { name, known }
+    }
+}
+
 /// Builds a pool of a device.
 ///
 /// ```
@@ -84,13 +89,8 @@ pub enum DevicePoolError {
 pub struct DevicePoolBuilder {
     memory: CudaMemory,
     sharing: CudaSharing,
-    policy: String,
-    name: Option<String>,
-    settings: Option<String>,
-    budget: Option<Budget>,
     direct: bool,
-    /// The settings that were made by methods. They override those in text.
-    conf: PoolConf,
+    settings: PoolSettings,
 }
 
 impl Default for DevicePoolBuilder {
@@ -98,12 +98,8 @@ impl Default for DevicePoolBuilder {
         Self {
             memory: CudaMemory::Best,
             sharing: CudaSharing::new(),
-            policy: "millpond".to_owned(),
-            name: None,
-            settings: None,
-            budget: None,
             direct: false,
-            conf: PoolConf::default(),
+            settings: PoolSettings::default(),
         }
     }
 }
@@ -111,7 +107,7 @@ impl Default for DevicePoolBuilder {
 impl DevicePoolBuilder {
     /// Sets the name that events and reports show.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
+        self.settings.name = Some(name.into());
         self
     }
 
@@ -131,7 +127,7 @@ impl DevicePoolBuilder {
     /// Sets the policy that places blocks. The default is `millpond`. The policies are those of a replay, so a simulated policy can be used
     /// here.
     pub fn policy(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.policy);
+        self.settings.policy = Some(name.to_owned());
         self
     }
 
@@ -140,51 +136,51 @@ impl DevicePoolBuilder {
     /// and `leak-report` for the pool. Keys that only pools of host memory have are refused here. They are ignored in the environment
     /// variable, which applies to all pools.
     pub fn settings(mut self, settings: &str) -> Self {
-        self.settings = Some(settings.to_owned());
+        self.settings.text = Some(settings.to_owned());
         self
     }
 
     /// Sets the share of the device's total memory that the pool may reserve. The default is 0.8.
     pub fn memory_fraction(mut self, fraction: f64) -> Self {
-        self.conf.memory_fraction = Some(fraction);
+        self.settings.conf.memory_fraction = Some(fraction);
         self
     }
 
     /// Sets the number of bytes that the pool may reserve, if that is less than its share.
     pub fn limit(mut self, bytes: u64) -> Self {
-        self.conf.limit = Some(Some(bytes));
+        self.settings.conf.limit = Some(Some(bytes));
         self
     }
 
     /// Sets the number of bytes that the pool reserves from the start.
     pub fn capacity(mut self, bytes: u64) -> Self {
-        self.conf.capacity = Some(bytes);
+        self.settings.conf.capacity = Some(bytes);
         self
     }
 
     /// Sets the blocks that the pool prepares from the start.
     pub fn prewarm(mut self, prewarm: Prewarm) -> Self {
-        self.conf.prewarm = Some(prewarm);
+        self.settings.conf.prewarm = Some(prewarm);
         self
     }
 
     /// Sets whether each block is cleared before it is handed out, on the stream of the request. Use this for tenants that must not see
     /// each other's data.
     pub fn zero_on_reuse(mut self, on: bool) -> Self {
-        self.conf.zero_on_reuse = Some(on);
+        self.settings.conf.zero_on_reuse = Some(on);
         self
     }
 
     /// Sets whether the pool keeps an account of all live blocks, of some of them, or of none. The default is an account of all blocks in
     /// debug builds and none in other builds.
     pub fn track(mut self, tracking: Option<Tracking>) -> Self {
-        self.conf.track = Some(tracking);
+        self.settings.conf.track = Some(tracking);
         self
     }
 
     /// Sets whether that account contains the stacks of allocations. The default is yes.
     pub fn stacks(mut self, on: bool) -> Self {
-        self.conf.stacks = Some(on);
+        self.settings.conf.stacks = Some(on);
         self
     }
 
@@ -195,7 +191,7 @@ impl DevicePoolBuilder {
     /// capture by [`DevicePool::capture`] is in progress. Captures that other libraries begin on streams which no pool was used on cannot
     /// be detected; use `None` if there are such captures. The textual form is `trim-every:500ms`, or `off`.
     pub fn trim_every(mut self, time: Option<Duration>) -> Self {
-        self.conf.trim_every = Some(time);
+        self.settings.conf.trim_every = Some(time);
         self
     }
 
@@ -204,7 +200,7 @@ impl DevicePoolBuilder {
     /// is never. It is checked only while the pool has at least a mebibyte to give back and no work has to wait for that, and not for five
     /// seconds after memory was given back. The textual form is `trim-at-pressure:80%`, or `off`.
     pub fn trim_at_pressure(mut self, used: Option<Share>) -> Self {
-        self.conf.trim_at_pressure = Some(used);
+        self.settings.conf.trim_at_pressure = Some(used);
         self
     }
 
@@ -212,7 +208,7 @@ impl DevicePoolBuilder {
     /// [`PoolBuilder::leak_report`](millpond_pool::PoolBuilder::leak_report). The report needs an [account](Self::track), which is kept if no other
     /// choice was made. The default is yes in debug builds and no in other builds.
     pub fn leak_report(mut self, on: bool) -> Self {
-        self.conf.leak_report = Some(on);
+        self.settings.conf.leak_report = Some(on);
         self
     }
 
@@ -220,13 +216,13 @@ impl DevicePoolBuilder {
     /// this one or one above it, is charged with the memory that the pool takes from the device. If this budget counts allocated
     /// bytes, its own child is charged with the blocks that the pool hands out.
     pub fn budget(mut self, budget: &Budget) -> Self {
-        self.budget = Some(budget.clone());
+        self.settings.budget = Some(budget.clone());
         self
     }
 
     #[doc(hidden)]
     pub fn has_name(&self) -> bool {
-        self.name.is_some()
+        self.settings.name.is_some()
     }
 
     /// Makes each allocation and each free a call of the driver, and keeps nothing.
@@ -235,45 +231,18 @@ impl DevicePoolBuilder {
         self.policy("none")
     }
 
-    /// Returns the settings of the texts and of the methods together.
-    fn read(&self) -> Result<(PoolConf, MillpondConf), DevicePoolError> {
-        let (conf, policy) = match &self.settings {
-            Some(text) => {
-                let (conf, policy) = PoolConf::parse(text)?;
-                self.expect_used(text)?;
-                conf.expect_for_devices()?;
-                (conf, policy)
-            }
-            None => match std::env::var("MILLPOND_CONF") {
-                Ok(text) => {
-                    let read = PoolConf::parse(&text).map_err(DevicePoolError::Environment)?;
-                    self.expect_used(&text)?;
-                    read
-                }
-                Err(_) => PoolConf::parse("")?,
-            },
-        };
-        policy.retain.check()?;
-        expect_time(self.conf.trim_every.flatten())?;
-        Ok((conf.overridden(self.conf.clone()), policy))
-    }
-
-    /// Returns an error for settings that the policy does not use.
-    fn expect_used(&self, text: &str) -> Result<(), ConfError> {
-        match unused_key(text, &self.policy) {
-            // An unknown policy is reported as unknown by the caller.
-            Some(key) if policies::names().any(|name| name == self.policy) => Err(unused(&key, &self.policy)),
-            _ => Ok(()),
-        }
-    }
-
     /// Builds the pool.
     ///
     /// # Errors
     /// Returns an error if a setting is invalid, if the driver does not support what is asked for, or if the memory that the pool must hold
     /// from the start cannot be allocated.
     pub fn build(self, device: &CudaDevice) -> Result<DevicePool, DevicePoolError> {
-        let (mut conf, millpond) = self.read()?;
+        let (mut conf, millpond) = self.settings.read(DevicePoolError::Environment)?;
+        millpond.retain.check()?;
+        if self.settings.text.is_some() {
+            // The environment variable applies to pools of all kinds of memory.
+            conf.expect_for_devices()?;
+        }
         if self.direct {
             (conf.trim_every, conf.leak_report) = (Some(None), Some(false));
         }
@@ -282,21 +251,14 @@ impl DevicePoolBuilder {
         if !(fraction > 0.0 && fraction <= 1.0) {
             return Err(DevicePoolError::Fraction(fraction));
         }
-        let settings = Settings {
-            millpond,
-            ..Settings::default()
-        };
-        let policy =
-            policies::build(&self.policy, &settings).map_err(|_| DevicePoolError::UnknownPolicy {
-                name: self.policy.clone(),
-                known: policies::names().collect::<Vec<_>>().join(", "),
-            })?;
+        let policy = self.settings.build_policy(millpond)?;
         let source = CudaSource::shared(device, self.memory, self.sharing)?;
         let limit = Limit::new(limit_of(&conf, source.capacity())?);
-        let leak_report = conf.leak_report.unwrap_or(cfg!(debug_assertions));
-        let (number, flow) = (millpond_pool::pool::next_number(), Arc::default());
-        let name = self.name.unwrap_or_else(|| format!("{device} pool {number}"));
-        let (budget, reserved) = budgets(self.budget.as_ref(), &name)?;
+        let leak_report = conf.complete(cfg!(debug_assertions));
+        let (number, flow) = (next_number(), Arc::default());
+        let name = self.settings.name;
+        let name = name.unwrap_or_else(|| format!("{device} pool {number}"));
+        let (budget, reserved) = budgets(self.settings.budget.as_ref(), &name)?;
         let memory = source.memory();
         let charged = Charged::new(source, limit.clone(), reserved.clone(), Arc::clone(&flow));
         let pool = DevicePool(Shared::new(Parts {
@@ -315,14 +277,7 @@ impl DevicePoolBuilder {
             direct: self.direct,
             of_graph: false,
         }));
-        let tracks = cfg!(debug_assertions) || conf.leak_report == Some(true);
-        let track = conf.track.unwrap_or(tracks.then_some(Tracking::All));
-        if let Some(tracking) = track {
-            let account = Ledger::builder(tracking).complete(true).times(true);
-            pool.track(Some(account.stacks(conf.stacks.unwrap_or(true))));
-        } else if registry::are_wanted() {
-            registry::begin_account(&pool);
-        }
+        conf.begin_account(&pool);
         if let Some(prewarm) = &conf.prewarm {
             pool.prewarm(prewarm).map_err(DevicePoolError::Start)?;
         }
@@ -330,14 +285,9 @@ impl DevicePoolBuilder {
             pool.reserve(bytes).map_err(DevicePoolError::Start)?;
         }
         if leak_report {
-            watch_exit();
+            report_leaks_at_exit();
         }
-        let lookout = Lookout::new(conf.trim_at_pressure.flatten(), Readings::system());
-        keep(
-            DeviceWard::of(&pool.0),
-            conf.trim_every.unwrap_or(Some(TICK)),
-            lookout,
-        );
+        maintain(MaintainedPool::of(&pool.0), &conf, Readings::system());
         Ok(pool)
     }
 }

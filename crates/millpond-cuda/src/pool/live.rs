@@ -5,11 +5,11 @@ use super::shared::all_pools;
 use super::upkeep::stats_of;
 use millpond_account::budget::Budget;
 use millpond_account::event::PoolLabel;
-use millpond_account::ledger::{Ledger, Tracking};
+use millpond_account::ledger::{Ledger, LedgerBuilder, Tracking};
 use millpond_account::registry::{self, Kind, LivePool, Look};
 use millpond_account::stats::PoolStats;
 use millpond_account::watchers::Watchers;
-use millpond_engine::PieceState;
+use millpond_engine::{Compaction, ConfError, PieceState};
 use millpond_os::device::Device;
 use std::sync::Arc;
 
@@ -62,6 +62,42 @@ impl LivePool for DevicePool {
 
     fn account(&self) -> Option<Arc<Ledger>> {
         self.0.ledger()
+    }
+
+    fn track(&self, account: Option<LedgerBuilder>) {
+        self.0.track(account);
+    }
+
+    fn reports_leaks(&self) -> bool {
+        self.0.parts.leak_report
+    }
+
+    fn trim(&self) {
+        DevicePool::trim(self);
+    }
+
+    fn compact(&self) -> Compaction {
+        DevicePool::compact(self)
+    }
+
+    fn clear(&self) {
+        DevicePool::clear(self);
+    }
+
+    fn collect_garbage(&self) {
+        DevicePool::collect_garbage(self);
+    }
+
+    fn reset_peak(&self) {
+        DevicePool::reset_peak(self);
+    }
+
+    fn configure(&self, settings: &str) -> Result<(), ConfError> {
+        self.apply(self.change(settings)?)
+    }
+
+    fn check_change(&self, settings: &str) -> Result<(), ConfError> {
+        self.change(settings).map(|_| ())
     }
 
     fn change_watchers(&self, change: &dyn Fn(&Watchers) -> Watchers) {

@@ -1,14 +1,14 @@
 //! Statistics of a pool, and the settings and methods that control how much memory it keeps.
 
 use super::DevicePool;
+use super::maintained::MaintainedPool;
 use super::shared::lock;
 use super::state::Core;
-use super::ward::DeviceWard;
 use crate::error::CudaError;
 use millpond_account::error::AllocError;
 use millpond_account::stats::PoolStats;
 use millpond_engine::{Block, Compaction, ConfError, Source};
-use millpond_pool::pool::{Change, Prewarm, change_keeping, expect_time, limit_of};
+use millpond_pool::pool::{Change, Prewarm, change_maintenance, expect_time, limit_of};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -134,31 +134,13 @@ impl DevicePool {
         self.apply(change)
     }
 
-    /// Like [`configure`](Self::configure), for settings of several pools. Settings that only pools of host memory have are ignored.
-    ///
-    /// # Errors
-    /// Returns the errors of [`configure`](Self::configure), except for settings of host memory.
-    #[doc(hidden)]
-    pub fn configure_with_others(&self, settings: &str) -> Result<(), ConfError> {
-        self.apply(self.change(settings)?)
-    }
-
-    /// Checks a change of settings without making it.
-    ///
-    /// # Errors
-    /// Returns the errors of [`configure_with_others`](Self::configure_with_others).
-    #[doc(hidden)]
-    pub fn check_change(&self, settings: &str) -> Result<(), ConfError> {
-        self.change(settings).map(|_| ())
-    }
-
-    fn change(&self, settings: &str) -> Result<Change, ConfError> {
+    pub(super) fn change(&self, settings: &str) -> Result<Change, ConfError> {
         let now = lock(&self.0.retain).clone();
         let policy = self.0.with_core(|core| core.memory.policy().name());
         Change::parse(settings, policy.unwrap_or("millpond"), &now)
     }
 
-    fn apply(&self, Change { conf, retain }: Change) -> Result<(), ConfError> {
+    pub(super) fn apply(&self, Change { conf, retain }: Change) -> Result<(), ConfError> {
         if conf.limit.is_some() || conf.memory_fraction.is_some() {
             let whole = self
                 .0
@@ -168,7 +150,11 @@ impl DevicePool {
         if let Some(on) = conf.zero_on_reuse {
             self.set_zero_on_reuse(on);
         }
-        change_keeping(DeviceWard::of(&self.0), conf.trim_every, conf.trim_at_pressure);
+        change_maintenance(
+            MaintainedPool::of(&self.0),
+            conf.trim_every,
+            conf.trim_at_pressure,
+        );
         if let Some(retain) = retain {
             let _ = self.0.with_core(|core| {
                 core.memory.set_retain(&retain);
@@ -184,7 +170,7 @@ impl DevicePool {
     /// Returns an error if the time is zero. In that case nothing is changed.
     pub fn set_trim_every(&self, time: Option<Duration>) -> Result<(), ConfError> {
         expect_time(time)?;
-        change_keeping(DeviceWard::of(&self.0), Some(time), None);
+        change_maintenance(MaintainedPool::of(&self.0), Some(time), None);
         Ok(())
     }
 

@@ -1,27 +1,28 @@
 //! The settings of a new pool, and the errors of creating one.
 
-use super::conf::{Change, PoolConf, ReadSettings, unused, unused_key};
+use super::background;
+use super::conf::{Change, PoolConf, ReadSettings, limit_of};
+use super::exit::report_leaks_at_exit;
 use super::gate::Gate;
 use super::guard::{self, Guard};
 use super::heap::{Heap, Parts};
-use super::keeper;
-use super::lookout::Lookout;
 use super::prewarm::Prewarm;
+use super::settings::{PoolSettings, budgets};
 use super::{Handle, Pool};
 use crate::MemorySource;
 use crate::host::{Host, HostError, HugePages, Node};
 use millpond_account::budget::{Budget, BudgetError, Measure};
 use millpond_account::error::AllocError;
-use millpond_account::ledger::{Ledger, Tracking};
+use millpond_account::ledger::Tracking;
 use millpond_account::post_mortem::{Lister, Survey};
-use millpond_account::registry;
-use millpond_engine::{
-    Amount, ConfError, Engine, Limit, MillpondConf, RetainConf, Settings, Source, policies,
-};
+use millpond_engine::policies::UnknownPolicy;
+use millpond_engine::{Amount, ConfError, Engine, Limit, MillpondConf, Source};
 use millpond_os as os;
 use millpond_os::device::Device;
 use millpond_os::pressure::{Readings, Share};
+use std::process;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -76,6 +77,12 @@ pub enum PoolError {
     },
 }
 
+impl From<UnknownPolicy> for PoolError {
+    fn from(UnknownPolicy { name, known }: UnknownPolicy) -> Self {
+        Self::UnknownPolicy { name, known }
+    }
+}
+
 /// Describes a pool.
 ///
 /// Settings that the builder's methods do not set are taken from the environment variable `MILLPOND_CONF`, a list of
@@ -101,17 +108,11 @@ pub enum PoolError {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct PoolBuilder {
-    name: Option<String>,
-    policy: Option<String>,
-    settings: Option<String>,
-    conf: PoolConf,
+    settings: PoolSettings,
     cache_size: Option<u64>,
-    budget: Option<Budget>,
     /// Blocks that are prepared if no setting says otherwise and they need at most an eighth of the limit.
     carved: Option<Prewarm>,
     readings: Readings,
-    /// The settings that apply if neither the text nor the environment sets them.
-    assumed: PoolConf,
     of_a_program: bool,
 }
 
@@ -119,14 +120,14 @@ impl PoolBuilder {
     /// Sets the name that people see. The default is `pool` and a number.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
+        self.settings.name = Some(name.into());
         self
     }
 
     /// Sets the policy that places blocks. The default is `millpond`.
     #[must_use]
     pub fn policy(mut self, name: &str) -> Self {
-        self.policy = Some(name.to_owned());
+        self.settings.policy = Some(name.to_owned());
         self
     }
 
@@ -140,7 +141,7 @@ impl PoolBuilder {
     /// policy, a setting of these two policies except `memory-fraction` is an error ([`ConfError::Unused`]).
     #[must_use]
     pub fn settings(mut self, text: &str) -> Self {
-        self.settings = Some(text.to_owned());
+        self.settings.text = Some(text.to_owned());
         self
     }
 
@@ -163,14 +164,14 @@ impl PoolBuilder {
     /// Sets the most bytes that the pool may take from its source. The default is the capacity of the source.
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> Self {
-        self.conf.limit = Some(Some(bytes));
+        self.settings.conf.limit = Some(Some(bytes));
         self
     }
 
     /// Sets the limit as a fraction of the source's *whole* memory, above 0 and up to 1.
     #[must_use]
     pub fn memory_fraction(mut self, fraction: f64) -> Self {
-        self.conf.memory_fraction = Some(fraction);
+        self.settings.conf.memory_fraction = Some(fraction);
         self
     }
 
@@ -185,14 +186,14 @@ impl PoolBuilder {
     /// Sets the bytes that are reserved and backed with memory from the start. See [`Pool::reserve`].
     #[must_use]
     pub fn capacity(mut self, bytes: u64) -> Self {
-        self.conf.capacity = Some(bytes);
+        self.settings.conf.capacity = Some(bytes);
         self
     }
 
     /// Sets the blocks that are prepared from the start.
     #[must_use]
     pub fn prewarm(mut self, prewarm: Prewarm) -> Self {
-        self.conf.prewarm = Some(prewarm);
+        self.settings.conf.prewarm = Some(prewarm);
         self
     }
 
@@ -201,7 +202,7 @@ impl PoolBuilder {
     /// that no block has touched for `decay` ticks, 64 by default.
     #[must_use]
     pub fn trim_every(mut self, time: Option<Duration>) -> Self {
-        self.conf.trim_every = Some(time);
+        self.settings.conf.trim_every = Some(time);
         self
     }
 
@@ -223,7 +224,7 @@ impl PoolBuilder {
     /// ```
     #[must_use]
     pub fn trim_at_pressure(mut self, used: Option<Share>) -> Self {
-        self.conf.trim_at_pressure = Some(used);
+        self.settings.conf.trim_at_pressure = Some(used);
         self
     }
 
@@ -239,14 +240,14 @@ impl PoolBuilder {
     /// default is off. While it is on, every call takes the slow path.
     #[must_use]
     pub fn zero_on_reuse(mut self, on: bool) -> Self {
-        self.conf.zero_on_reuse = Some(on);
+        self.settings.conf.zero_on_reuse = Some(on);
         self
     }
 
     /// Sets the NUMA node that the memory comes from. By default the system chooses.
     #[must_use]
     pub fn node(mut self, node: Node) -> Self {
-        self.conf.node = Some(node);
+        self.settings.conf.node = Some(node);
         self
     }
 
@@ -255,7 +256,7 @@ impl PoolBuilder {
     /// [`HugePages::System`] they have 64 KiB, and the reserved memory follows the need most closely.
     #[must_use]
     pub fn huge_pages(mut self, huge: HugePages) -> Self {
-        self.conf.huge_pages = Some(huge);
+        self.settings.conf.huge_pages = Some(huge);
         self
     }
 
@@ -263,21 +264,21 @@ impl PoolBuilder {
     /// alignment of the requested layouts.
     #[must_use]
     pub fn align(mut self, bytes: usize) -> Self {
-        self.conf.align = Some(bytes);
+        self.settings.conf.align = Some(bytes);
         self
     }
 
     /// Sets which blocks the pool [tracks](Pool::ledger). The default is all blocks in debug builds, and none otherwise.
     #[must_use]
     pub fn track(mut self, tracking: Option<Tracking>) -> Self {
-        self.conf.track = Some(tracking);
+        self.settings.conf.track = Some(tracking);
         self
     }
 
     /// Sets whether tracking records the stack of each allocation, which needs the feature `stacks`. The default is on.
     #[must_use]
     pub fn stacks(mut self, on: bool) -> Self {
-        self.conf.stacks = Some(on);
+        self.settings.conf.stacks = Some(on);
         self
     }
 
@@ -310,7 +311,7 @@ impl PoolBuilder {
     /// ```
     #[must_use]
     pub fn guard(mut self, on: bool) -> Self {
-        self.conf.guard = Some(on);
+        self.settings.conf.guard = Some(on);
         self
     }
 
@@ -319,7 +320,7 @@ impl PoolBuilder {
     /// free memory.
     #[must_use]
     pub fn quarantine(mut self, bytes: u64) -> Self {
-        self.conf.quarantine = Some(bytes);
+        self.settings.conf.quarantine = Some(bytes);
         self
     }
 
@@ -331,7 +332,7 @@ impl PoolBuilder {
     /// the child of a fork.
     #[must_use]
     pub fn leak_report(mut self, on: bool) -> Self {
-        self.conf.leak_report = Some(on);
+        self.settings.conf.leak_report = Some(on);
         self
     }
 
@@ -365,7 +366,7 @@ impl PoolBuilder {
     /// pool gets its own child budget with the pool's name.
     #[must_use]
     pub fn budget(mut self, budget: &Budget) -> Self {
-        self.budget = Some(budget.clone());
+        self.settings.budget = Some(budget.clone());
         self
     }
 
@@ -408,7 +409,7 @@ impl PoolBuilder {
 
     /// Returns the bytes that the budget still allows the pool to reserve.
     fn most_reserved(&self) -> u64 {
-        let budget = self.budget.as_ref();
+        let budget = self.settings.budget.as_ref();
         let reserved = budget.and_then(|budget| budget.nearest(Measure::Reserved));
         reserved.map_or(u64::MAX, |budget| budget.remaining())
     }
@@ -423,7 +424,7 @@ impl PoolBuilder {
     /// Returns the name, if one was set.
     #[doc(hidden)]
     pub fn given_name(&self) -> Option<&str> {
-        self.name.as_deref()
+        self.settings.name.as_deref()
     }
 
     /// Sets the defaults of a whole program's pool, for settings that neither the text nor the environment sets. An
@@ -432,7 +433,7 @@ impl PoolBuilder {
     /// [`look_after`](Self::look_after).
     pub(crate) fn of_a_program(mut self, limit: Option<u64>) -> Self {
         self.of_a_program = true;
-        self.assumed = PoolConf {
+        self.settings.defaults = PoolConf {
             limit: limit.map(Some),
             trim_every: Some(None),
             trim_at_pressure: Some(None),
@@ -445,7 +446,7 @@ impl PoolBuilder {
     /// starts a thread that allocates like any other, so the global allocator must already find the pool.
     pub(crate) fn look_after(&self, pool: &Pool) {
         if let Ok((conf, _)) = self.read() {
-            keep(pool.heap, &conf, self.readings.clone());
+            background::maintain(pool.heap, &conf, self.readings.clone());
         }
     }
 
@@ -457,42 +458,19 @@ impl PoolBuilder {
     pub fn check_change(&self, text: &str) -> Result<(), ConfError> {
         // If the pool's own settings are invalid, creating the pool reports that error.
         let now = self.read().map(|(_, policy)| policy.retain).unwrap_or_default();
-        Change::parse(text, self.policy_name(), &now).map(|_| ())
-    }
-
-    fn policy_name(&self) -> &str {
-        self.policy.as_deref().unwrap_or("millpond")
-    }
-
-    /// Parses a text for a pool of this policy.
-    fn parse(&self, text: &str) -> Result<(PoolConf, MillpondConf), ConfError> {
-        let read = PoolConf::parse(text)?;
-        match unused_key(text, self.policy_name()) {
-            // An unknown policy name is reported as such, not as an unused key.
-            Some(key) if policies::names().any(|name| name == self.policy_name()) => {
-                Err(unused(&key, self.policy_name()))
-            }
-            _ => Ok(read),
-        }
+        Change::parse(text, self.settings.policy(), &now).map(|_| ())
     }
 
     fn read(&self) -> Result<(PoolConf, MillpondConf), PoolError> {
-        let (conf, mut policy) = match &self.settings {
-            Some(text) => self.parse(text)?,
-            None => match std::env::var("MILLPOND_CONF") {
-                Ok(text) => self.parse(&text).map_err(PoolError::Environment)?,
-                Err(_) => PoolConf::parse("")?,
-            },
-        };
+        let (conf, mut policy) = self.settings.read(PoolError::Environment)?;
         if let Some(bytes) = self.cache_size {
-            self.parse(&format!("cache-size:{bytes}"))?;
+            self.settings.parse(&format!("cache-size:{bytes}"))?;
             policy.retain.high_water = Some(Amount::Bytes(bytes));
         }
         policy.retain.check()?;
         // Handles of host memory cost nothing. The cost is per call, and one call opens many pages.
         policy.single_pages = true;
-        let conf = self.assumed.clone().overridden(conf);
-        Ok((conf.overridden(self.conf.clone()), policy))
+        Ok((conf, policy))
     }
 
     fn build(
@@ -506,15 +484,7 @@ impl PoolBuilder {
             return Err(told.into());
         }
         let retain = policy.retain.clone();
-        let settings = Settings {
-            millpond: policy,
-            ..Settings::default()
-        };
-        let name = self.policy_name();
-        let policy = policies::build(name, &settings).map_err(|_| PoolError::UnknownPolicy {
-            name: name.to_owned(),
-            known: policies::names().collect::<Vec<_>>().join(", "),
-        })?;
+        let policy = self.settings.build_policy(policy)?;
         let source = source(&conf)?;
         let guard = conf.guard == Some(true);
         if guard && !source.can_protect() {
@@ -523,8 +493,9 @@ impl PoolBuilder {
         let kind = source.kind();
         let limit = Limit::new(limit_of(&conf, source.capacity())?);
         let heap = Heap::new(|number, order| {
-            let name = self.name.unwrap_or_else(|| format!("pool {number}"));
-            let (budget, reserved) = budgets(self.budget.as_ref(), &name)?;
+            let name = self.settings.name;
+            let name = name.unwrap_or_else(|| format!("pool {number}"));
+            let (budget, reserved) = budgets(self.settings.budget.as_ref(), &name)?;
             let flow = Arc::default();
             let guard = guard.then(|| {
                 let quarantine = conf.quarantine.unwrap_or(guard::QUARANTINE);
@@ -556,13 +527,9 @@ impl PoolBuilder {
             align,
             handle: Arc::new(Handle(heap)),
         };
-        let told = conf.leak_report == Some(true);
-        let debug = cfg!(debug_assertions) && !self.of_a_program;
-        if conf.leak_report.unwrap_or(debug) {
-            heap.report_at_exit();
-        }
-        if conf.track.is_none() && (told || debug) {
-            conf.track = Some(Some(Tracking::All));
+        if conf.complete(cfg!(debug_assertions) && !self.of_a_program) {
+            heap.reports_in.store(process::id(), Ordering::Relaxed);
+            report_leaks_at_exit();
         }
         heap.start(&conf).map_err(PoolError::Start)?;
         let carved = self.carved.filter(|carved| {
@@ -573,17 +540,10 @@ impl PoolBuilder {
             let _ = heap.prewarm(&carved);
         }
         if !self.of_a_program {
-            keep(heap, &conf, self.readings);
+            background::maintain(heap, &conf, self.readings);
         }
         Ok(pool)
     }
-}
-
-/// Starts the pool's background work if the settings enable it.
-fn keep(heap: &'static Heap, conf: &PoolConf, readings: Readings) {
-    let every = conf.trim_every.unwrap_or(Some(keeper::TICK));
-    let lookout = Lookout::new(conf.trim_at_pressure.flatten(), readings);
-    keeper::keep(heap, every, lookout);
 }
 
 /// Bytes of the pages of a large host pool. These are whole huge pages. The part that is left over beside a live block is
@@ -611,34 +571,6 @@ fn host(conf: &PoolConf, page: u64) -> crate::host::HostBuilder {
     }
 }
 
-/// Returns the most bytes that may be reserved: the smaller of the limit and the fraction of the source's capacity.
-pub fn limit_of(conf: &PoolConf, capacity: Option<u64>) -> Result<u64, ConfError> {
-    let limit = conf.limit.flatten().unwrap_or(u64::MAX);
-    let Some(fraction) = conf.memory_fraction else {
-        return Ok(limit);
-    };
-    // A fraction that was not set as text is checked by the same rules.
-    RetainConf::default().set("memory-fraction", &fraction.to_string())?;
-    let share = capacity.map_or(u64::MAX, |capacity| (capacity as f64 * fraction) as u64);
-    Ok(limit.min(share))
-}
-
-/// Creates the pool's own child budgets, of allocated and of reserved bytes, below the given budget.
-pub fn budgets(given: Option<&Budget>, name: &str) -> Result<(Option<Budget>, Option<Budget>), BudgetError> {
-    let Some(given) = given else {
-        return Ok((None, None));
-    };
-    let below = |measure| {
-        let nearest = given.nearest(measure);
-        nearest.map(|budget| budget.child(name)).transpose()
-    };
-    let budget = match given.measure() {
-        Measure::Allocated => Some(given.child(name)?),
-        Measure::Reserved => None,
-    };
-    Ok((budget, below(Measure::Reserved)?))
-}
-
 /// Lists the contents of a pool when a request is refused. Pools are never freed, so the reference cannot dangle. A closed
 /// pool lists nothing.
 struct PoolLister(&'static Heap);
@@ -652,12 +584,7 @@ impl Lister for PoolLister {
 impl Heap {
     /// Applies the settings that take effect when the pool starts: tracking, clearing, prewarming and the capacity.
     fn start(&'static self, conf: &PoolConf) -> Result<(), AllocError> {
-        if let Some(tracking) = conf.track.flatten() {
-            let account = Ledger::builder(tracking).complete(true).times(true);
-            self.track(Some(account.stacks(conf.stacks.unwrap_or(true))));
-        } else if registry::are_wanted() {
-            registry::begin_account(&self);
-        }
+        conf.begin_account(&self);
         if let Some(on) = conf.zero_on_reuse {
             self.clear_on_reuse(on);
         }

@@ -2,7 +2,8 @@
 
 use super::prewarm::Prewarm;
 use crate::host::{HugePages, Node};
-use millpond_account::ledger::Tracking;
+use millpond_account::ledger::{Ledger, Tracking};
+use millpond_account::registry::{self, LivePool};
 use millpond_engine::{ConfError, MillpondConf, RetainConf, parse_size, policies};
 use millpond_os::pressure::Share;
 use millpond_os::time::duration;
@@ -56,7 +57,7 @@ pub struct ReadSettings {
 
 /// Returns the first key in a text that only some policies have, if the policy of this name does not have it. Keys that the
 /// pool applies itself, such as `memory-fraction`, are not among them. The text must be valid.
-pub fn unused_key(text: &str, policy: &str) -> Option<String> {
+pub(super) fn unused_key(text: &str, policy: &str) -> Option<String> {
     if policies::retaining().any(|name| name == policy) {
         return None;
     }
@@ -71,7 +72,7 @@ pub fn unused_key(text: &str, policy: &str) -> Option<String> {
 }
 
 /// Returns the error that a policy does not have a setting.
-pub fn unused(key: &str, policy: &str) -> ConfError {
+pub(super) fn unused(key: &str, policy: &str) -> ConfError {
     ConfError::Unused {
         key: key.to_owned(),
         policy: policy.to_owned(),
@@ -253,6 +254,25 @@ impl PoolConf {
         Ok(true)
     }
 
+    /// Completes the settings of accounts and leak reports, for a pool that has both by default if `debug` is true. A leak report
+    /// needs an account. Returns whether leaks are reported.
+    pub fn complete(&mut self, debug: bool) -> bool {
+        if debug || self.leak_report == Some(true) {
+            self.track.get_or_insert(Some(Tracking::All));
+        }
+        self.leak_report.unwrap_or(debug)
+    }
+
+    /// Begins the account of a new pool, if the settings or a user of accounts want one.
+    pub fn begin_account(&self, pool: &dyn LivePool) {
+        if let Some(tracking) = self.track.flatten() {
+            let account = Ledger::builder(tracking).complete(true).times(true);
+            pool.track(Some(account.stacks(self.stacks.unwrap_or(true))));
+        } else if registry::are_wanted() {
+            registry::begin_account(pool);
+        }
+    }
+
     /// Returns these settings, replaced by those that `other` sets.
     pub fn overridden(self, other: Self) -> Self {
         Self {
@@ -274,6 +294,27 @@ impl PoolConf {
             leak_report: other.leak_report.or(self.leak_report),
         }
     }
+}
+
+/// Returns the most bytes that may be reserved: the smaller of the limit and the fraction of the source's capacity.
+pub fn limit_of(conf: &PoolConf, capacity: Option<u64>) -> Result<u64, ConfError> {
+    let limit = conf.limit.flatten().unwrap_or(u64::MAX);
+    let Some(fraction) = conf.memory_fraction else {
+        return Ok(limit);
+    };
+    // A fraction that was not set as text is checked by the same rules.
+    RetainConf::default().set("memory-fraction", &fraction.to_string())?;
+    let share = capacity.map_or(u64::MAX, |capacity| (capacity as f64 * fraction) as u64);
+    Ok(limit.min(share))
+}
+
+/// Returns an error if the interval is zero.
+pub fn expect_time(every: Option<Duration>) -> Result<(), ConfError> {
+    if every.is_some_and(|time| time.is_zero()) {
+        let expected = "write a time such as 500ms, 1s or 2min, or off";
+        return Err(ConfError::value("trim-every", "0s", expected));
+    }
+    Ok(())
 }
 
 /// A change of a live pool's settings.

@@ -1,18 +1,17 @@
 //! Reports the blocks that are live when the process ends.
 //!
 //! The report is a function that the system calls at `exit`, not a destructor: pools in static variables are never dropped,
-//! and other threads may still be running. It reads ledgers and writes to standard error. It closes no pool.
+//! and other threads may still be running. It reads ledgers and writes to standard error. It ends no pool, because the
+//! driver of a device may have ended already.
 
-use super::fork;
-use super::heap::Heap;
-use millpond_account::ledger::Ledger;
+use millpond_account::registry::live_pools;
 use millpond_os as os;
+use millpond_os::reentrancy::inside;
 use std::panic::catch_unwind;
-use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Registers the report for the end of this process.
-fn watch_exit() {
+pub fn report_leaks_at_exit() {
     // This is not a `Once`: a child of a fork would wait forever for a thread that was initialising it.
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if !REGISTERED.swap(true, Ordering::Relaxed) {
@@ -21,34 +20,26 @@ fn watch_exit() {
     }
 }
 
-/// Reports the live blocks of a pool.
-pub fn tell_leaks(name: &str, ledger: &Ledger) {
-    let report = ledger.leak_report();
-    if !report.is_empty() {
-        os::say(&format!(
-            "millpond: when the process ended, pool '{name}' had {report}\n"
-        ));
-    }
-}
-
-impl Heap {
-    /// Reports the pool's live blocks when this process ends. The child of a fork shares its live blocks with the parent,
-    /// and reports none.
-    pub(super) fn report_at_exit(&self) {
-        watch_exit();
-        self.reports_in.store(process::id(), Ordering::Relaxed);
-    }
-}
-
 extern "C" fn report() {
     let told = catch_unwind(|| {
-        let here = process::id();
-        for heap in fork::all() {
-            if heap.reports_in.load(Ordering::Relaxed) == here
-                && let Some(ledger) = heap.ledger()
+        // The list must not be allocated from a pool that is reported.
+        let pools = {
+            let _inside = inside();
+            live_pools()
+        };
+        for pool in pools {
+            if pool.reports_leaks()
+                && let Some(ledger) = pool.account()
             {
-                tell_leaks(&heap.name, &ledger);
+                let report = ledger.leak_report();
+                if !report.is_empty() {
+                    let name = pool.label().name;
+                    os::say(&format!(
+                        "millpond: when the process ended, pool '{name}' had {report}\n"
+                    ));
+                }
             }
+            std::mem::forget(pool);
         }
     });
     // In that case nothing is reported. The payload of a panic may panic when it is dropped.

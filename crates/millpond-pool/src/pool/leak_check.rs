@@ -1,6 +1,5 @@
 //! Checks whether a piece of work frees the memory that it allocates.
 
-use super::Pool;
 use millpond_account::ledger::{LeakReport, Ledger, LedgerBuilder, Mark, Tracking};
 use millpond_os as os;
 use std::fmt;
@@ -8,33 +7,13 @@ use std::sync::Arc;
 
 /// Reports the blocks that the creating thread allocated since the creation of this value and that are still live.
 /// [`finish`](Self::finish) returns the report, and dropping this value prints it on standard error. See
-/// [`Pool::leak_check`].
+/// [`Pool::leak_check`](crate::Pool::leak_check).
 #[must_use = "it tells when it is dropped"]
 pub struct LeakCheck {
     ledger: Arc<Ledger>,
     mark: Mark,
     pool: Box<str>,
     finished: bool,
-}
-
-impl Pool {
-    /// Starts a check of the blocks that this thread allocates and does not free. A pool without tracking starts to track
-    /// all blocks, with stacks if the feature is enabled, until [`track`](Self::track) ends it.
-    ///
-    /// ```
-    /// let pool = millpond::Pool::host()?;
-    /// let check = pool.leak_check();
-    /// let kept = pool.alloc_zeroed::<f32>(1000)?;
-    /// drop(pool.alloc_zeroed::<f32>(1000)?);
-    ///
-    /// let report = check.finish();
-    /// assert_eq!((report.blocks, report.groups[0].largest), (1, 4096));
-    /// # drop(kept);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn leak_check(&self) -> LeakCheck {
-        LeakCheck::of(self.name(), || self.ledger(), |account| self.track(Some(account)))
-    }
 }
 
 /// Returns the pool's ledger and keeps it alive from now on, even if it was begun for an observer.

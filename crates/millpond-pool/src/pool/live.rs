@@ -4,14 +4,16 @@ use super::fork;
 use super::heap::{Heap, lock};
 use millpond_account::budget::Budget;
 use millpond_account::event::PoolLabel;
-use millpond_account::ledger::{Ledger, Tracking};
+use millpond_account::ledger::{Ledger, LedgerBuilder, Tracking};
 use millpond_account::registry::{self, Kind, LivePool, Look};
 use millpond_account::stats::PoolStats;
 use millpond_account::watchers::Watchers;
-use millpond_engine::PieceState;
+use millpond_engine::{Compaction, ConfError, PieceState};
 use millpond_os::device::Device;
 use millpond_os::reentrancy::inside;
+use std::process;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Adds the host's pools to the list of live pools.
 pub(super) fn provide() {
@@ -61,6 +63,43 @@ impl LivePool for &'static Heap {
 
     fn account(&self) -> Option<Arc<Ledger>> {
         self.ledger()
+    }
+
+    fn track(&self, account: Option<LedgerBuilder>) {
+        Heap::track(self, account);
+    }
+
+    /// The child of a fork shares its live blocks with the parent, and reports none.
+    fn reports_leaks(&self) -> bool {
+        self.reports_in.load(Ordering::Relaxed) == process::id()
+    }
+
+    fn trim(&self) {
+        Heap::trim(self);
+    }
+
+    fn compact(&self) -> Compaction {
+        Heap::compact(self)
+    }
+
+    fn clear(&self) {
+        Heap::clear(self);
+    }
+
+    fn collect_garbage(&self) {
+        Heap::collect_garbage(self);
+    }
+
+    fn reset_peak(&self) {
+        self.reset_peaks();
+    }
+
+    fn configure(&self, settings: &str) -> Result<(), ConfError> {
+        Heap::configure(self, settings)
+    }
+
+    fn check_change(&self, settings: &str) -> Result<(), ConfError> {
+        Heap::check_change(self, settings)
     }
 
     fn change_watchers(&self, change: &dyn Fn(&Watchers) -> Watchers) {

@@ -1,17 +1,16 @@
 //! Gives memory back: trimming, compaction, and the end of a pool.
 
 use super::ask::by_a_source;
-use super::builder::limit_of;
+use super::background;
 use super::cache::Cache;
 use super::claim;
-use super::conf::{Change, PoolConf};
+use super::conf::{Change, limit_of};
 use super::core::Core;
 use super::detour::Detour;
 use super::figures::live;
 use super::fork;
 use super::guard::Guard;
 use super::heap::{Heap, lock};
-use super::keeper;
 use millpond_account::watchers::Watchers;
 use millpond_engine::{Compaction, ConfError, Mark, RetainConf};
 use millpond_os::reentrancy::inside;
@@ -174,16 +173,8 @@ impl Heap {
         let Change { conf, retain } = Change::parse(text, self.policy, &now)?;
         if conf.limit.is_some() || conf.memory_fraction.is_some() {
             let capacity = self.with_engine(|core| core.memory.source().whole()).flatten();
-            let before = PoolConf {
-                limit: Some(Some(self.limit.bytes())),
-                ..PoolConf::default()
-            };
-            let limit = match conf.limit {
-                // A fraction alone replaces any previous limit.
-                None => limit_of(&conf, capacity)?,
-                Some(_) => limit_of(&before.overridden(conf.clone()), capacity)?,
-            };
-            self.set_limit(limit);
+            // A fraction alone replaces any previous limit.
+            self.set_limit(limit_of(&conf, capacity)?);
         }
         if let Some(retain) = retain {
             self.set_retain(retain);
@@ -191,7 +182,7 @@ impl Heap {
         if let Some(on) = conf.zero_on_reuse {
             self.clear_on_reuse(on);
         }
-        keeper::change(self, conf.trim_every, conf.trim_at_pressure);
+        background::change(self, conf.trim_every, conf.trim_at_pressure);
         Ok(())
     }
 

@@ -1,7 +1,6 @@
 //! The pools of device memory in a set.
 
 use super::Pools;
-use super::member::Member;
 use millpond_cuda::{CudaDevice, DevicePool, DevicePoolBuilder, DevicePoolError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -109,10 +108,6 @@ pub(super) fn make(
         });
     }
     builder.build(device)
-}
-
-pub(super) fn member(pool: DevicePool) -> Box<dyn Member> {
-    Box::new(pool)
 }
 
 #[cfg(test)]

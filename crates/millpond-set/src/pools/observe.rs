@@ -1,9 +1,8 @@
 //! Observation of a set's blocks: events for observers, and lists of live blocks.
 
 use super::Pools;
-use super::member::Member;
 use millpond_account::ledger::{Leak, Ledger, LedgerBuilder};
-use millpond_account::registry::live_pools;
+use millpond_account::registry::LivePool;
 use millpond_account::watchers::{Context, Subscriber, SubscriptionId};
 use std::sync::Arc;
 
@@ -20,17 +19,17 @@ pub(super) struct Watching {
 
 impl Watching {
     /// Applies the settings to a new pool to which `before` was applied.
-    pub(super) fn tell(&self, pool: &dyn Member, before: Option<&Self>) {
+    pub(super) fn tell(&self, pool: &dyn LivePool, before: Option<&Self>) {
         for (id, _) in before.into_iter().flat_map(|before| &before.subscribers) {
             if !self.subscribers.iter().any(|(still, _)| still == id) {
-                pool.unsubscribe(*id);
+                pool.change_watchers(&|watchers| watchers.without(*id));
             }
         }
         for (id, subscriber) in &self.subscribers {
-            pool.subscribe_as(*id, subscriber);
+            pool.change_watchers(&|watchers| watchers.with_subscriber_as(*id, Arc::clone(subscriber)));
         }
         if let Some(context) = &self.context {
-            pool.set_context(context.clone());
+            pool.change_watchers(&|watchers| watchers.with_context(context.clone()));
         }
         if let Some(account) = self.account {
             pool.track(account);
@@ -59,38 +58,23 @@ pub struct PoolsBlocks {
 }
 
 impl PoolsBlocks {
-    /// Lists blocks of every pool of the process.
-    pub(crate) fn of_all_pools(list: impl Fn(&Ledger) -> Vec<Leak>) -> Self {
+    /// Lists blocks of these pools.
+    pub(crate) fn of(pools: Vec<Box<dyn LivePool>>, list: impl Fn(&Ledger) -> Vec<Leak>) -> Self {
         let mut all = Self::default();
-        for pool in live_pools() {
-            all.add(&pool.label().name, pool.account().map(|ledger| list(&ledger)));
+        for pool in pools {
+            let name = pool.label().name.to_string();
+            let Some(ledger) = pool.account() else {
+                all.without_account.push(name);
+                continue;
+            };
+            all.blocks
+                .extend(list(&ledger).into_iter().map(|block| PoolsBlock {
+                    pool: name.clone(),
+                    block,
+                }));
         }
-        all.sorted()
-    }
-
-    /// Adds the blocks of one pool. `None` means that it has no account.
-    fn add(&mut self, pool: &str, blocks: Option<Vec<Leak>>) {
-        let Some(blocks) = blocks else {
-            return self.without_account.push(pool.to_owned());
-        };
-        let named = |block| PoolsBlock {
-            pool: pool.to_owned(),
-            block,
-        };
-        self.blocks.extend(blocks.into_iter().map(named));
-    }
-
-    fn sorted(mut self) -> Self {
-        self.blocks.sort_by_key(|one| std::cmp::Reverse(one.block.bytes));
-        self
-    }
-
-    fn of(set: &Pools, list: impl Fn(&Ledger) -> Vec<Leak>) -> Self {
-        let mut all = Self::default();
-        for pool in set.members() {
-            all.add(pool.name(), pool.ledger().map(|ledger| list(&ledger)));
-        }
-        all.sorted()
+        all.blocks.sort_by_key(|one| std::cmp::Reverse(one.block.bytes));
+        all
     }
 }
 
@@ -125,9 +109,9 @@ impl Pools {
         );
         self.set
             .watch(|watching| watching.subscribers.push((id, Arc::clone(&subscriber))));
-        self.members()
-            .iter()
-            .for_each(|pool| pool.subscribe_as(id, &subscriber));
+        for pool in self.members() {
+            pool.change_watchers(&|watchers| watchers.with_subscriber_as(id, Arc::clone(&subscriber)));
+        }
         id
     }
 
@@ -137,7 +121,9 @@ impl Pools {
             let place = watching.subscribers.iter().position(|(other, _)| *other == id);
             place.map(|place| watching.subscribers.remove(place))
         });
-        self.members().iter().for_each(|pool| pool.unsubscribe(id));
+        for pool in self.members() {
+            pool.change_watchers(&|watchers| watchers.without(id));
+        }
         drop(gone);
     }
 
@@ -146,9 +132,9 @@ impl Pools {
         let before = self
             .set
             .watch(|watching| watching.context.replace(context.clone()));
-        self.members()
-            .iter()
-            .for_each(|pool| pool.set_context(context.clone()));
+        for pool in self.members() {
+            pool.change_watchers(&|watchers| watchers.with_context(context.clone()));
+        }
         drop(before);
     }
 
@@ -174,7 +160,7 @@ impl Pools {
     /// ```
     #[must_use]
     pub fn largest(&self, n: usize) -> PoolsBlocks {
-        let mut all = PoolsBlocks::of(self, |ledger| ledger.largest(n));
+        let mut all = PoolsBlocks::of(self.members(), |ledger| ledger.largest(n));
         all.blocks.truncate(n);
         all
     }
@@ -183,6 +169,6 @@ impl Pools {
     #[must_use]
     pub fn larger_than(&self, bytes: u64) -> PoolsBlocks {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        PoolsBlocks::of(self, |ledger| ledger.larger_than(bytes))
+        PoolsBlocks::of(self.members(), |ledger| ledger.larger_than(bytes))
     }
 }

@@ -3,9 +3,9 @@
 use super::builder::PoolsBuilder;
 use super::default::at_work;
 use super::here;
-use super::member::Member;
 use super::observe::Watching;
 use millpond_account::memory::MemoryKind;
+use millpond_account::registry::LivePool;
 use millpond_engine::{ConfError, MillpondConf};
 use millpond_os::device::Device;
 use millpond_os::ranked::{Rank, Ranked};
@@ -211,7 +211,7 @@ impl Set {
             // These settings may change while the pool is created or while they are applied.
             let (told, watching) = self.with(|state| (state.told.clone(), state.watching.clone()));
             told.iter().try_for_each(|text| pool.configure(text))?;
-            watching.tell(&pool, before.as_ref());
+            watching.tell(&pool.heap(), before.as_ref());
             let found = self.with(|state| {
                 if let Some(Slot::Ready(inserted)) = state.slot(place) {
                     return Some(inserted.clone());
@@ -254,11 +254,11 @@ impl Set {
     pub(super) fn tell_cuda(&self, pool: &millpond_cuda::DevicePool) -> Result<(), ConfError> {
         let (told, watching) = self.with(|state| (state.told.clone(), state.watching.clone()));
         watching.tell(pool, None);
-        told.iter().try_for_each(|text| pool.configure_with_others(text))
+        told.iter().try_for_each(|text| LivePool::configure(pool, text))
     }
 
     /// Changes settings of all pools: of `members`, and of those created later.
-    pub(super) fn configure(&self, text: &str, members: &[Box<dyn Member>]) -> Result<(), ConfError> {
+    pub(super) fn configure(&self, text: &str, members: &[Box<dyn LivePool>]) -> Result<(), ConfError> {
         self.rules.check_change(text)?;
         members.iter().try_for_each(|pool| pool.check_change(text))?;
         let keys = keys(text)?;

@@ -84,11 +84,14 @@ impl Pools {
         let pools: Vec<PoolsEntry> = self
             .members()
             .iter()
-            .map(|pool| PoolsEntry {
-                name: pool.name().to_owned(),
-                device: pool.device(),
-                kind: pool.kind(),
-                stats: pool.stats(),
+            .map(|pool| {
+                let label = pool.label();
+                PoolsEntry {
+                    name: label.name.to_string(),
+                    device: pool.device(),
+                    kind: label.kind,
+                    stats: pool.stats(),
+                }
             })
             .collect();
         PoolsStats {

@@ -5,8 +5,9 @@
 //! woken. It sleeps until the next item is due, and ends when no item is left. A child of a fork has no such thread until
 //! it creates a pool of its own.
 
+use super::conf::PoolConf;
 use super::heap::Heap;
-use super::lookout::{Lookout, WORTH};
+use super::pressure_trigger::{PressureTrigger, WORTH};
 use millpond_os::fork::Participant;
 use millpond_os::pressure::{Pressure, Readings, Share};
 use millpond_os::ranked::{Locked, Rank, Ranked};
@@ -19,10 +20,10 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// The default of the time between two maintenance runs of a pool.
-pub const TICK: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_secs(1);
 
 /// A pool from the view of the background thread.
-pub trait Ward: Send + Sync {
+pub trait Maintained: Send + Sync {
     /// Returns a value that identifies the pool.
     fn key(&self) -> usize;
 
@@ -36,15 +37,15 @@ pub trait Ward: Send + Sync {
     fn idle_bytes(&self) -> u64;
 
     /// Returns whether memory of the pool's kind is scarce. `last` is the system's pressure that was read for another pool.
-    fn is_scarce(&self, lookout: &Lookout, last: &mut Option<Pressure>) -> bool {
-        lookout.is_scarce(last)
+    fn is_scarce(&self, trigger: &PressureTrigger, last: &mut Option<Pressure>) -> bool {
+        trigger.is_scarce(last)
     }
 
     /// Gives back unused memory. Returns whether this was possible.
     fn relieve(&self) -> bool;
 }
 
-impl Ward for &'static Heap {
+impl Maintained for &'static Heap {
     fn key(&self) -> usize {
         std::ptr::from_ref::<Heap>(self).addr()
     }
@@ -67,23 +68,24 @@ impl Ward for &'static Heap {
     }
 }
 
-pub(crate) struct Kept {
-    ward: Arc<dyn Ward>,
+/// A pool that the thread maintains.
+struct Entry {
+    pool: Arc<dyn Maintained>,
     /// The interval of the pool's ticks.
     every: Option<Duration>,
-    lookout: Lookout,
+    trigger: PressureTrigger,
     /// The time at which the pool is due, if it ever is.
     next: Instant,
 }
 
-impl Kept {
+impl Entry {
     /// Returns the interval at which the pool is maintained, if any.
     fn pace(&self) -> Option<Duration> {
-        self.every.or(self.lookout.looks().then_some(TICK))
+        self.every.or(self.trigger.is_on().then_some(TICK))
     }
 
     fn is_wanted(&self) -> bool {
-        self.every.is_some() || !self.lookout.is_plain()
+        self.every.is_some() || !self.trigger.is_plain()
     }
 }
 
@@ -118,14 +120,14 @@ pub(crate) fn wake_at(at: Instant, waker: Waker) -> Option<Alarm> {
     let alarm = Alarm(number);
     let runs = {
         let _inside = inside();
-        let mut state = state();
-        state.sleepers.push(Sleeper {
+        let mut background = background();
+        background.sleepers.push(Sleeper {
             number,
             process: std::process::id(),
             at,
             waker,
         });
-        state.rouse()
+        background.rouse()
     };
     runs.then_some(alarm)
 }
@@ -134,91 +136,90 @@ impl Drop for Alarm {
     fn drop(&mut self) {
         let gone = {
             let _inside = inside();
-            let mut state = state();
-            let place = state.sleepers.iter().position(|one| one.number == self.0);
-            place.map(|place| state.sleepers.swap_remove(place))
+            let mut background = background();
+            let place = background.sleepers.iter().position(|one| one.number == self.0);
+            place.map(|place| background.sleepers.swap_remove(place))
         };
         // A waker's own code runs outside every lock.
         drop(gone);
     }
 }
 
-#[derive(Default)]
-struct State {
-    kept: Vec<Kept>,
+struct Background {
+    pools: Vec<Entry>,
     sleepers: Vec<Sleeper>,
     /// The process of the thread, and the thread, if it runs.
     runs: Option<(u32, Thread)>,
 }
 
-static STATE: Ranked<State> = Ranked::new(
-    Rank::Keeper,
-    State {
-        kept: Vec::new(),
+static BACKGROUND: Ranked<Background> = Ranked::new(
+    Rank::Background,
+    Background {
+        pools: Vec::new(),
         sleepers: Vec::new(),
         runs: None,
     },
 );
 
-static FORKS: Participant = Participant::new(Rank::Keeper, || Box::new(STATE.lock()));
+static FORKS: Participant = Participant::new(Rank::Background, || Box::new(BACKGROUND.lock()));
 
-fn state() -> Locked<'static, State> {
+fn background() -> Locked<'static, Background> {
     FORKS.register();
-    STATE.lock()
+    BACKGROUND.lock()
 }
 
-/// Starts to maintain a pool.
-pub fn keep(ward: impl Ward + 'static, every: Option<Duration>, lookout: Lookout) {
+/// Starts to maintain a pool as its settings say.
+pub fn maintain(pool: impl Maintained + 'static, conf: &PoolConf, readings: Readings) {
     let _inside = inside();
-    let mut state = state();
-    let _before = state.part_with(&ward);
-    state.take_up(Kept {
-        ward: Arc::new(ward),
-        every,
-        lookout,
+    let mut background = background();
+    let _before = background.remove(&pool);
+    background.add(Entry {
+        pool: Arc::new(pool),
+        every: conf.trim_every.unwrap_or(Some(TICK)),
+        trigger: PressureTrigger::new(conf.trim_at_pressure.flatten(), readings),
         next: Instant::now(),
     });
 }
 
 /// Changes the interval or the pressure threshold of a pool. `None` leaves the value unchanged.
-pub fn change(ward: impl Ward + 'static, every: Option<Option<Duration>>, at: Option<Option<Share>>) {
+pub fn change(pool: impl Maintained + 'static, every: Option<Option<Duration>>, at: Option<Option<Share>>) {
     if every.is_none() && at.is_none() {
         return;
     }
     let _inside = inside();
-    let mut state = state();
-    let mut kept = state.part_with(&ward).unwrap_or_else(|| Kept {
-        ward: Arc::new(ward),
+    let mut background = background();
+    let mut entry = background.remove(&pool).unwrap_or_else(|| Entry {
+        pool: Arc::new(pool),
         every: None,
-        lookout: Lookout::new(None, Readings::system()),
+        trigger: PressureTrigger::new(None, Readings::system()),
         next: Instant::now(),
     });
     if let Some(every) = every {
-        kept.every = every;
+        entry.every = every;
     }
     if let Some(at) = at {
-        kept.lookout.set(at);
+        entry.trigger.set(at);
     }
-    state.take_up(kept);
+    background.add(entry);
 }
 
-impl State {
+impl Background {
     fn find(&mut self, key: usize) -> Option<usize> {
-        self.kept.iter().position(|kept| kept.ward.key() == key)
+        self.pools.iter().position(|entry| entry.pool.key() == key)
     }
 
-    fn part_with(&mut self, ward: &dyn Ward) -> Option<Kept> {
-        let place = self.find(ward.key());
-        place.map(|place| self.kept.swap_remove(place))
+    fn remove(&mut self, pool: &dyn Maintained) -> Option<Entry> {
+        let place = self.find(pool.key());
+        place.map(|place| self.pools.swap_remove(place))
     }
 
-    fn take_up(&mut self, mut kept: Kept) {
-        if !kept.is_wanted() {
+    fn add(&mut self, mut entry: Entry) {
+        if !entry.is_wanted() {
             return;
         }
-        let pace = kept.pace();
-        kept.next = Instant::now() + pace.unwrap_or_default();
-        self.kept.push(kept);
+        let pace = entry.pace();
+        entry.next = Instant::now() + pace.unwrap_or_default();
+        self.pools.push(entry);
         if pace.is_some() {
             // If no thread can be started, no memory is given back in the background. Trimming manually still works.
             self.rouse();
@@ -242,38 +243,38 @@ impl State {
 }
 
 /// The work that is due for a pool.
-struct Due {
-    ward: Arc<dyn Ward>,
+struct DueWork {
+    pool: Arc<dyn Maintained>,
     /// Whether a tick has passed.
     passes: bool,
-    lookout: Option<Lookout>,
+    trigger: Option<PressureTrigger>,
 }
 
 /// Maintains pools. Called outside of the lock: pools are created and closed meanwhile, and an observer of a trim may call
 /// anything.
-fn look_after(due: Vec<Due>, now: Instant) {
+fn maintain_all(due: Vec<DueWork>, now: Instant) {
     let mut last = None;
     for one in due {
         // A panic in the source of a pool breaks that pool. This thread continues with the other pools.
-        let _ = catch_unwind(AssertUnwindSafe(|| one.look_after(now, &mut last)));
+        let _ = catch_unwind(AssertUnwindSafe(|| one.run(now, &mut last)));
     }
 }
 
-impl Due {
-    fn look_after(self, now: Instant, last: &mut Option<Pressure>) {
-        let ward = self.ward;
+impl DueWork {
+    fn run(self, now: Instant, last: &mut Option<Pressure>) {
+        let pool = self.pool;
         if self.passes {
-            ward.pass_time();
+            pool.pass_time();
         }
-        let scarce = |lookout: Lookout| {
+        let scarce = |trigger: PressureTrigger| {
             // The check for scarce memory must not allocate any.
             let _inside = inside();
-            ward.idle_bytes() >= WORTH && ward.is_scarce(&lookout, last)
+            pool.idle_bytes() >= WORTH && pool.is_scarce(&trigger, last)
         };
-        if self.lookout.is_some_and(scarce) && ward.relieve() {
-            let mut state = state();
-            if let Some(place) = state.find(ward.key()) {
-                state.kept[place].lookout.rest(now);
+        if self.trigger.is_some_and(scarce) && pool.relieve() {
+            let mut background = background();
+            if let Some(place) = background.find(pool.key()) {
+                background.pools[place].trigger.rest(now);
             }
         }
     }
@@ -285,31 +286,31 @@ fn run() {
         let (mut due, mut woken) = (Vec::new(), Vec::new());
         let pause = {
             let _inside = inside();
-            let mut state = state();
-            state.kept.retain(|kept| !kept.ward.is_closed());
-            for kept in &mut state.kept {
-                let Some(pace) = kept.pace() else { continue };
-                if kept.next <= now {
-                    due.push(Due {
-                        ward: Arc::clone(&kept.ward),
-                        passes: kept.every.is_some(),
-                        lookout: kept.lookout.is_awake(now).then(|| kept.lookout.clone()),
+            let mut background = background();
+            background.pools.retain(|entry| !entry.pool.is_closed());
+            for entry in &mut background.pools {
+                let Some(pace) = entry.pace() else { continue };
+                if entry.next <= now {
+                    due.push(DueWork {
+                        pool: Arc::clone(&entry.pool),
+                        passes: entry.every.is_some(),
+                        trigger: entry.trigger.is_due(now).then(|| entry.trigger.clone()),
                     });
-                    kept.next = now + pace;
+                    entry.next = now + pace;
                 }
             }
-            woken.extend(state.sleepers.extract_if(.., |one| one.at <= now));
-            let paced = state.kept.iter().filter(|kept| kept.pace().is_some());
-            let sleepers = state.sleepers.iter().map(|one| one.at);
-            let next = paced.map(|kept| kept.next).chain(sleepers).min();
+            woken.extend(background.sleepers.extract_if(.., |one| one.at <= now));
+            let paced = background.pools.iter().filter(|entry| entry.pace().is_some());
+            let sleepers = background.sleepers.iter().map(|one| one.at);
+            let next = paced.map(|entry| entry.next).chain(sleepers).min();
             if next.is_none() {
-                state.runs = None;
+                background.runs = None;
             }
             next.map(|next| next.saturating_duration_since(now).min(TICK))
         };
         woken.into_iter().for_each(Sleeper::wake);
         let Some(pause) = pause else { return };
-        look_after(due, now);
+        maintain_all(due, now);
         thread::park_timeout(pause);
     }
 }

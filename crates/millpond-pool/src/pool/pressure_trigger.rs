@@ -5,9 +5,10 @@ use millpond_os::pressure::{LimitKind, Pressure, Readings, Share, Thresholds};
 use millpond_os::reentrancy::inside;
 use std::time::{Duration, Instant};
 
-/// The pressure threshold of a pool. The background thread keeps it. It does not refer to a pool.
+/// The condition under which a pool gives memory back because memory is scarce. The background thread stores it. It does not
+/// refer to a pool.
 #[derive(Clone, Debug)]
-pub struct Lookout {
+pub struct PressureTrigger {
     /// The share of a limit from which on memory is given back, or `None` if the pool does not check.
     at: Option<Share>,
     readings: Readings,
@@ -22,7 +23,7 @@ pub(super) const REST: Duration = Duration::from_secs(5);
 /// The minimum of idle bytes for a check, because a check costs about half a millisecond.
 pub(super) const WORTH: u64 = 2 << 20;
 
-impl Lookout {
+impl PressureTrigger {
     /// Creates a trigger that fires at the share `at` of a limit.
     pub fn new(at: Option<Share>, readings: Readings) -> Self {
         Self {
@@ -37,7 +38,7 @@ impl Lookout {
         self.rests_until = None;
     }
 
-    pub(super) fn looks(&self) -> bool {
+    pub(super) fn is_on(&self) -> bool {
         self.at.is_some()
     }
 
@@ -47,8 +48,8 @@ impl Lookout {
     }
 
     /// Returns whether a check is due.
-    pub(super) fn is_awake(&self, now: Instant) -> bool {
-        self.looks() && self.rests_until.is_none_or(|until| until <= now)
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.is_on() && self.rests_until.is_none_or(|until| until <= now)
     }
 
     pub(super) fn rest(&mut self, now: Instant) {
@@ -100,15 +101,15 @@ mod tests {
     #[test]
     fn rests_after_it_has_given() {
         let start = Instant::now();
-        let mut lookout = Lookout::new(Some(Share::percent(80)), Readings::system());
-        assert!(lookout.is_awake(start));
-        lookout.rest(start);
-        assert!(!lookout.is_awake(start + REST / 2));
-        assert!(lookout.is_awake(start + REST));
-        lookout.rest(start);
-        lookout.set(Some(Share::percent(90)));
-        assert!(lookout.is_awake(start), "what is set anew is looked for at once");
-        lookout.set(None);
-        assert!(!lookout.is_awake(start + REST) && lookout.is_plain());
+        let mut trigger = PressureTrigger::new(Some(Share::percent(80)), Readings::system());
+        assert!(trigger.is_due(start));
+        trigger.rest(start);
+        assert!(!trigger.is_due(start + REST / 2));
+        assert!(trigger.is_due(start + REST));
+        trigger.rest(start);
+        trigger.set(Some(Share::percent(90)));
+        assert!(trigger.is_due(start), "a new threshold is checked at once");
+        trigger.set(None);
+        assert!(!trigger.is_due(start + REST) && trigger.is_plain());
     }
 }

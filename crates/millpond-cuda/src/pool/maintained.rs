@@ -10,13 +10,13 @@ use super::state::Core;
 use crate::{fork, graph};
 use millpond_engine::Mark;
 use millpond_os::pressure::Pressure;
-use millpond_pool::pool::{Lookout, Ward};
+use millpond_pool::pool::{Maintained, PressureTrigger};
 use std::sync::{Arc, Weak};
 
 /// A weak reference, which does not keep the pool alive.
-pub(super) struct DeviceWard(Weak<Shared>);
+pub(super) struct MaintainedPool(Weak<Shared>);
 
-impl DeviceWard {
+impl MaintainedPool {
     pub(super) fn of(pool: &Arc<Shared>) -> Self {
         Self(Arc::downgrade(pool))
     }
@@ -28,7 +28,7 @@ impl DeviceWard {
     }
 }
 
-impl Ward for DeviceWard {
+impl Maintained for MaintainedPool {
     fn key(&self) -> usize {
         self.0.as_ptr().addr()
     }
@@ -60,9 +60,9 @@ impl Ward for DeviceWard {
         idle.unwrap_or(0)
     }
 
-    fn is_scarce(&self, lookout: &Lookout, _: &mut Option<Pressure>) -> bool {
+    fn is_scarce(&self, trigger: &PressureTrigger, _: &mut Option<Pressure>) -> bool {
         let memory = self.pool().and_then(|pool| pool.parts.device.memory().ok());
-        memory.is_some_and(|memory| lookout.is_passed(memory.total.saturating_sub(memory.free), memory.total))
+        memory.is_some_and(|memory| trigger.is_passed(memory.total.saturating_sub(memory.free), memory.total))
     }
 
     fn relieve(&self) -> bool {
