@@ -1,5 +1,6 @@
 //! The statistics of a pool.
 
+use super::account::Tally;
 use super::core::Core;
 use super::heap::{Heap, Roll, lock};
 use millpond_account::budget::Budget;
@@ -8,16 +9,18 @@ use millpond_engine::{Gauge, PieceState};
 use millpond_os::reentrancy::inside;
 use std::sync::atomic::Ordering;
 
+/// Returns the sums over all threads.
+fn sum(roll: &Roll, core: Option<&Core>) -> Tally {
+    let sum = Tally::default();
+    let tallies = roll.tallies().chain(core.map(|core| &core.tally));
+    tallies.for_each(|tally| sum.absorb(tally));
+    sum
+}
+
 /// Returns the requested and the allocated bytes of the blocks in use.
 pub(super) fn live(roll: &Roll, core: Option<&Core>) -> (u64, u64) {
-    let tallies = roll.tallies().chain(core.map(|core| &core.tally));
-    let sum = tallies.fold((0, 0), |(requested, allocated): (i64, i64), tally| {
-        (
-            requested + tally.requested.now(),
-            allocated + tally.allocated.now(),
-        )
-    });
-    (sum.0 as u64, sum.1 as u64)
+    let sum = sum(roll, core);
+    (sum.requested.now() as u64, sum.allocated.now() as u64)
 }
 
 impl Heap {
@@ -33,15 +36,7 @@ impl Heap {
         let mut stats = PoolStats::default();
         self.claim(&roll, |_, stacks| stats.kept += stacks.bytes() as u64);
         let core = lock(&self.core);
-        let tallies = roll.tallies();
-        let (mut requested, mut allocated, mut misses) = (0i64, 0i64, 0u64);
-        for tally in tallies.chain(core.as_ref().map(|c| &c.tally)) {
-            requested += tally.requested.now();
-            allocated += tally.allocated.now();
-            stats.allocations += tally.allocations.load(Ordering::Relaxed);
-            stats.frees += tally.frees.load(Ordering::Relaxed);
-            misses += tally.misses.load(Ordering::Relaxed);
-        }
+        let sum = sum(&roll, core.as_ref());
         let gauge = |current: i64, peak: u64| {
             // The value is negative only while other threads are active.
             let current = u64::try_from(current).unwrap_or(0);
@@ -50,12 +45,13 @@ impl Heap {
                 peak: peak.max(current),
             }
         };
-        let [allocations, frees, missed] = *lock(&self.forgotten);
-        stats.allocations -= allocations;
-        stats.frees -= frees;
-        stats.hits = stats.allocations.saturating_sub(misses - missed);
-        stats.requested = gauge(requested, self.totals.requested.peak());
-        stats.allocated = gauge(allocated, self.totals.allocated.peak());
+        let [allocations, frees, misses] = *lock(&self.forgotten);
+        stats.allocations = sum.allocations.load(Ordering::Relaxed) - allocations;
+        stats.frees = sum.frees.load(Ordering::Relaxed) - frees;
+        let misses = sum.misses.load(Ordering::Relaxed) - misses;
+        stats.hits = stats.allocations.saturating_sub(misses);
+        stats.requested = gauge(sum.requested.now(), self.totals.requested.peak());
+        stats.allocated = gauge(sum.allocated.now(), self.totals.allocated.peak());
         if let Some(core) = core.as_ref() {
             stats.reserved = core.memory.stats().reserved;
             stats.refusals = core.refusals;
@@ -108,15 +104,8 @@ impl Heap {
     /// Returns the total allocations, frees and misses.
     pub(super) fn counts(&self) -> [u64; 3] {
         let roll = lock(&self.roll);
-        let core = lock(&self.core);
-        let tallies = roll.tallies().chain(core.as_ref().map(|c| &c.tally));
-        tallies.fold([0; 3], |[allocations, frees, misses], tally| {
-            [
-                allocations + tally.allocations.load(Ordering::Relaxed),
-                frees + tally.frees.load(Ordering::Relaxed),
-                misses + tally.misses.load(Ordering::Relaxed),
-            ]
-        })
+        let sum = sum(&roll, lock(&self.core).as_ref());
+        [&sum.allocations, &sum.frees, &sum.misses].map(|count| count.load(Ordering::Relaxed))
     }
 
     pub(crate) fn reset_peaks(&self) {
