@@ -227,14 +227,7 @@ impl Heap {
     #[cold]
     #[inline(never)]
     fn tell_flow_now(&self) {
-        for (kind, bytes) in [
-            (EventKind::Refilled, &self.flow.taken),
-            (EventKind::Trimmed, &self.flow.given),
-        ] {
-            if bytes.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            let bytes = bytes.swap(0, Ordering::Relaxed);
+        for (kind, bytes) in self.flow.drain() {
             if bytes > 0 && self.detours(Detour::Watched) {
                 let facts = Facts {
                     bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
