@@ -2,31 +2,17 @@
 
 use super::Pools;
 use super::set::Set;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
 use millpond_os::device::Device;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
-use millpond_os::pressure::DeviceChange;
-use millpond_os::pressure::{Change, Level, Subscription, Turn, Watch, WatchBuilder, WatchCall, WatchError};
+use millpond_os::pressure::{Level, Subscription, Turn, Watch, WatchBuilder, WatchCall, WatchError};
 use std::sync::{Arc, Weak};
 
-fn relieve(set: &Weak<Set>, change: &Change<'_>) {
+/// Frees unused memory of the pools of a set, or only of those of a device.
+fn relieve(set: &Weak<Set>, device: Option<Device>, to: Level) {
     let Some(set) = set.upgrade() else { return };
-    let pools = Pools { set };
-    match change.to {
-        Level::Critical => drop(pools.compact()),
-        Level::High => pools.trim(),
-        Level::Low | Level::Medium => {}
-    }
-}
-
-/// Does the same for one device's pool.
-#[cfg(all(feature = "cuda", target_os = "linux"))]
-fn relieve_device(set: &Weak<Set>, change: &DeviceChange<'_>) {
-    let Some(set) = set.upgrade() else { return };
-    let mut pools = set.devices.pools();
-    pools.retain(|pool| Device::Cuda(pool.device().number()) == change.device.device);
+    let mut pools = Pools { set }.members();
+    pools.retain(|pool| device.is_none_or(|device| pool.device() == device));
     for pool in pools {
-        match change.to {
+        match to {
             Level::Critical => drop(pool.compact()),
             Level::High => pool.trim(),
             Level::Low | Level::Medium => {}
@@ -59,9 +45,9 @@ impl Pools {
         #[cfg(all(feature = "cuda", target_os = "linux"))]
         let watch = {
             let set = Weak::clone(&set);
-            watch.trim_device(move |change| relieve_device(&set, change))
+            watch.trim_device(move |change| relieve(&set, Some(change.device.device), change.to))
         };
-        watch.trim(move |change| relieve(&set, change)).start()
+        watch.trim(move |change| relieve(&set, None, change.to)).start()
     }
 
     /// Does the same with an existing watch, until the result is dropped.
@@ -79,12 +65,14 @@ impl Pools {
         #[cfg(all(feature = "cuda", target_os = "linux"))]
         let of_devices = {
             let set = Weak::clone(&set);
-            WatchCall::Device(Arc::new(move |change| relieve_device(&set, change)))
+            WatchCall::Device(Arc::new(move |change| {
+                relieve(&set, Some(change.device.device), change.to)
+            }))
         };
         let calls = vec![
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             of_devices,
-            WatchCall::Process(Arc::new(move |change| relieve(&set, change))),
+            WatchCall::Process(Arc::new(move |change| relieve(&set, None, change.to))),
         ];
         watch.subscribe(Turn::Trim, calls)
     }
