@@ -42,7 +42,6 @@ enum Owner {
     #[cfg(feature = "cudarc")]
     Others {
         address: u64,
-        device: CudaDevice,
         keeper: Option<Box<dyn std::any::Any + Send + Sync>>,
     },
 }
@@ -53,13 +52,8 @@ impl Owner {
         match self {
             Self::Pool(pool, held) => Self::Pool(pool.clone(), held.take()),
             #[cfg(feature = "cudarc")]
-            Self::Others {
-                address,
-                device,
-                keeper,
-            } => Self::Others {
+            Self::Others { address, keeper } => Self::Others {
                 address: std::mem::take(address),
-                device: device.clone(),
                 keeper: keeper.take(),
             },
         }
@@ -94,7 +88,6 @@ impl<T: Element> DeviceBuffer<T> {
         Self {
             owner: Owner::Others {
                 address,
-                device: stream.device().clone(),
                 keeper: Some(keeper),
             },
             len,
@@ -292,11 +285,7 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// Returns the device.
     pub(super) fn on(&self) -> &CudaDevice {
-        match &self.owner {
-            Owner::Pool(pool, _) => pool.device(),
-            #[cfg(feature = "cudarc")]
-            Owner::Others { device, .. } => device,
-        }
+        self.stream.device()
     }
 
     fn expect(&self, found: usize) -> Result<(), CudaError> {
