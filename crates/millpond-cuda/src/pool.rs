@@ -91,7 +91,76 @@ struct Terms {
 #[derive(Clone)]
 pub struct DevicePool(Arc<Shared>);
 
+/// Implements the allocation of buffers. `requests` is the method that returns the pool and the terms of the requests.
+macro_rules! make_device_buffers {
+    ($($from:ty)*) => {
+        $(impl $from {
+            /// Allocates uninitialised elements on the device for use on a stream.
+            ///
+            /// # Errors
+            /// Returns an error if there is not enough memory, if the budget of a tenant refuses, or if its timeout has passed. The
+            /// error says how much is free and, if the pool keeps an [account](DevicePool::track), which blocks hold the rest. The
+            /// pool stays usable.
+            pub fn alloc<T: Element>(
+                &self,
+                len: usize,
+                stream: &CudaStream,
+            ) -> Result<DeviceBuffer<T>, AllocError> {
+                let (pool, terms) = self.requests();
+                let mut buffer = pool.alloc_uncleared(terms, len, stream)?;
+                if pool.0.zero_on_reuse.load(Ordering::Relaxed) {
+                    buffer.fill_zero().map_err(refused)?;
+                }
+                Ok(buffer)
+            }
+
+            /// Allocates elements and queues their zeroing on the stream.
+            ///
+            /// # Errors
+            /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
+            pub fn alloc_zeroed<T: Element>(
+                &self,
+                len: usize,
+                stream: &CudaStream,
+            ) -> Result<DeviceBuffer<T>, AllocError> {
+                let (pool, terms) = self.requests();
+                let mut buffer = pool.alloc_uncleared(terms, len, stream)?;
+                buffer.fill_zero().map_err(refused)?;
+                Ok(buffer)
+            }
+
+            /// Allocates elements and copies them from the host. The copy is complete when this returns.
+            ///
+            /// # Errors
+            /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
+            pub fn alloc_from<T: Element>(
+                &self,
+                elements: &[T],
+                stream: &CudaStream,
+            ) -> Result<DeviceBuffer<T>, AllocError> {
+                // The caller sees only these elements, so there is nothing to clear.
+                let (pool, terms) = self.requests();
+                let mut buffer = pool.alloc_uncleared(terms, elements.len(), stream)?;
+                buffer.copy_from_host(elements).map_err(refused)?;
+                Ok(buffer)
+            }
+        })*
+    };
+}
+
+make_device_buffers!(DevicePool DeviceTenant UnpooledDevice);
+
+/// The terms of requests that have neither a budget of their own nor a timeout.
+static NO_TERMS: Terms = Terms {
+    budget: None,
+    wait: None,
+};
+
 impl DevicePool {
+    fn requests(&self) -> (&Self, &Terms) {
+        (self, &NO_TERMS)
+    }
+
     /// Creates a pool with the default settings.
     ///
     /// # Errors
@@ -101,6 +170,7 @@ impl DevicePool {
     }
 
     /// Returns a builder of a pool.
+    #[must_use]
     pub fn builder() -> DevicePoolBuilder {
         DevicePoolBuilder::default()
     }
@@ -150,53 +220,8 @@ impl DevicePool {
         }
     }
 
-    /// Allocates uninitialised elements on the device for use on a stream.
-    ///
-    /// # Errors
-    /// Returns an error if there is not enough memory. The error says how much is free and, if the pool keeps an [account](Self::track),
-    /// which blocks hold the rest. The pool stays usable.
-    pub fn alloc<T: Element>(&self, len: usize, stream: &CudaStream) -> Result<DeviceBuffer<T>, AllocError> {
-        self.alloc_by(&Terms::default(), len, stream)
-    }
-
-    /// Allocates elements and queues their zeroing on the stream.
-    ///
-    /// # Errors
-    /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
-    pub fn alloc_zeroed<T: Element>(
-        &self,
-        len: usize,
-        stream: &CudaStream,
-    ) -> Result<DeviceBuffer<T>, AllocError> {
-        self.alloc_zeroed_by(&Terms::default(), len, stream)
-    }
-
-    /// Allocates elements and copies them from the host. The copy is complete when this returns.
-    ///
-    /// # Errors
-    /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
-    pub fn alloc_from<T: Element>(
-        &self,
-        elements: &[T],
-        stream: &CudaStream,
-    ) -> Result<DeviceBuffer<T>, AllocError> {
-        self.alloc_from_by(&Terms::default(), elements, stream)
-    }
-
-    fn alloc_by<T: Element>(
-        &self,
-        terms: &Terms,
-        len: usize,
-        stream: &CudaStream,
-    ) -> Result<DeviceBuffer<T>, AllocError> {
-        let mut buffer = self.alloc_as_it_is(terms, len, stream)?;
-        if self.0.zero_on_reuse.load(Ordering::Relaxed) {
-            buffer.fill_zero().map_err(refused)?;
-        }
-        Ok(buffer)
-    }
-
-    fn alloc_as_it_is<T: Element>(
+    /// Allocates elements without clearing them, even if the pool clears memory before it is reused.
+    fn alloc_uncleared<T: Element>(
         &self,
         terms: &Terms,
         len: usize,
@@ -218,29 +243,6 @@ impl DevicePool {
         let pool = captured.as_ref().unwrap_or(self);
         let held = pool.0.allocate(bytes as u64, stream, terms)?;
         Ok(DeviceBuffer::new(pool, Some(held), len, stream))
-    }
-
-    fn alloc_zeroed_by<T: Element>(
-        &self,
-        terms: &Terms,
-        len: usize,
-        stream: &CudaStream,
-    ) -> Result<DeviceBuffer<T>, AllocError> {
-        let mut buffer = self.alloc_as_it_is(terms, len, stream)?;
-        buffer.fill_zero().map_err(refused)?;
-        Ok(buffer)
-    }
-
-    fn alloc_from_by<T: Element>(
-        &self,
-        terms: &Terms,
-        elements: &[T],
-        stream: &CudaStream,
-    ) -> Result<DeviceBuffer<T>, AllocError> {
-        // The caller sees only these elements, so there is nothing to clear.
-        let mut buffer = self.alloc_as_it_is(terms, elements.len(), stream)?;
-        buffer.copy_from_host(elements).map_err(refused)?;
-        Ok(buffer)
     }
 
     /// Returns the error that made the device unusable, if there is one.

@@ -1,11 +1,7 @@
 //! A pool handle with a budget and a timeout.
 
 use super::{DevicePool, Terms};
-use crate::buffer::DeviceBuffer;
-use crate::stream::CudaStream;
 use millpond_account::budget::{Budget, BudgetError, Measure};
-use millpond_account::error::AllocError;
-use millpond_pool::dtype::Element;
 use std::time::Duration;
 
 /// A pool handle whose allocations are charged to a budget of its own and may wait for memory. It is the device's counterpart of
@@ -90,35 +86,7 @@ impl DeviceTenant {
         self.terms.budget.as_ref()
     }
 
-    /// Like [`DevicePool::alloc`].
-    ///
-    /// # Errors
-    /// Returns the errors of [`DevicePool::alloc`], and an error if the budget refuses or the timeout has passed.
-    pub fn alloc<T: Element>(&self, len: usize, stream: &CudaStream) -> Result<DeviceBuffer<T>, AllocError> {
-        self.pool.alloc_by(&self.terms, len, stream)
-    }
-
-    /// Like [`DevicePool::alloc_zeroed`].
-    ///
-    /// # Errors
-    /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
-    pub fn alloc_zeroed<T: Element>(
-        &self,
-        len: usize,
-        stream: &CudaStream,
-    ) -> Result<DeviceBuffer<T>, AllocError> {
-        self.pool.alloc_zeroed_by(&self.terms, len, stream)
-    }
-
-    /// Like [`DevicePool::alloc_from`].
-    ///
-    /// # Errors
-    /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
-    pub fn alloc_from<T: Element>(
-        &self,
-        elements: &[T],
-        stream: &CudaStream,
-    ) -> Result<DeviceBuffer<T>, AllocError> {
-        self.pool.alloc_from_by(&self.terms, elements, stream)
+    pub(super) fn requests(&self) -> (&DevicePool, &Terms) {
+        (&self.pool, &self.terms)
     }
 }

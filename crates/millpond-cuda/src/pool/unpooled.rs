@@ -1,13 +1,11 @@
 //! A device's memory without a pool.
 
-use super::{DevicePool, DevicePoolError};
-use crate::buffer::DeviceBuffer;
+use super::{DevicePool, DevicePoolError, Terms};
 use crate::device::CudaDevice;
 use crate::queue::CudaQueue;
 use crate::source::CudaMemory;
 use crate::stream::CudaStream;
 use millpond_account::error::AllocError;
-use millpond_pool::dtype::Element;
 
 /// A device's memory without a pool: each allocation and each free of a buffer is a call of the driver.
 ///
@@ -65,35 +63,7 @@ impl UnpooledDevice {
         self.0.stats().reserved.current
     }
 
-    /// Like [`DevicePool::alloc`].
-    ///
-    /// # Errors
-    /// Returns the errors of [`DevicePool::alloc`].
-    pub fn alloc<T: Element>(&self, len: usize, stream: &CudaStream) -> Result<DeviceBuffer<T>, AllocError> {
-        self.0.alloc(len, stream)
-    }
-
-    /// Like [`DevicePool::alloc_zeroed`].
-    ///
-    /// # Errors
-    /// Returns the errors of [`DevicePool::alloc_zeroed`].
-    pub fn alloc_zeroed<T: Element>(
-        &self,
-        len: usize,
-        stream: &CudaStream,
-    ) -> Result<DeviceBuffer<T>, AllocError> {
-        self.0.alloc_zeroed(len, stream)
-    }
-
-    /// Like [`DevicePool::alloc_from`].
-    ///
-    /// # Errors
-    /// Returns the errors of [`DevicePool::alloc_from`].
-    pub fn alloc_from<T: Element>(
-        &self,
-        elements: &[T],
-        stream: &CudaStream,
-    ) -> Result<DeviceBuffer<T>, AllocError> {
-        self.0.alloc_from(elements, stream)
+    pub(super) fn requests(&self) -> (&DevicePool, &Terms) {
+        self.0.requests()
     }
 }
