@@ -11,19 +11,17 @@ use super::settings::{PoolSettings, budgets};
 use super::{Handle, Pool};
 use crate::MemorySource;
 use crate::host::{Host, HostError, HugePages, Node};
-use millpond_account::budget::{Budget, BudgetError, Measure};
+use millpond_account::budget::{BudgetError, Measure};
 use millpond_account::error::AllocError;
-use millpond_account::ledger::Tracking;
 use millpond_account::post_mortem::{Lister, Survey};
 use millpond_engine::policies::UnknownPolicy;
 use millpond_engine::{Amount, ConfError, Engine, Limit, MillpondConf, Source};
 use millpond_os as os;
 use millpond_os::device::Device;
-use millpond_os::pressure::{Readings, Share};
+use millpond_os::pressure::Readings;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use thiserror::Error;
 
 /// The reason why a pool could not be created.
@@ -91,8 +89,7 @@ impl From<UnknownPolicy> for PoolError {
 ///
 /// ```
 /// use millpond::{Pool, Prewarm};
-/// use std::time::Duration;
-///
+/// ///
 /// let pool = Pool::builder()
 ///     .name("activations")
 ///     .limit(2 << 30)
@@ -116,21 +113,9 @@ pub struct PoolBuilder {
     of_a_program: bool,
 }
 
+crate::common_settings!(PoolBuilder);
+
 impl PoolBuilder {
-    /// Sets the name that people see. The default is `pool` and a number.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.settings.name = Some(name.into());
-        self
-    }
-
-    /// Sets the policy that places blocks. The default is `millpond`.
-    #[must_use]
-    pub fn policy(mut self, name: &str) -> Self {
-        self.settings.policy = Some(name.to_owned());
-        self
-    }
-
     /// Sets the settings as text, `key:value,…`. The text replaces that of the environment variable `MILLPOND_CONF`. The
     /// builder's other methods take precedence over both.
     ///
@@ -161,20 +146,6 @@ impl PoolBuilder {
         ReadSettings::parse(text)
     }
 
-    /// Sets the most bytes that the pool may take from its source. The default is the capacity of the source.
-    #[must_use]
-    pub fn limit(mut self, bytes: u64) -> Self {
-        self.settings.conf.limit = Some(Some(bytes));
-        self
-    }
-
-    /// Sets the limit as a fraction of the source's *whole* memory, above 0 and up to 1.
-    #[must_use]
-    pub fn memory_fraction(mut self, fraction: f64) -> Self {
-        self.settings.conf.memory_fraction = Some(fraction);
-        self
-    }
-
     /// Sets the most free memory that the pool keeps for longer than the time between two trims. Policies other than
     /// `millpond` and `planned` have no such bound: creating the pool then fails with [`ConfError::Unused`].
     #[must_use]
@@ -183,64 +154,11 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets the bytes that are reserved and backed with memory from the start. See [`Pool::reserve`].
-    #[must_use]
-    pub fn capacity(mut self, bytes: u64) -> Self {
-        self.settings.conf.capacity = Some(bytes);
-        self
-    }
-
-    /// Sets the blocks that are prepared from the start.
-    #[must_use]
-    pub fn prewarm(mut self, prewarm: Prewarm) -> Self {
-        self.settings.conf.prewarm = Some(prewarm);
-        self
-    }
-
-    /// Sets the interval at which memory that has been unused for a while is returned to the system in the background. The
-    /// default is one second, and `None` turns it off. Each interval is one tick for the policy, which gives back memory
-    /// that no block has touched for `decay` ticks, 64 by default.
-    #[must_use]
-    pub fn trim_every(mut self, time: Option<Duration>) -> Self {
-        self.settings.conf.trim_every = Some(time);
-        self
-    }
-
-    /// Gives back memory that no block uses when memory use reaches this share of any limit that applies to the process.
-    /// Memory that the system reclaims by itself does not count as used. `None`, the default, turns this off. The limits
-    /// are those of [`pressure`](millpond_os::pressure()) except `RLIMIT_AS`, because a pool keeps its addresses. They are read
-    /// in the background at the interval that [`trim_every`](Self::trim_every) sets, or each second if that is off, and
-    /// only while the pool has at least 2 MiB to give back. After it has given memory back, it waits for five
-    /// seconds.
-    ///
-    /// The text form is `trim-at-pressure:80%`, or `off`.
-    ///
-    /// ```
-    /// use millpond::{Pool, pressure::Share};
-    ///
-    /// let pool = Pool::builder().trim_at_pressure(Some(Share::percent(80))).host()?;
-    /// pool.configure("trim-at-pressure:off")?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn trim_at_pressure(mut self, used: Option<Share>) -> Self {
-        self.settings.conf.trim_at_pressure = Some(used);
-        self
-    }
-
     /// Sets the source of the readings of [`trim_at_pressure`](Self::trim_at_pressure). The default is the system. Tests
     /// set another one.
     #[must_use]
     pub fn readings(mut self, readings: Readings) -> Self {
         self.readings = readings;
-        self
-    }
-
-    /// Sets whether each block is cleared before it is allocated, for tenants that must not see each other's data. The
-    /// default is off. While it is on, every call takes the slow path.
-    #[must_use]
-    pub fn zero_on_reuse(mut self, on: bool) -> Self {
-        self.settings.conf.zero_on_reuse = Some(on);
         self
     }
 
@@ -265,20 +183,6 @@ impl PoolBuilder {
     #[must_use]
     pub fn align(mut self, bytes: usize) -> Self {
         self.settings.conf.align = Some(bytes);
-        self
-    }
-
-    /// Sets which blocks the pool [tracks](Pool::ledger). The default is all blocks in debug builds, and none otherwise.
-    #[must_use]
-    pub fn track(mut self, tracking: Option<Tracking>) -> Self {
-        self.settings.conf.track = Some(tracking);
-        self
-    }
-
-    /// Sets whether tracking records the stack of each allocation, which needs the feature `stacks`. The default is on.
-    #[must_use]
-    pub fn stacks(mut self, on: bool) -> Self {
-        self.settings.conf.stacks = Some(on);
         self
     }
 
@@ -321,52 +225,6 @@ impl PoolBuilder {
     #[must_use]
     pub fn quarantine(mut self, bytes: u64) -> Self {
         self.settings.conf.quarantine = Some(bytes);
-        self
-    }
-
-    /// Sets whether the process reports the blocks that are still live on standard error when it ends: their number, sizes,
-    /// ages, tags and allocation sites. The report needs [tracking](Self::track), which it turns on if no setting says
-    /// otherwise. The default is on in debug builds, where blocks are tracked by default, and off otherwise. The pool of a
-    /// whole program ([`GlobalPool`](crate::GlobalPool)) reports only on request, because static variables hold blocks of
-    /// it. Nothing is reported if no block is live, for blocks that were [leaked](crate::Buffer::leak) on purpose, and in
-    /// the child of a fork.
-    #[must_use]
-    pub fn leak_report(mut self, on: bool) -> Self {
-        self.settings.conf.leak_report = Some(on);
-        self
-    }
-
-    /// Sets the budget that the pool is charged to. A budget can also warn before memory runs out: its [soft
-    /// limit](millpond_account::BudgetBuilder::soft_limit) calls a callback once when the use exceeds it. The example `monitor` shows
-    /// a warning at 80 %.
-    ///
-    /// ```
-    /// use millpond::{Budget, Measure, Pool};
-    /// use std::sync::Arc;
-    /// use std::sync::atomic::{AtomicU64, Ordering};
-    ///
-    /// let (limit, warned) = (10 << 20, Arc::new(AtomicU64::new(0)));
-    /// let told = Arc::clone(&warned);
-    /// let budget = Budget::builder("activations")
-    ///     .measure(Measure::Allocated)
-    ///     .limit(limit)
-    ///     .soft_limit(limit / 100 * 80, move |crossing| told.store(crossing.used, Ordering::Relaxed))
-    ///     .build()?;
-    /// let pool = Pool::builder().budget(&budget).host()?;
-    /// let half = pool.alloc_zeroed::<u8>(5 << 20)?;
-    /// assert_eq!(warned.load(Ordering::Relaxed), 0);
-    /// let more = pool.alloc_zeroed::<u8>(4 << 20)?;
-    /// assert_eq!(warned.load(Ordering::Relaxed), 9 << 20);
-    /// # drop((half, more));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// A budget of allocated bytes is charged for each block, and the nearest budget of reserved bytes above it is charged
-    /// for the memory that the pool takes from its source. A budget of reserved bytes is charged for the latter only. The
-    /// pool gets its own child budget with the pool's name.
-    #[must_use]
-    pub fn budget(mut self, budget: &Budget) -> Self {
-        self.settings.budget = Some(budget.clone());
         self
     }
 

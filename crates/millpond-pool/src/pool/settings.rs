@@ -93,3 +93,180 @@ pub fn budgets(given: Option<&Budget>, name: &str) -> Result<(Option<Budget>, Op
     };
     Ok((budget, below(Measure::Reserved)?))
 }
+
+/// Implements the methods of a builder for the settings that pools of all kinds of memory have. The builder has a field `settings` of
+/// [`PoolSettings`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! common_settings {
+    ($builder:ty) => {
+        const _: () = {
+            use millpond_account::budget::Budget;
+            use millpond_account::ledger::Tracking;
+            use millpond_os::pressure::Share;
+            use std::time::Duration;
+            use $crate::Prewarm;
+
+            impl $builder {
+                /// Sets the name that people see. The default is `pool` and a number, after the name of the device if it is
+                /// one.
+                #[must_use]
+                pub fn name(mut self, name: impl Into<String>) -> Self {
+                    self.settings.name = Some(name.into());
+                    self
+                }
+
+                /// Sets the policy that places blocks. The default is `millpond`.
+                #[must_use]
+                pub fn policy(mut self, name: &str) -> Self {
+                    self.settings.policy = Some(name.to_owned());
+                    self
+                }
+
+                /// Sets the most bytes that the pool may take from its source, such as the system or the device. The
+                /// default is the capacity of the source. If there is also a [fraction](Self::memory_fraction), the smaller
+                /// of the two applies.
+                #[must_use]
+                pub fn limit(mut self, bytes: u64) -> Self {
+                    self.settings.conf.limit = Some(Some(bytes));
+                    self
+                }
+
+                /// Sets the limit as a fraction of the source's *whole* memory, above 0 and up to 1. The default is 0.8 for
+                /// a device, and no such limit for the host.
+                #[must_use]
+                pub fn memory_fraction(mut self, fraction: f64) -> Self {
+                    self.settings.conf.memory_fraction = Some(fraction);
+                    self
+                }
+
+                /// Sets the bytes that are reserved from the start. Memory of the host is also backed with memory then,
+                /// like by `Pool::reserve`.
+                #[must_use]
+                pub fn capacity(mut self, bytes: u64) -> Self {
+                    self.settings.conf.capacity = Some(bytes);
+                    self
+                }
+
+                /// Sets the blocks that are prepared from the start.
+                #[must_use]
+                pub fn prewarm(mut self, prewarm: Prewarm) -> Self {
+                    self.settings.conf.prewarm = Some(prewarm);
+                    self
+                }
+
+                /// Sets the interval at which memory that has been unused for a while is given back in the background. The
+                /// default is one second, and `None` turns it off. Each interval is one tick for the policy, which gives
+                /// back memory that no block has touched for `decay` ticks, 64 by default.
+                ///
+                /// On a device, no work is made to wait for this. A tick counts only if no stream that this process's pools
+                /// of the device know has work, and no capture by `DevicePool::capture` is in progress. Captures that other
+                /// libraries begin on streams on which no pool was used cannot be detected. Use `None` if there are such
+                /// captures.
+                ///
+                /// The text form is `trim-every:500ms`, or `off`.
+                #[must_use]
+                pub fn trim_every(mut self, time: Option<Duration>) -> Self {
+                    self.settings.conf.trim_every = Some(time);
+                    self
+                }
+
+                /// Gives back memory that no block uses when memory use reaches this share of a limit. `None`, the default,
+                /// turns this off. The use is read in the background at the interval that [`trim_every`](Self::trim_every)
+                /// sets, or each second if that is off, and only while the pool has at least 2 MiB to give back. After it
+                /// has given memory back, it waits for five seconds.
+                ///
+                /// On the host, these are all limits that apply to the process, as in `pressure()`, except `RLIMIT_AS`,
+                /// because a pool keeps its addresses. Memory that the system reclaims by itself does not count as used. On
+                /// a device, the limit is the device's memory, and the memory of all processes counts. It is not read while
+                /// work would have to wait.
+                ///
+                /// The text form is `trim-at-pressure:80%`, or `off`.
+                ///
+                /// ```
+                /// use millpond::{Pool, pressure::Share};
+                ///
+                /// let pool = Pool::builder().trim_at_pressure(Some(Share::percent(80))).host()?;
+                /// pool.configure("trim-at-pressure:off")?;
+                /// # Ok::<(), Box<dyn std::error::Error>>(())
+                /// ```
+                #[must_use]
+                pub fn trim_at_pressure(mut self, used: Option<Share>) -> Self {
+                    self.settings.conf.trim_at_pressure = Some(used);
+                    self
+                }
+
+                /// Sets whether each block is cleared before it is allocated, for tenants that must not see each other's
+                /// data. The default is off. While it is on, every call for memory of the host takes the slow path. Memory
+                /// of a device is cleared on the stream of the request.
+                #[must_use]
+                pub fn zero_on_reuse(mut self, on: bool) -> Self {
+                    self.settings.conf.zero_on_reuse = Some(on);
+                    self
+                }
+
+                /// Sets which blocks the pool tracks, as by `Pool::ledger`. The default is all blocks in debug builds, and
+                /// none otherwise.
+                #[must_use]
+                pub fn track(mut self, tracking: Option<Tracking>) -> Self {
+                    self.settings.conf.track = Some(tracking);
+                    self
+                }
+
+                /// Sets whether tracking records the stack of each allocation, which needs the feature `stacks`. The
+                /// default is on.
+                #[must_use]
+                pub fn stacks(mut self, on: bool) -> Self {
+                    self.settings.conf.stacks = Some(on);
+                    self
+                }
+
+                /// Sets whether the process reports the blocks that are still live on standard error when it ends: their
+                /// number, sizes, ages, tags and allocation sites. The report needs [tracking](Self::track), which it turns
+                /// on if no setting says otherwise. The default is on in debug builds, where blocks are tracked by default,
+                /// and off otherwise. The pool of a whole program (`GlobalPool`) reports only on request, because static
+                /// variables hold blocks of it. Nothing is reported if no block is live, for blocks that were leaked on
+                /// purpose with `Buffer::leak`, and in the child of a fork.
+                #[must_use]
+                pub fn leak_report(mut self, on: bool) -> Self {
+                    self.settings.conf.leak_report = Some(on);
+                    self
+                }
+
+                /// Sets the budget that the pool is charged to. A budget can also warn before memory runs out: its [soft
+                /// limit](millpond_account::budget::BudgetBuilder::soft_limit) calls a callback once when the use exceeds
+                /// it. The example `monitor` shows a warning at 80 %.
+                ///
+                /// ```
+                /// use millpond::{Budget, Measure, Pool};
+                /// use std::sync::Arc;
+                /// use std::sync::atomic::{AtomicU64, Ordering};
+                ///
+                /// let (limit, warned) = (10 << 20, Arc::new(AtomicU64::new(0)));
+                /// let told = Arc::clone(&warned);
+                /// let budget = Budget::builder("activations")
+                ///     .measure(Measure::Allocated)
+                ///     .limit(limit)
+                ///     .soft_limit(limit / 100 * 80, move |crossing| told.store(crossing.used, Ordering::Relaxed))
+                ///     .build()?;
+                /// let pool = Pool::builder().budget(&budget).host()?;
+                /// let half = pool.alloc_zeroed::<u8>(5 << 20)?;
+                /// assert_eq!(warned.load(Ordering::Relaxed), 0);
+                /// let more = pool.alloc_zeroed::<u8>(4 << 20)?;
+                /// assert_eq!(warned.load(Ordering::Relaxed), 9 << 20);
+                /// # drop((half, more));
+                /// # Ok::<(), Box<dyn std::error::Error>>(())
+                /// ```
+                ///
+                /// A budget of allocated bytes is charged for each block, and the nearest budget of reserved bytes above it
+                /// is charged for the memory that the pool takes from its source. A budget of reserved bytes is charged for
+                /// the latter only. The pool gets its own child budget with the pool's name.
+                #[must_use]
+                pub fn budget(mut self, budget: &Budget) -> Self {
+                    self.settings.budget = Some(budget.clone());
+                    self
+                }
+            }
+        };
+    };
+}
