@@ -166,7 +166,7 @@ fn a_share_of_the_memory_is_a_limit() {
         .configure("limit:1MiB,align:128")
         .expect_err("for life")
         .to_string();
-    assert!(error.contains("when the pool is made"), "{error}");
+    assert!(error.contains("when the pool is created"), "{error}");
     assert_eq!(pool.limit(), Some(10 * MIB), "nothing was changed");
 }
 

@@ -42,13 +42,13 @@ pub enum DevicePoolError {
     #[error("MILLPOND_CONF: {0}")]
     Environment(#[source] ConfError),
     /// The share of the device's memory is out of range.
-    #[error("a pool can have more than 0 and at most 1 of a device's memory, not {0}")]
+    #[error("the fraction of a device's memory must be above 0 and at most 1, not {0}")]
     Fraction(f64),
     /// The budget cannot have a child for the pool.
     #[error(transparent)]
     Budget(#[from] BudgetError),
     /// The memory that the pool must hold from the start cannot be allocated.
-    #[error("what the pool is to hold from the start cannot be had: {0}")]
+    #[error("the memory that the pool must hold from the start cannot be allocated: {0}")]
     Start(#[source] AllocError),
 }
 

@@ -55,7 +55,7 @@ impl Node {
 pub enum HostError {
     /// The source cannot have this page size.
     #[error(
-        "a page of {bytes} bytes cannot be: a power of two from the system's {system} to {most} is needed, and with explicit huge pages theirs"
+        "a source cannot have pages of {bytes} bytes: use a power of two from {system}, the system's page, to {most}, or the size of the explicit huge pages"
     )]
     PageBytes {
         /// The requested bytes.
@@ -73,7 +73,7 @@ pub enum HostError {
     },
     /// The system's store of huge pages is empty.
     #[error(
-        "the system keeps no huge pages of {}: have it keep some (sysctl -w vm.nr_hugepages=N, or hugepages=N at boot), or use transparent ones",
+        "the system has reserved no huge pages of {}: reserve some (sysctl -w vm.nr_hugepages=N, or hugepages=N at boot), or use transparent huge pages",
         display_size(*.bytes)
     )]
     NoHugePages {
@@ -100,7 +100,7 @@ pub enum HostError {
 
 /// Creates a [`Host`] and checks the settings.
 #[derive(Clone, Debug)]
-#[must_use = "a builder makes nothing until told to"]
+#[must_use = "a builder creates nothing before `build`"]
 pub struct HostBuilder {
     pub(super) page: u64,
     pub(super) huge: HugePages,
@@ -215,7 +215,7 @@ fn probe(node: Node) -> Result<(), HostError> {
         .map_err(|error| match error {
             Errno::INVAL => HostError::NoNode {
                 node: node.number(),
-                online: os::online_nodes().unwrap_or_else(|| "not told".to_owned()),
+                online: os::online_nodes().unwrap_or_else(|| "unknown".to_owned()),
             },
             other => failed("mbind", other),
         })

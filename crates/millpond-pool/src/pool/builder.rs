@@ -46,14 +46,14 @@ pub enum PoolError {
     #[error("MILLPOND_CONF: {0}")]
     Environment(#[source] ConfError),
     /// There is no memory for the initial contents of the pool.
-    #[error("what the pool is to hold from the start cannot be had: {0}")]
+    #[error("the memory that the pool must hold from the start cannot be allocated: {0}")]
     Start(#[source] AllocError),
     /// Guarded blocks were requested, but the source cannot protect single pages of the system. Explicit huge pages cannot.
-    #[error("blocks cannot be guarded: the source cannot close single pages of its memory")]
+    #[error("blocks cannot be guarded, because the source cannot protect single pages of its memory")]
     Unguardable,
     /// The pools of a set are in host memory only.
     #[error(
-        "a set's pools are of memory that the host can touch, not {device}'s own: for that there is `cuda::DevicePool`"
+        "a set creates pools of memory that the host can access, not of the memory of {device}: use `cuda::DevicePool`"
     )]
     NotTheHosts {
         /// The device.
@@ -61,14 +61,14 @@ pub enum PoolError {
     },
     /// Sets create no pools of managed memory.
     #[error(
-        "a set makes no pool of managed memory: make one over `cuda::CudaManaged`, and put it into the set"
+        "a set creates no pool of managed memory: create one over `cuda::CudaManaged` and insert it into the set"
     )]
     NotManaged,
     /// No child budget for the pool can be created below the given budget.
     #[error(transparent)]
     Budget(#[from] BudgetError),
     /// A function that is called while this thread creates the pool for a set of pools requested this same pool.
-    #[error("{name} is wanted by what is called while this thread makes it")]
+    #[error("the pool {name} was requested by a function that is called while this thread creates the pool")]
     Reentered {
         /// The name of the pool in the set.
         name: String,

@@ -185,7 +185,7 @@ impl PoolConf {
         ];
         match said.iter().find(|(_, said)| *said) {
             Some((key, _)) => {
-                let expected = "only pools of host memory have it: leave it out";
+                let expected = "only pools of host memory have this setting: leave it out";
                 Err(ConfError::value(key, "(as written)", expected))
             }
             None => Ok(()),
@@ -360,7 +360,7 @@ impl Change {
             let known = PoolConf::default().set(key, value)?
                 || MillpondConf::parse(&format!("{key}:{value}")).is_ok();
             if known {
-                let expected = "it is set once, when the pool is made";
+                let expected = "it can only be set when the pool is created";
                 return Err(ConfError::value(key, value, expected));
             }
             Ok(false)
@@ -535,9 +535,9 @@ mod tests {
             Ok(None)
         );
         for (text, told) in [
-            ("align:256", "when the pool is made"),
-            ("guard:on", "when the pool is made"),
-            ("handle:4MiB", "when the pool is made"),
+            ("align:256", "when the pool is created"),
+            ("guard:on", "when the pool is created"),
+            ("handle:4MiB", "when the pool is created"),
             ("lmit:1", "unknown setting"),
             ("low-water:2GiB,high-water:1GiB", "low-water"),
         ] {

@@ -38,9 +38,7 @@ pub enum WorkspaceError {
         expected: &'static str,
     },
     /// A name was given twice.
-    #[error(
-        "{name:?} was asked for twice, or named twice: each buffer and each tensor has a name of its own"
-    )]
+    #[error("{name:?} was given or requested twice: each buffer and each tensor needs a name of its own")]
     Twice {
         /// The name.
         name: String,
