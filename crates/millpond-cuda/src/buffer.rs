@@ -7,11 +7,9 @@ use super::error::insist;
 #[cfg(feature = "cudarc")]
 use super::later;
 use super::pool::{DevicePool, Held};
-use super::span::{Span, expect_elements};
+use super::span::{Span, elements_on_stream};
 use super::stream::CudaStream;
-use millpond_os::device::Device;
-use millpond_pool::dtype::{DType, Element};
-use std::fmt;
+use millpond_pool::dtype::Element;
 use std::marker::PhantomData;
 
 /// A buffer of elements in a device's memory. It is returned to its pool when it is dropped, on any thread.
@@ -110,36 +108,6 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
-    /// Returns the number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Returns the size of the elements in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.len * size_of::<T>()
-    }
-
-    /// Returns the type of the elements.
-    #[must_use]
-    pub fn dtype(&self) -> DType {
-        T::DTYPE
-    }
-
-    /// Returns the device.
-    #[must_use]
-    pub fn device(&self) -> Device {
-        Device::Cuda(self.on().number())
-    }
-
     /// Returns the pool. Returns `None` if the elements were allocated on the [device itself](super::UnpooledDevice), or belong to another
     /// library.
     #[must_use]
@@ -149,12 +117,6 @@ impl<T: Element> DeviceBuffer<T> {
             #[cfg(feature = "cudarc")]
             Owner::Others { .. } => None,
         }
-    }
-
-    /// Returns the stream that the elements were allocated on.
-    #[must_use]
-    pub fn stream(&self) -> &CudaStream {
-        &self.stream
     }
 
     /// Declares that work on another stream uses the elements. After the buffer is freed, its memory is reused only when the work that is
@@ -168,52 +130,6 @@ impl<T: Element> DeviceBuffer<T> {
             self.uses.push(stream.clone());
         }
         Ok(())
-    }
-
-    /// Queues the zeroing of all elements on the buffer's stream, and does not wait for it.
-    ///
-    /// # Errors
-    /// Returns the errors of the driver.
-    pub fn fill_zero(&mut self) -> Result<(), CudaError> {
-        self.span().fill_zero()
-    }
-
-    /// Copies the elements of another buffer of the same device to this one, on this buffer's stream, and does not wait for it. The copy
-    /// comes after the work that is queued on the other buffer's stream now, and before work that is queued there later.
-    ///
-    /// # Errors
-    /// Returns an error if the lengths or the devices differ, and the errors of the driver.
-    pub fn copy_from(&mut self, other: &Self) -> Result<(), CudaError> {
-        self.expect(other.len())?;
-        self.span().copy_from(other.span())
-    }
-
-    /// Copies elements from the host, and waits until the copy is complete.
-    ///
-    /// # Errors
-    /// Returns an error if the lengths differ, and the errors of the driver.
-    pub fn copy_from_host(&mut self, elements: &[T]) -> Result<(), CudaError> {
-        self.expect(elements.len())?;
-        self.span().write(bytemuck::cast_slice(elements))
-    }
-
-    /// Copies the elements to the host, and waits until the copy is complete.
-    ///
-    /// # Errors
-    /// Returns an error if the lengths differ, and the errors of the driver.
-    pub fn copy_to_host(&self, elements: &mut [T]) -> Result<(), CudaError> {
-        self.expect(elements.len())?;
-        self.span().read(bytemuck::cast_slice_mut(elements))
-    }
-
-    /// Returns a copy of the elements on the host.
-    ///
-    /// # Errors
-    /// Returns the errors of the driver.
-    pub fn to_vec(&self) -> Result<Vec<T>, CudaError> {
-        let mut elements = vec![T::zeroed(); self.len];
-        self.copy_to_host(&mut elements)?;
-        Ok(elements)
     }
 
     /// Frees the buffer now.
@@ -287,10 +203,6 @@ impl<T: Element> DeviceBuffer<T> {
     pub(super) fn on(&self) -> &CudaDevice {
         self.stream.device()
     }
-
-    fn expect(&self, found: usize) -> Result<(), CudaError> {
-        expect_elements(self.len, found)
-    }
 }
 
 impl<T: Element> Drop for DeviceBuffer<T> {
@@ -336,12 +248,4 @@ impl<T: Element> Drop for DeviceBuffer<T> {
     }
 }
 
-impl<T: Element> fmt::Debug for DeviceBuffer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceBuffer")
-            .field("dtype", &self.dtype())
-            .field("len", &self.len)
-            .field("device", &self.device())
-            .finish_non_exhaustive()
-    }
-}
+elements_on_stream!(DeviceBuffer<T>, "DeviceBuffer");

@@ -122,3 +122,116 @@ pub(crate) fn expect_elements(expected: usize, found: usize) -> Result<(), CudaE
     }
     Err(CudaError::Length { expected, found })
 }
+
+/// Implements the methods of elements of the type `T` on a device, which are used in the order of a stream. The type has a length, an
+/// address and a stream. Its name is for `Debug`.
+macro_rules! elements_on_stream {
+    ($elements:ty, $name:literal) => {
+        const _: () = {
+            use crate::buffer::DeviceBuffer;
+            use crate::error::CudaError;
+            use crate::span::expect_elements;
+            use crate::stream::CudaStream;
+            use millpond_os::device::Device;
+            use millpond_pool::dtype::DType;
+            use std::fmt;
+
+            impl<T: Element> $elements {
+                /// Returns the number of elements.
+                #[must_use]
+                pub fn len(&self) -> usize {
+                    self.len
+                }
+
+                /// Returns whether there are no elements.
+                #[must_use]
+                pub fn is_empty(&self) -> bool {
+                    self.len == 0
+                }
+
+                /// Returns the size of the elements in bytes.
+                #[must_use]
+                pub fn bytes(&self) -> usize {
+                    self.len * size_of::<T>()
+                }
+
+                /// Returns the type of the elements.
+                #[must_use]
+                pub fn dtype(&self) -> DType {
+                    T::DTYPE
+                }
+
+                /// Returns the device.
+                #[must_use]
+                pub fn device(&self) -> Device {
+                    Device::Cuda(self.stream.device().number())
+                }
+
+                /// Returns the stream that the elements were allocated on, and on which work on them is queued.
+                #[must_use]
+                pub fn stream(&self) -> &CudaStream {
+                    &self.stream
+                }
+
+                /// Queues the zeroing of all elements on their stream, and does not wait for it.
+                ///
+                /// # Errors
+                /// Returns the errors of the driver.
+                pub fn fill_zero(&mut self) -> Result<(), CudaError> {
+                    self.span().fill_zero()
+                }
+
+                /// Copies the elements of a buffer of the same device to these, on their stream, and does not wait for it.
+                /// The copy comes after the work that is queued on the buffer's stream now, and before work that is queued
+                /// there later.
+                ///
+                /// # Errors
+                /// Returns an error if the lengths or the devices differ, and the errors of the driver.
+                pub fn copy_from(&mut self, other: &DeviceBuffer<T>) -> Result<(), CudaError> {
+                    expect_elements(self.len, other.len())?;
+                    self.span().copy_from(other.span())
+                }
+
+                /// Copies elements from the host, and waits until the copy is complete.
+                ///
+                /// # Errors
+                /// Returns an error if the lengths differ, and the errors of the driver.
+                pub fn copy_from_host(&mut self, elements: &[T]) -> Result<(), CudaError> {
+                    expect_elements(self.len, elements.len())?;
+                    self.span().write(bytemuck::cast_slice(elements))
+                }
+
+                /// Copies the elements to the host, and waits until the copy is complete.
+                ///
+                /// # Errors
+                /// Returns an error if the lengths differ, and the errors of the driver.
+                pub fn copy_to_host(&self, elements: &mut [T]) -> Result<(), CudaError> {
+                    expect_elements(self.len, elements.len())?;
+                    self.span().read(bytemuck::cast_slice_mut(elements))
+                }
+
+                /// Returns a copy of the elements on the host.
+                ///
+                /// # Errors
+                /// Returns the errors of the driver.
+                pub fn to_vec(&self) -> Result<Vec<T>, CudaError> {
+                    let mut elements = vec![T::zeroed(); self.len];
+                    self.copy_to_host(&mut elements)?;
+                    Ok(elements)
+                }
+            }
+
+            impl<T: Element> fmt::Debug for $elements {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.debug_struct($name)
+                        .field("dtype", &self.dtype())
+                        .field("len", &self.len)
+                        .field("device", &self.device())
+                        .finish_non_exhaustive()
+                }
+            }
+        };
+    };
+}
+
+pub(crate) use elements_on_stream;
