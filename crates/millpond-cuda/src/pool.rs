@@ -1,18 +1,18 @@
 //! Pools of a device's memory.
 //!
 //! ```text
-//!   builder   the builder of pools
-//!   shared    the state that all handles share, and the path of a request
-//!   state     the state under the lock: the engine, the account, the returned blocks
-//!   charges   the charges of blocks to budgets
-//!   tenant    a pool handle with a budget and a timeout
-//!   observe   subscribers and accounts
-//!   live      a pool as seen by recordings and the monitor
-//!   kept      a source that retains returned memory
-//!   for_graph the memory of a graph
-//!   upkeep    statistics, and how much memory is kept
+//!   builder    the builder of pools
+//!   shared     the state that all handles share, and the path of a request
+//!   state      the state under the lock: the engine, the account, the returned blocks
+//!   charges    the charges of blocks to budgets
+//!   tenant     a pool handle with a budget and a timeout
+//!   observe    subscribers and accounts
+//!   live       a pool as seen by recordings and the monitor
+//!   kept       a source that retains returned memory
+//!   for_graph  the memory of a graph
+//!   upkeep     statistics, and how much memory is kept
 //!   maintained giving memory back in the background
-//!   unpooled  a device's memory without a pool
+//!   unpooled   a device's memory without a pool
 //! ```
 
 mod builder;

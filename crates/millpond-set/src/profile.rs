@@ -147,8 +147,8 @@ pub(crate) fn over<R>(
     pools: impl Fn() -> Vec<Box<dyn LivePool>>,
     work: impl FnOnce() -> R,
 ) -> (R, ProfileReport) {
-    let baseline = |pool: &Box<dyn LivePool>| (pool.label().id, pool.stats());
-    let before: Vec<(u64, PoolStats)> = pools().iter().map(baseline).collect();
+    let before = pools().into_iter();
+    let before: Vec<_> = before.map(|pool| (pool.label().id, pool.stats())).collect();
     let result = work();
     // All statistics are read before the report allocates anything.
     let pools = pools();

@@ -66,7 +66,7 @@ impl Pools {
         let of_devices = {
             let set = Weak::clone(&set);
             WatchCall::Device(Arc::new(move |change| {
-                relieve(&set, Some(change.device.device), change.to)
+                relieve(&set, Some(change.device.device), change.to);
             }))
         };
         let calls = vec![
