@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_serves_again_and_stays() {
+    fn returned_memory_is_retained_and_reused() {
         let mut source = Kept::new(Simulated::new().with_capacity(Some(1 << 30)), true);
         assert!(!source.is_paged());
         let first = source.take(4096).expect("memory");

@@ -190,7 +190,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_had_leaves_a_buffer_as_it_was() {
+fn a_failed_growth_leaves_the_buffer_unchanged() {
     let source = fake::unpooled();
     let mut buffer = source.alloc_from(&[1u64, 2, 3]).expect("room");
     assert!(matches!(
@@ -238,7 +238,7 @@ fn what_cannot_be_had_leaves_a_buffer_as_it_was() {
 }
 
 #[test]
-fn what_an_iterator_says_of_itself_is_not_believed() {
+fn a_wrong_length_of_an_iterator_does_no_harm() {
     struct Liar(usize, usize);
     impl Iterator for Liar {
         type Item = u8;

@@ -426,7 +426,7 @@ mod tests {
     use millpond_engine::Amount;
 
     #[test]
-    fn reads_what_a_pool_can_be_told() {
+    fn reads_all_settings_of_a_pool() {
         let text = "limit:2GiB,memory-fraction:0.8,cache-size:2GB,capacity:16MiB,prewarm:[64*10,1MiB*4],trim-every:500ms,\
                     trim-at-pressure:87.5%,zero-on-reuse:on,pinned:off,node:0!,huge-pages:transparent,align:256,decay:5,\
                     track:one-in=1000,stacks:off,guard:on,quarantine:1MiB,leak-report:off";
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_with_what_could() {
+    fn an_invalid_setting_is_refused_with_the_valid_values() {
         for (text, told) in [
             ("garbage", "not key:value"),
             ("limt:2GiB", "unknown setting 'limt'; known: limit, "),
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_parted_into_what_a_policy_and_what_a_pool_is_told() {
+    fn a_text_is_split_into_settings_of_the_policy_and_of_the_pool() {
         let read = ReadSettings::parse(
             "guard:on,handle:4MiB,prewarm:[64*10,1MiB*4],memory-fraction:0.5,cache-size:1GiB,limit:2GiB",
         )
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_pool_changes_what_can_change() {
+    fn only_changeable_settings_of_a_live_pool_change() {
         let now = RetainConf::default();
         let change = Change::parse("limit:1GiB,cache-size:10%,decay:3", "millpond", &now).expect("all live");
         assert_eq!(change.conf.limit, Some(Some(1 << 30)));
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_not_told_what_it_does_not_do() {
+    fn a_policy_refuses_settings_that_it_does_not_have() {
         let now = RetainConf::default();
         for policy in policies::names() {
             let takes = policy == "millpond" || policy == "planned";

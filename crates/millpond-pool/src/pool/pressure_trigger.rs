@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rests_after_it_has_given() {
+    fn a_trigger_pauses_after_memory_was_given_back() {
         let start = Instant::now();
         let mut trigger = PressureTrigger::new(Some(Share::percent(80)), Readings::system());
         assert!(trigger.is_due(start));

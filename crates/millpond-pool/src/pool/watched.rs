@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_keeps_is_told_as_what_it_takes() {
+    fn blocks_of_a_threads_cache_are_reported() {
         let (pool, told) = watched();
         for bytes in [64, 5000, 1 << 20] {
             let addresses = [(); 3].map(|()| {
@@ -114,7 +114,7 @@ mod tests {
 
     /// Another reason to leave the fast way comes later: then a block goes past the cache that could keep it.
     #[test]
-    fn what_others_wait_for_is_not_kept_though_it_is_watched() {
+    fn a_watched_block_is_not_cached_while_others_wait() {
         let (pool, _told) = watched();
         let [one, two] = [(); 2].map(|()| pool.alloc_zeroed::<u8>(1 << 20).expect("room"));
         let kept = || pool.stats().kept;

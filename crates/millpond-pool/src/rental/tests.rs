@@ -99,7 +99,7 @@ fn a_set_keeps_so_many_and_no_more() {
 }
 
 #[test]
-fn what_is_aligned_to_more_is_never_kept() {
+fn a_rental_keeps_no_buffer_with_a_larger_alignment() {
     #[derive(Clone, Copy)]
     #[repr(C, align(256))]
     struct Wide([u8; 256]);
@@ -127,7 +127,7 @@ fn a_rented_buffer_may_outlive_its_set() {
 
 #[test]
 #[cfg_attr(miri, ignore)]
-fn what_a_pool_rents_is_zero_and_comes_back() {
+fn a_pool_rents_zeroed_buffers_and_gets_them_back() {
     let pool = Pool::host().expect("a pool");
     for round in 0..3 {
         for bytes in [10, 3000, 1 << 20, (1 << 20) + 1] {
