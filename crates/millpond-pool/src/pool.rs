@@ -320,7 +320,7 @@ impl Pool {
 pub use ask::by_a_source;
 pub(crate) use background::{Alarm, wake_at};
 pub use charged::Charged;
-pub use conf::{Change, PoolConf, expect_time, limit_of};
+pub use conf::{PoolConf, SettingsChange, expect_time, limit_of};
 pub(crate) use guard::{is_filled_around, refill_around};
 pub use heap::next_number;
 pub use heap::{Heap as PoolHeap, Taken as PoolBlock};

@@ -8,7 +8,7 @@ use crate::error::CudaError;
 use millpond_account::error::AllocError;
 use millpond_account::stats::PoolStats;
 use millpond_engine::{Block, Compaction, ConfError, Source};
-use millpond_pool::pool::{Change, Prewarm, change_maintenance, expect_time, limit_of};
+use millpond_pool::pool::{Prewarm, SettingsChange, change_maintenance, expect_time, limit_of};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -134,13 +134,13 @@ impl DevicePool {
         self.apply(change)
     }
 
-    pub(super) fn change(&self, settings: &str) -> Result<Change, ConfError> {
+    pub(super) fn change(&self, settings: &str) -> Result<SettingsChange, ConfError> {
         let now = lock(&self.0.retain).clone();
         let policy = self.0.with_core(|core| core.memory.policy().name());
-        Change::parse(settings, policy.unwrap_or("millpond"), &now)
+        SettingsChange::parse(settings, policy.unwrap_or("millpond"), &now)
     }
 
-    pub(super) fn apply(&self, Change { conf, retain }: Change) -> Result<(), ConfError> {
+    pub(super) fn apply(&self, SettingsChange { conf, retain }: SettingsChange) -> Result<(), ConfError> {
         if conf.limit.is_some() || conf.memory_fraction.is_some() {
             let whole = self
                 .0

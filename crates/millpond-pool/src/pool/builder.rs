@@ -1,7 +1,7 @@
 //! The settings of a new pool, and the errors of creating one.
 
 use super::background;
-use super::conf::{Change, PoolConf, ReadSettings, limit_of};
+use super::conf::{PoolConf, ReadSettings, SettingsChange, limit_of};
 use super::exit::report_leaks_at_exit;
 use super::gate::Gate;
 use super::guard::{self, Guard};
@@ -316,7 +316,7 @@ impl PoolBuilder {
     pub fn check_change(&self, text: &str) -> Result<(), ConfError> {
         // If the pool's own settings are invalid, creating the pool reports that error.
         let now = self.read().map(|(_, policy)| policy.retain).unwrap_or_default();
-        Change::parse(text, self.settings.policy(), &now).map(|_| ())
+        SettingsChange::parse(text, self.settings.policy(), &now).map(|_| ())
     }
 
     fn read(&self) -> Result<(PoolConf, MillpondConf), PoolError> {

@@ -319,14 +319,14 @@ pub fn expect_time(every: Option<Duration>) -> Result<(), ConfError> {
 
 /// A change of a live pool's settings.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Change {
+pub struct SettingsChange {
     /// The settings.
     pub conf: PoolConf,
     /// The new settings of retained memory, if the text changes them.
     pub retain: Option<RetainConf>,
 }
 
-impl Change {
+impl SettingsChange {
     /// Parses a text of settings for a pool with this policy and the current retention settings `now`.
     ///
     /// # Errors
@@ -526,12 +526,13 @@ mod tests {
     #[test]
     fn only_changeable_settings_of_a_live_pool_change() {
         let now = RetainConf::default();
-        let change = Change::parse("limit:1GiB,cache-size:10%,decay:3", "millpond", &now).expect("all live");
+        let change =
+            SettingsChange::parse("limit:1GiB,cache-size:10%,decay:3", "millpond", &now).expect("all live");
         assert_eq!(change.conf.limit, Some(Some(1 << 30)));
         let retain = change.retain.expect("said");
         assert_eq!((retain.decay, retain.high_water), (3, Some(Amount::Percent(10))));
         assert_eq!(
-            Change::parse("zero-on-reuse:on", "millpond", &now).map(|change| change.retain),
+            SettingsChange::parse("zero-on-reuse:on", "millpond", &now).map(|change| change.retain),
             Ok(None)
         );
         for (text, told) in [
@@ -541,7 +542,9 @@ mod tests {
             ("lmit:1", "unknown setting"),
             ("low-water:2GiB,high-water:1GiB", "low-water"),
         ] {
-            let error = Change::parse(text, "millpond", &now).expect_err(text).to_string();
+            let error = SettingsChange::parse(text, "millpond", &now)
+                .expect_err(text)
+                .to_string();
             assert!(error.contains(told), "{text}: {error}");
         }
     }
@@ -552,7 +555,7 @@ mod tests {
         for policy in policies::names() {
             let takes = policy == "millpond" || policy == "planned";
             for key in ["cache-size", "decay", "low-water", "high-water", "compact-at"] {
-                let change = Change::parse(&format!("limit:1GiB,{key}:7"), policy, &now);
+                let change = SettingsChange::parse(&format!("limit:1GiB,{key}:7"), policy, &now);
                 assert_eq!(change.is_ok(), takes, "{policy} {key}: {change:?}");
                 if let Err(error) = change {
                     let told =
@@ -560,7 +563,7 @@ mod tests {
                     assert_eq!(error.to_string(), told);
                 }
             }
-            assert!(Change::parse("limit:1GiB,memory-fraction:0.5", policy, &now).is_ok());
+            assert!(SettingsChange::parse("limit:1GiB,memory-fraction:0.5", policy, &now).is_ok());
         }
     }
 }

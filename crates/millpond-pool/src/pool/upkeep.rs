@@ -4,7 +4,7 @@ use super::ask::by_a_source;
 use super::background;
 use super::cache::Cache;
 use super::claim;
-use super::conf::{Change, limit_of};
+use super::conf::{SettingsChange, limit_of};
 use super::core::Core;
 use super::detour::Detour;
 use super::figures::live;
@@ -170,7 +170,7 @@ impl Heap {
     pub(crate) fn configure(&'static self, text: &str) -> Result<(), ConfError> {
         let _inside = inside();
         let now = lock(&self.retain).clone();
-        let Change { conf, retain } = Change::parse(text, self.policy, &now)?;
+        let SettingsChange { conf, retain } = SettingsChange::parse(text, self.policy, &now)?;
         if conf.limit.is_some() || conf.memory_fraction.is_some() {
             let capacity = self.with_engine(|core| core.memory.source().whole()).flatten();
             // A fraction alone replaces any previous limit.
@@ -190,7 +190,7 @@ impl Heap {
     pub fn check_change(&self, text: &str) -> Result<(), ConfError> {
         let _inside = inside();
         let now = lock(&self.retain).clone();
-        Change::parse(text, self.policy, &now).map(|_| ())
+        SettingsChange::parse(text, self.policy, &now).map(|_| ())
     }
 
     /// Changes how much free memory is kept, and for how long.
