@@ -129,11 +129,6 @@ impl DevicePoolBuilder {
         self
     }
 
-    #[doc(hidden)]
-    pub fn has_name(&self) -> bool {
-        self.settings.name.is_some()
-    }
-
     /// Makes each allocation and each free a call of the driver, and keeps nothing.
     pub(super) fn direct(mut self) -> Self {
         self.direct = true;

@@ -279,12 +279,6 @@ impl PoolBuilder {
         self
     }
 
-    /// Returns the name, if one was set.
-    #[doc(hidden)]
-    pub fn given_name(&self) -> Option<&str> {
-        self.settings.name.as_deref()
-    }
-
     /// Sets the defaults of a whole program's pool, for settings that neither the text nor the environment sets. An
     /// allocator starts no threads, so free memory is given back by `trim` only. Debug builds track the blocks of other
     /// pools, but for a whole program this is too expensive by default. Background work starts only with

@@ -116,6 +116,12 @@ macro_rules! common_settings {
                     self
                 }
 
+                /// Returns the name, if one was set.
+                #[doc(hidden)]
+                pub fn given_name(&self) -> Option<&str> {
+                    self.settings.name.as_deref()
+                }
+
                 /// Sets the policy that places blocks. The default is `millpond`.
                 #[must_use]
                 pub fn policy(mut self, name: &str) -> Self {

@@ -6,6 +6,7 @@ use millpond_account::memory::MemoryKind;
 use millpond_engine::ConfError;
 use millpond_os::device::Device;
 use millpond_pool::pool::{Pool, PoolBuilder, PoolError, Prewarm};
+use std::fmt;
 use std::sync::Arc;
 
 /// A builder of a set of pools. Its methods do not fail. Errors are returned when a pool is created.
@@ -70,8 +71,11 @@ impl PoolsBuilder {
         &self,
         device: &millpond_cuda::CudaDevice,
     ) -> Result<millpond_cuda::DevicePool, millpond_cuda::DevicePoolError> {
-        let name = self.name.as_deref().or(self.template.given_name());
-        super::devices::make(self.cuda.as_ref(), name, device)
+        let mut builder = self.cuda.clone().unwrap_or_default();
+        if builder.given_name().is_none() {
+            builder = builder.name(self.name_of(Device::Cuda(device.number())));
+        }
+        builder.build(device)
     }
 
     /// Prepares the small sizes in the host's pool, unless settings for this exist.
@@ -88,8 +92,8 @@ impl PoolsBuilder {
         }
     }
 
-    /// Returns the name of a pool.
-    pub(super) fn name_of(&self, place: Place) -> String {
+    /// Returns the name of a pool in this place.
+    pub(super) fn name_of(&self, place: impl fmt::Display) -> String {
         match self.name.as_deref().or(self.template.given_name()) {
             Some(name) => format!("{name} {place}"),
             None => place.to_string(),

@@ -1,7 +1,7 @@
 //! The pools of device memory in a set.
 
 use super::Pools;
-use millpond_cuda::{CudaDevice, DevicePool, DevicePoolBuilder, DevicePoolError};
+use millpond_cuda::{CudaDevice, DevicePool, DevicePoolError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One pool for each device, created when it is first requested.
@@ -60,7 +60,7 @@ impl Pools {
             if let Some(pool) = made.iter().find(|pool| pool.device().number() == number) {
                 return Ok(pool.clone());
             }
-            let pool = self.set.make_cuda(&device)?;
+            let pool = self.set.rules.make_cuda(&device)?;
             made.push(pool.clone());
             made.sort_by_key(|pool| pool.device().number());
             pool
@@ -91,23 +91,6 @@ impl Pools {
         let at = made.iter().position(|pool| pool.device().number() == number)?;
         Some(made.remove(at))
     }
-}
-
-/// Creates the pool of a device.
-pub(super) fn make(
-    template: Option<&DevicePoolBuilder>,
-    name: Option<&str>,
-    device: &CudaDevice,
-) -> Result<DevicePool, DevicePoolError> {
-    let mut builder = template.cloned().unwrap_or_default();
-    if !builder.has_name() {
-        let place = format!("cuda:{}", device.number());
-        builder = builder.name(match name {
-            Some(name) => format!("{name} {place}"),
-            None => place,
-        });
-    }
-    builder.build(device)
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ impl State {
 
 /// The shared state of a set, as described at the top of the file.
 pub(super) struct Set {
-    rules: PoolsBuilder,
+    pub(super) rules: PoolsBuilder,
     /// Accessed only by [`Set::with`].
     state: Ranked<State>,
     #[cfg(feature = "cuda")]
@@ -238,15 +238,6 @@ impl Set {
             state.watching.change += 1;
             change(&mut state.watching)
         })
-    }
-
-    /// Creates a pool of device memory.
-    #[cfg(feature = "cuda")]
-    pub(super) fn make_cuda(
-        &self,
-        device: &millpond_cuda::CudaDevice,
-    ) -> Result<millpond_cuda::DevicePool, millpond_cuda::DevicePoolError> {
-        self.rules.make_cuda(device)
     }
 
     /// Applies the existing settings and observers to a pool.
