@@ -1,7 +1,7 @@
 //! The kinds of memory that sources provide.
 
 /// The kind of memory that a source provides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum MemoryKind {
     /// Ordinary memory of this process, which the system may swap out.

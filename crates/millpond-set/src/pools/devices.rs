@@ -2,16 +2,17 @@
 
 use super::Pools;
 use millpond_cuda::{CudaDevice, DevicePool, DevicePoolError};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One pool for each device, created when it is first requested.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
-    made: Mutex<Vec<DevicePool>>,
+    made: Mutex<BTreeMap<u32, DevicePool>>,
 }
 
 impl Devices {
-    fn made(&self) -> MutexGuard<'_, Vec<DevicePool>> {
+    fn made(&self) -> MutexGuard<'_, BTreeMap<u32, DevicePool>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -21,7 +22,7 @@ impl Devices {
         if !millpond_cuda::is_in_use() {
             return Vec::new();
         }
-        self.made().clone()
+        self.made().values().cloned().collect()
     }
 }
 
@@ -57,12 +58,11 @@ impl Pools {
         let device = CudaDevice::get(number)?;
         let pool = {
             let mut made = self.set.devices.made();
-            if let Some(pool) = made.iter().find(|pool| pool.device().number() == number) {
+            if let Some(pool) = made.get(&number) {
                 return Ok(pool.clone());
             }
             let pool = self.set.rules.make_cuda(&device)?;
-            made.push(pool.clone());
-            made.sort_by_key(|pool| pool.device().number());
+            made.insert(number, pool.clone());
             pool
         };
         // This is called without a lock, because observers of the pool may use the set.
@@ -73,13 +73,8 @@ impl Pools {
     /// Inserts a pool for its device, and returns the pool that it replaces. The inserted pool does not receive settings or
     /// observers that the set was given before.
     pub fn insert_cuda(&self, pool: DevicePool) -> Option<DevicePool> {
-        let mut made = self.set.devices.made();
         let number = pool.device().number();
-        let before = made.iter().position(|other| other.device().number() == number);
-        let before = before.map(|at| made.remove(at));
-        made.push(pool);
-        made.sort_by_key(|pool| pool.device().number());
-        before
+        self.set.devices.made().insert(number, pool)
     }
 
     /// Removes a device's pool from the set. The next request creates another one.
@@ -87,9 +82,7 @@ impl Pools {
         if !millpond_cuda::is_in_use() {
             return None;
         }
-        let mut made = self.set.devices.made();
-        let at = made.iter().position(|pool| pool.device().number() == number)?;
-        Some(made.remove(at))
+        self.set.devices.made().remove(&number)
     }
 }
 

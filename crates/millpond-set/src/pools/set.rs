@@ -12,14 +12,14 @@ use millpond_os::ranked::{Rank, Ranked};
 use millpond_os::reentrancy::inside;
 use millpond_os::thread::thread_number;
 use millpond_pool::pool::{Pool, PoolError};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 /// The device and kind of a pool in the set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) device: Device,
     pub(super) kind: MemoryKind,
@@ -55,37 +55,11 @@ enum Slot {
 
 #[derive(Default)]
 struct State {
-    /// At most one slot for each place, in ascending order of device and kind.
-    slots: Vec<(Place, Slot)>,
+    slots: BTreeMap<Place, Slot>,
     /// The settings for pools that are created later, in this order.
     told: Vec<Arc<str>>,
     /// The observers.
     watching: Watching,
-}
-
-impl State {
-    fn find(&self, place: Place) -> Option<usize> {
-        self.slots.iter().position(|(other, _)| *other == place)
-    }
-
-    fn slot(&self, place: Place) -> Option<&Slot> {
-        self.find(place).map(|at| &self.slots[at].1)
-    }
-
-    /// Replaces the contents of a slot, and returns the previous contents.
-    fn put(&mut self, place: Place, slot: Slot) -> Option<Slot> {
-        if let Some(at) = self.find(place) {
-            return Some(std::mem::replace(&mut self.slots[at].1, slot));
-        }
-        self.slots.push((place, slot));
-        self.slots
-            .sort_by_key(|(place, _)| (place.device, place.kind as u8));
-        None
-    }
-
-    fn take(&mut self, place: Place) -> Option<Slot> {
-        self.find(place).map(|at| self.slots.remove(at).1)
-    }
 }
 
 /// The shared state of a set, as described at the top of the file.
@@ -128,7 +102,7 @@ impl Set {
     /// Returns the existing pools.
     pub(super) fn pools(&self) -> Vec<Pool> {
         self.with(|state| {
-            let ready = state.slots.iter().filter_map(|(_, slot)| match slot {
+            let ready = state.slots.values().filter_map(|slot| match slot {
                 Slot::Ready(pool) => Some(pool.clone()),
                 Slot::Making { .. } => None,
             });
@@ -138,7 +112,7 @@ impl Set {
 
     pub(super) fn insert(&self, pool: Pool) -> Option<Pool> {
         let place = Place::of(&pool);
-        let before = self.with(|state| state.put(place, Slot::Ready(pool)));
+        let before = self.with(|state| state.slots.insert(place, Slot::Ready(pool)));
         here::changed();
         match before {
             Some(Slot::Ready(before)) => Some(before),
@@ -148,8 +122,8 @@ impl Set {
     }
 
     pub(super) fn remove(&self, place: Place) -> Option<Pool> {
-        let removed = self.with(|state| match state.slot(place) {
-            Some(Slot::Ready(_)) => state.take(place),
+        let removed = self.with(|state| match state.slots.get(&place) {
+            Some(Slot::Ready(_)) => state.slots.remove(&place),
             _ => None,
         });
         here::changed();
@@ -179,7 +153,7 @@ impl Set {
 
     fn find(&self, place: Place) -> Found {
         let here = thread_number();
-        self.with(|state| match state.slot(place) {
+        self.with(|state| match state.slots.get(&place) {
             Some(Slot::Ready(pool)) => Found::Ready(pool.clone()),
             Some(Slot::Making { process, thread }) if *process == std::process::id() => {
                 if *thread == here {
@@ -190,13 +164,8 @@ impl Set {
             }
             _ => {
                 let process = std::process::id();
-                state.put(
-                    place,
-                    Slot::Making {
-                        process,
-                        thread: here,
-                    },
-                );
+                let thread = here;
+                state.slots.insert(place, Slot::Making { process, thread });
                 Found::Ours
             }
         })
@@ -213,14 +182,14 @@ impl Set {
             told.iter().try_for_each(|text| pool.configure(text))?;
             watching.tell(&pool.heap(), before.as_ref());
             let found = self.with(|state| {
-                if let Some(Slot::Ready(inserted)) = state.slot(place) {
+                if let Some(Slot::Ready(inserted)) = state.slots.get(&place) {
                     return Some(inserted.clone());
                 }
                 let same = state.watching.change == watching.change
                     && state.told.len() == told.len()
                     && state.told.iter().zip(&told).all(|(a, b)| Arc::ptr_eq(a, b));
                 same.then(|| {
-                    state.put(place, Slot::Ready(pool.clone()));
+                    state.slots.insert(place, Slot::Ready(pool.clone()));
                     pool.clone()
                 })
             });
@@ -287,8 +256,8 @@ struct Making<'a> {
 impl Drop for Making<'_> {
     fn drop(&mut self) {
         self.set.with(|state| {
-            if let Some(Slot::Making { .. }) = state.slot(self.place) {
-                state.take(self.place);
+            if let Some(Slot::Making { .. }) = state.slots.get(&self.place) {
+                state.slots.remove(&self.place);
             }
         });
     }
