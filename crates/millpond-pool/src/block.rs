@@ -5,7 +5,6 @@
 
 mod direct;
 mod foreign;
-mod heap;
 mod origin;
 mod owner;
 
@@ -105,29 +104,27 @@ impl OwnedBlock {
         }
     }
 
-    /// Allocates an uninitialised block. For 0 bytes no block is allocated. `align` is a power of two.
-    pub(crate) fn allocate(owner: Owner, bytes: usize, align: usize) -> Result<Self, AllocError> {
-        Self::take(owner, bytes, align, Owner::allocate)
-    }
-
-    /// Allocates a block whose first `bytes` bytes are zero.
-    pub(crate) fn allocate_zeroed(owner: Owner, bytes: usize, align: usize) -> Result<Self, AllocError> {
-        Self::take(owner, bytes, align, Owner::allocate_zeroed)
-    }
-
-    fn take(
+    /// Allocates a block. For 0 bytes no block is allocated. `align` is a power of two. If `zeroed` is true, the first
+    /// `requested` bytes are zero, otherwise the block is uninitialised.
+    pub(crate) fn allocate(
         owner: Owner,
         requested: usize,
         align: usize,
-        from: impl FnOnce(&Owner, usize, usize) -> Result<(NonNull<u8>, usize), AllocError>,
+        zeroed: bool,
     ) -> Result<Self, AllocError> {
         if requested == 0 {
             return Ok(Self::empty(owner, align));
         }
-        let (pointer, bytes) = from(&owner, requested, align)?;
+        let taken = match &owner {
+            Owner::Pool(heap) => heap.allocate(requested, align.max(heap.align()), zeroed)?,
+            Owner::Tenant(terms) => terms.allocate(requested, align, zeroed)?,
+            Owner::Direct(source) => source.allocate(requested, align, zeroed)?,
+            Owner::Foreign(_) => return Err(AllocError::Foreign),
+        };
+        let pointer = NonNull::new(ptr::with_exposed_provenance_mut(taken.address));
         Ok(Self {
-            pointer,
-            bytes,
+            pointer: pointer.unwrap_or(NonNull::dangling()),
+            bytes: taken.bytes,
             requested,
             align,
             owner,
@@ -165,17 +162,12 @@ impl OwnedBlock {
             }
             return Ok(());
         }
-        let larger = if zero {
-            Self::allocate_zeroed(self.owner.clone(), bytes, self.align)
-        } else {
-            Self::allocate(self.owner.clone(), bytes, self.align)
-        }?;
+        let larger = Self::allocate(self.owner.clone(), bytes, self.align, zero)?;
         if keep > 0 {
             // SAFETY: by the invariant both blocks belong to this buffer alone and have these bytes, because `keep <=
             // self.bytes < bytes`. `self` is freed next, and its contents are not used again.
             unsafe {
-                self.owner
-                    .move_contents((self.pointer, self.bytes), (larger.pointer, larger.bytes), keep);
+                self.owner.move_contents(self.pointer, larger.pointer, keep);
             };
         }
         *self = larger;

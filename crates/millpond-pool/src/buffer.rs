@@ -30,7 +30,7 @@ pub use raw::RawBuffer;
 pub use shared::SharedBuffer;
 pub use uninit::LengthError;
 
-use crate::block::{OwnedBlock, Owner, align_of_elements, bytes_of};
+use crate::block::{OwnedBlock, Owner};
 use crate::pool::PoolRef;
 use bytemuck::{AnyBitPattern, NoUninit};
 use millpond_account::error::AllocError;
@@ -80,15 +80,6 @@ pub struct Buffer<T> {
 }
 
 impl<T: AnyBitPattern> Buffer<T> {
-    /// Allocates `len` elements, all zero.
-    #[doc(hidden)]
-    pub fn zeroed(owner: Owner, len: usize, align: usize) -> Result<Self, AllocError> {
-        let align = align_of_elements::<T>(align)?;
-        let block = OwnedBlock::allocate_zeroed(owner, bytes_of::<T>(len)?, align)?;
-        // All zeros are a value of `T`.
-        Ok(Self::of(block, len))
-    }
-
     /// Creates a buffer of a block. The caller guarantees the invariant of `block`.
     fn of(block: OwnedBlock, len: usize) -> Self {
         debug_assert!(block.bytes() / size_of::<T>() >= len);
@@ -141,7 +132,7 @@ impl<T: AnyBitPattern> Buffer<T> {
     /// Returns an error if there is not enough memory.
     pub fn try_clone(&self) -> Result<Self, AllocError> {
         let bytes = self.bytes();
-        let mut block = OwnedBlock::allocate(self.block.owner().clone(), bytes, self.block.align())?;
+        let mut block = OwnedBlock::allocate(self.block.owner().clone(), bytes, self.block.align(), false)?;
         block.copy_from(&self.block, bytes);
         Ok(Self::of(block, self.len))
     }

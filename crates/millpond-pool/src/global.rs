@@ -111,14 +111,7 @@ fn guarded<R>(work: impl FnOnce() -> R) -> R {
 #[inline]
 fn take_from(heap: &'static PoolHeap, layout: Layout, zeroed: bool) -> *mut u8 {
     let (bytes, align) = (layout.size(), layout.align());
-    let taken = guarded(|| {
-        if zeroed {
-            heap.allocate_zeroed(bytes, align)
-        } else {
-            heap.allocate(bytes, align)
-        }
-    });
-    match taken {
+    match guarded(|| heap.allocate(bytes, align, zeroed)) {
         Ok(taken) => ptr::with_exposed_provenance_mut(taken.address),
         Err(error) => refuse(error),
     }

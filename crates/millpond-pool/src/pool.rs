@@ -26,6 +26,7 @@ mod core;
 mod count;
 mod detour;
 mod exit;
+mod fast;
 mod figures;
 mod fork;
 mod fresh;
@@ -35,7 +36,6 @@ mod heap;
 mod leak_check;
 mod lifetime;
 mod live;
-mod local;
 #[cfg(all(test, loom))]
 mod models;
 mod observe;

@@ -6,6 +6,7 @@
 //! pages. The example `growth` measures all of these.
 
 use crate::memory::MemorySource;
+use crate::pool::PoolBlock;
 use millpond_account::MemoryKind;
 use millpond_account::error::AllocError;
 use millpond_engine::Segment;
@@ -73,8 +74,8 @@ impl Direct {
         self.kind
     }
 
-    /// Allocates a segment of whole pages for one block.
-    pub(crate) fn allocate(&self, bytes: usize, align: usize) -> Result<(NonNull<u8>, usize), AllocError> {
+    /// Allocates a segment of whole pages for one block. All bytes are zero if `zeroed` is true.
+    pub(crate) fn allocate(&self, bytes: usize, align: usize, zeroed: bool) -> Result<PoolBlock, AllocError> {
         let bytes = bytes.checked_next_multiple_of(PAGE);
         let most = isize::MAX as usize;
         let bytes = bytes.filter(|bytes| *bytes <= most - align.min(most));
@@ -89,22 +90,13 @@ impl Direct {
         }
         held.bytes += segment.bytes();
         held.segments.insert(address, segment);
-        let pointer = NonNull::new(ptr::with_exposed_provenance_mut(address));
-        Ok((pointer.unwrap_or(NonNull::dangling()), room))
-    }
-
-    /// Allocates a segment like `allocate`, with all bytes zero.
-    pub(crate) fn allocate_zeroed(
-        &self,
-        bytes: usize,
-        align: usize,
-    ) -> Result<(NonNull<u8>, usize), AllocError> {
-        let (pointer, room) = self.allocate(bytes, align)?;
-        if !self.is_zero {
+        drop(held);
+        if zeroed && !self.is_zero {
+            let pointer = ptr::with_exposed_provenance_mut::<u8>(address);
             // SAFETY: the segment was allocated just now, belongs to this function alone and has this room from there.
             unsafe { pointer.write_bytes(0, room) };
         }
-        Ok((pointer, room))
+        Ok(PoolBlock { address, bytes: room })
     }
 
     /// Frees a block. Ignores addresses that are not those of its blocks.

@@ -1,14 +1,12 @@
-//! The owners of blocks, which allocate and free them.
+//! The owners of blocks, which free them.
 
 use super::direct::Direct;
 use super::foreign::Foreign;
-use super::heap;
 use crate::pool::{PoolBlock, PoolHeap, PoolRef, Terms};
-use millpond_account::error::AllocError;
 use millpond_account::memory::MemoryKind;
 use millpond_os::device::Device;
 use std::fmt;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A pool, a source that is used directly, or foreign memory. It stays for as long as a block of it is held.
@@ -34,11 +32,6 @@ impl fmt::Debug for Owner {
     }
 }
 
-fn place(taken: PoolBlock) -> (NonNull<u8>, usize) {
-    let pointer = ptr::with_exposed_provenance_mut(taken.address);
-    (NonNull::new(pointer).unwrap_or(NonNull::dangling()), taken.bytes)
-}
-
 fn taken(pointer: NonNull<u8>, bytes: usize) -> PoolBlock {
     PoolBlock {
         address: pointer.as_ptr().expose_provenance(),
@@ -47,31 +40,6 @@ fn taken(pointer: NonNull<u8>, bytes: usize) -> PoolBlock {
 }
 
 impl Owner {
-    /// Allocates a block. Returns it and its number of usable bytes. `align` is a power of two.
-    #[inline]
-    pub(super) fn allocate(&self, bytes: usize, align: usize) -> Result<(NonNull<u8>, usize), AllocError> {
-        match self {
-            Self::Pool(heap) => heap.allocate(bytes, align.max(heap.align())).map(place),
-            Self::Tenant(terms) => terms.allocate(bytes, align, false).map(place),
-            Self::Direct(source) => source.allocate(bytes, align),
-            Self::Foreign(_) => Err(AllocError::Foreign),
-        }
-    }
-
-    /// Allocates a block like `allocate`, with the first `bytes` bytes zero.
-    pub(super) fn allocate_zeroed(
-        &self,
-        bytes: usize,
-        align: usize,
-    ) -> Result<(NonNull<u8>, usize), AllocError> {
-        match self {
-            Self::Pool(heap) => heap.allocate_zeroed(bytes, align.max(heap.align())).map(place),
-            Self::Tenant(terms) => terms.allocate(bytes, align, true).map(place),
-            Self::Direct(source) => source.allocate_zeroed(bytes, align),
-            Self::Foreign(_) => Err(AllocError::Foreign),
-        }
-    }
-
     /// Frees a block.
     ///
     /// # Safety
@@ -79,36 +47,25 @@ impl Owner {
     #[inline]
     pub(super) unsafe fn free(&self, pointer: NonNull<u8>, bytes: usize, requested: usize) {
         match self {
-            Self::Pool(heap) => heap.free(taken(pointer, bytes), requested),
-            Self::Tenant(terms) => terms.heap().free(taken(pointer, bytes), requested),
+            Self::Pool(heap) => heap.free(taken(pointer, bytes), requested, 0),
+            Self::Tenant(terms) => terms.heap().free(taken(pointer, bytes), requested, 0),
             Self::Direct(source) => source.free(pointer),
             // The memory is returned when the last reference to this owner is dropped.
             Self::Foreign(_) => {}
         }
     }
 
-    /// Moves the first `keep` bytes of the block `from` to the block `to`. Each block is given as a pointer and its size in
-    /// bytes. The other bytes of `to` do not change. The contents of `from` are unspecified afterwards.
+    /// Moves the first `keep` bytes of the block `from` to the block `to`. The other bytes of `to` do not change. The contents of
+    /// `from` are unspecified afterwards.
     ///
     /// # Safety
     /// Both must be blocks of this owner that nobody but the caller uses, and both must have at least `keep` bytes.
-    pub(super) unsafe fn move_contents(
-        &self,
-        from: (NonNull<u8>, usize),
-        to: (NonNull<u8>, usize),
-        keep: usize,
-    ) {
+    pub(super) unsafe fn move_contents(&self, from: NonNull<u8>, to: NonNull<u8>, keep: usize) {
         match self {
+            // SAFETY: the caller guarantees this, and two blocks do not overlap.
+            Self::Pool(_) | Self::Tenant(_) => unsafe { from.copy_to_nonoverlapping(to, keep) },
             // SAFETY: the caller guarantees the same conditions.
-            Self::Pool(heap) => unsafe {
-                heap::move_contents(heap, taken(from.0, from.1), taken(to.0, to.1), keep);
-            },
-            // SAFETY: the caller guarantees the same conditions.
-            Self::Tenant(terms) => unsafe {
-                heap::move_contents(terms.heap(), taken(from.0, from.1), taken(to.0, to.1), keep);
-            },
-            // SAFETY: the caller guarantees the same conditions.
-            Self::Direct(source) => unsafe { source.move_contents(from.0, to.0, keep) },
+            Self::Direct(source) => unsafe { source.move_contents(from, to, keep) },
             // A foreign owner has one block only.
             Self::Foreign(_) => {}
         }

@@ -1,7 +1,7 @@
 //! Allocates buffers from pools and sources.
 
 use super::Buffer;
-use crate::block::{ALIGN, Memory};
+use crate::block::{ALIGN, Memory, OwnedBlock, Owner, align_of_elements, bytes_of};
 use crate::pool::Pool;
 use crate::tenant::Tenant;
 use crate::unpooled::Unpooled;
@@ -120,3 +120,25 @@ make_buffers!(
     Unpooled;
     /// Allocation of buffers in a source. Each buffer has its own mapping. A buffer of length 0 needs no memory.
 );
+
+impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
+    /// Allocates `len` uninitialised elements.
+    #[doc(hidden)]
+    pub fn uninit(owner: Owner, len: usize, align: usize) -> Result<Self, AllocError> {
+        let align = align_of_elements::<T>(align)?;
+        let block = OwnedBlock::allocate(owner, bytes_of::<T>(len)?, align, false)?;
+        // Any bytes are a value of `MaybeUninit`.
+        Ok(Self::of(block, len))
+    }
+}
+
+impl<T: AnyBitPattern> Buffer<T> {
+    /// Allocates `len` elements, all zero.
+    #[doc(hidden)]
+    pub fn zeroed(owner: Owner, len: usize, align: usize) -> Result<Self, AllocError> {
+        let align = align_of_elements::<T>(align)?;
+        let block = OwnedBlock::allocate(owner, bytes_of::<T>(len)?, align, true)?;
+        // All zeros are a value of `T`.
+        Ok(Self::of(block, len))
+    }
+}

@@ -1,7 +1,7 @@
 //! Initialises the elements of new buffers.
 
 use super::Buffer;
-use crate::block::{ALIGN, OwnedBlock, Owner, align_of_elements, bytes_of};
+use crate::block::{ALIGN, Owner};
 use bytemuck::AnyBitPattern;
 use millpond_account::error::AllocError;
 use std::mem::MaybeUninit;
@@ -37,14 +37,6 @@ pub struct LengthError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
-    #[doc(hidden)]
-    pub fn uninit(owner: Owner, len: usize, align: usize) -> Result<Self, AllocError> {
-        let align = align_of_elements::<T>(align)?;
-        let block = OwnedBlock::allocate(owner, bytes_of::<T>(len)?, align)?;
-        // Any bytes are a value of `MaybeUninit`.
-        Ok(Self::of(block, len))
-    }
-
     /// Converts the buffer to one of initialised elements.
     ///
     /// # Safety

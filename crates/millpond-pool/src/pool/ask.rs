@@ -24,6 +24,8 @@ pub(crate) struct Ask {
     pub(super) until: Option<Instant>,
     /// Whether a tenant's charge already includes the pool's own budget.
     pub(super) charged: bool,
+    /// Whether the thread's cache may have a block. False if the fast path found none there.
+    pub(super) looks_in_cache: bool,
 }
 
 impl Ask {
@@ -35,11 +37,8 @@ impl Ask {
             ticket: None,
             until: None,
             charged: false,
+            looks_in_cache: true,
         }
-    }
-
-    pub(crate) fn zeroed(self) -> Self {
-        Self { zeroed: true, ..self }
     }
 }
 

@@ -1,17 +1,10 @@
 //! Blocks by layout, like those of Rust's allocators: a pointer without further data.
 
 use super::Pool;
-use super::ask::Ask;
 use super::heap::Taken;
 use millpond_account::error::AllocError;
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
-
-/// Returns the pointer for a request of size 0, which allocates no block.
-#[inline]
-fn nowhere(layout: Layout) -> NonNull<u8> {
-    NonNull::new(ptr::without_provenance_mut(layout.align())).unwrap_or(NonNull::dangling())
-}
 
 impl Pool {
     /// Returns the alignment of a block for a layout.
@@ -46,17 +39,20 @@ impl Pool {
     /// Returns an error if there is not enough memory. The pool stays usable.
     #[inline]
     pub fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        let pointer = if layout.size() == 0 {
-            nowhere(layout)
-        } else {
-            let align = self.align_for(layout);
-            let taken = match self.heap().allocate_kept(layout.size(), align) {
-                Some(taken) => taken,
-                None => self.heap().allocate_slowly(Ask::new(layout.size(), align))?,
-            };
-            let pointer = ptr::with_exposed_provenance_mut(taken.address);
-            NonNull::new(pointer).unwrap_or(NonNull::dangling())
-        };
+        self.allocate_either(layout, false)
+    }
+
+    #[inline]
+    fn allocate_either(&self, layout: Layout, zeroed: bool) -> Result<NonNull<[u8]>, AllocError> {
+        // A request of size 0 allocates no block.
+        let mut pointer = ptr::without_provenance_mut(layout.align());
+        if layout.size() > 0 {
+            let taken = self
+                .heap()
+                .allocate(layout.size(), self.align_for(layout), zeroed)?;
+            pointer = ptr::with_exposed_provenance_mut(taken.address);
+        }
+        let pointer = NonNull::new(pointer).unwrap_or(NonNull::dangling());
         Ok(NonNull::slice_from_raw_parts(pointer, layout.size()))
     }
 
@@ -66,17 +62,7 @@ impl Pool {
     /// Returns an error if there is not enough memory. The pool stays usable.
     #[inline]
     pub fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        if layout.size() == 0 {
-            return self.allocate(layout);
-        }
-        let taken = self
-            .heap()
-            .allocate_zeroed(layout.size(), self.align_for(layout))?;
-        let pointer = NonNull::new(ptr::with_exposed_provenance_mut(taken.address));
-        Ok(NonNull::slice_from_raw_parts(
-            pointer.unwrap_or(NonNull::dangling()),
-            layout.size(),
-        ))
+        self.allocate_either(layout, true)
     }
 
     /// Frees a block.

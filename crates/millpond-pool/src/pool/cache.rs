@@ -3,12 +3,14 @@
 use super::account::Tally;
 use super::claim::{Claim, Despite};
 use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, bin_of, class_bytes};
-use super::sync::{AtomicBool, AtomicU64, Ordering, Slot};
+use super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Slot};
 
 /// The bytes of cached small blocks of one class, and the minimum and maximum of their number.
 const BIN_BYTES: usize = 256 << 10;
 const LEAST_KEPT: usize = 8;
 const MOST_KEPT: usize = 256;
+/// The most small blocks that move from a shelf to a thread at once.
+const BATCH: usize = 32;
 /// The bytes of cached larger blocks in one bin, and the minimum and maximum of their number.
 const LARGE_BIN_BYTES: usize = 8 << 20;
 const LEAST_LARGE: usize = 4;
@@ -175,11 +177,18 @@ impl Stacks {
         stack.pop()
     }
 
-    /// Counts `count` blocks of a class that came from the shelf.
-    pub(crate) fn draw(&mut self, class: usize, count: usize) {
-        if let Some(drawn) = self.drawn.get_mut(class) {
-            *drawn += count;
-        }
+    fn refill(
+        &mut self,
+        class: usize,
+        outside: usize,
+        take: impl FnOnce(&mut [usize]) -> usize,
+    ) -> Option<usize> {
+        let (stack, drawn) = (self.small.get_mut(class)?, self.drawn.get_mut(class)?);
+        // A stack has at least this much room.
+        let batch = (most_kept(class) / 2).clamp(1, BATCH);
+        stack.len = take(stack.items.get_mut(..batch)?);
+        *drawn += stack.len + outside;
+        stack.pop()
     }
 
     /// Increases the room for a class, up to the number of blocks that the thread took from the shelf itself. A thread that
@@ -227,26 +236,28 @@ impl Stacks {
         }
     }
 
-    /// Removes the larger block of a bin that was freed last, if it has at least `bytes` bytes and at most an eighth more.
+    /// Removes the block that was freed last in the bin of `bytes` bytes, if it has at least as many and at most an eighth
+    /// more. Returns its address.
     #[inline]
-    pub(crate) fn pop_large(&mut self, bin: usize, bytes: usize) -> Option<Free> {
-        let stack = self.large.get_mut(bin)?;
+    pub(crate) fn pop_large(&mut self, bytes: usize) -> Option<usize> {
+        let stack = self.large.get_mut(bin_of(bytes))?;
         let top = stack.last()?;
         if top.bytes < bytes || top.bytes - bytes > (bytes / 128).max(PAGE) {
             return None;
         }
         let block = stack.pop()?;
         self.large_bytes -= block.bytes;
-        Some(block)
+        Some(block.address)
     }
 
     /// Caches a larger block, if there is room.
     #[inline]
-    pub(crate) fn push_large(&mut self, bin: usize, block: Free) -> bool {
+    pub(crate) fn push_large(&mut self, block: Free) -> bool {
         if self.large_bytes + block.bytes > self.large_most && self.large_bytes > 0 {
             return false;
         }
-        let kept = self.large.get_mut(bin).is_some_and(|stack| stack.push(block));
+        let stack = self.large.get_mut(bin_of(block.bytes));
+        let kept = stack.is_some_and(|stack| stack.push(block));
         if kept {
             self.large_bytes += block.bytes;
         }
@@ -261,7 +272,8 @@ impl Stacks {
 
     /// Makes room for a larger block. Passes the older half of its bin to `out`, or all larger blocks if the maximum of
     /// bytes would be exceeded.
-    pub(crate) fn spill_large(&mut self, bin: usize, bytes: usize, mut out: impl FnMut(&[Free])) {
+    pub(crate) fn spill_large(&mut self, bytes: usize, mut out: impl FnMut(&[Free])) {
+        let bin = bin_of(bytes);
         let short = self.large_bytes + bytes > self.large_most;
         for (of, stack) in self.large.iter_mut().enumerate() {
             if !short && of != bin {
@@ -325,6 +337,8 @@ pub(crate) struct Cache {
     looks: AtomicU64,
     /// The number of allocations until the next one is entered in a sampled ledger, or 0 if it is not known yet.
     next: AtomicU64,
+    /// Small blocks that the thread took from a shelf outside its cache, and that `drawn` does not count yet.
+    drawn_outside: [AtomicU32; CLASSES],
     stacks: Slot<Stacks>,
 }
 
@@ -333,14 +347,29 @@ pub(crate) struct Cache {
 unsafe impl Sync for Cache {}
 
 /// The owner inside its cache. Dropping this leaves the cache.
-struct Inside<'a>(&'a Cache);
+#[must_use]
+pub(crate) struct Inside<'a>(&'a Cache);
 
 impl Inside<'_> {
     #[inline]
-    fn with<R>(&mut self, work: impl FnOnce(&mut Stacks) -> R) -> R {
-        // SAFETY: this thread is inside the claim, so no other thread is. Stacks never call back, so one thread is not
-        // inside twice.
+    pub(crate) fn with<R>(&mut self, work: impl FnOnce(&mut Stacks) -> R) -> R {
+        // SAFETY: this thread is inside the claim, so no other thread is. `work` does not enter the
+        // cache, so one thread is not inside twice.
         self.0.stacks.with_mut(|stacks| work(unsafe { &mut *stacks }))
+    }
+
+    /// Fills an empty class with a batch of blocks that `take` writes into a slice, and removes one. `take` returns their
+    /// number.
+    pub(crate) fn refill(&mut self, class: usize, take: impl FnOnce(&mut [usize]) -> usize) -> Option<usize> {
+        let outside = self.0.drawn_outside.get(class)?.swap(0, Ordering::Relaxed) as usize;
+        self.with(|stacks| stacks.refill(class, outside, take))
+    }
+
+    /// Returns the cache's counters. Operations are counted inside the claim, so that a thread that closes the pool and
+    /// then visits the caches sees all counts.
+    #[inline]
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.0.tally
     }
 }
 
@@ -351,11 +380,14 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// The result of an operation of the owner, and whether it is time to report the counters.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Done<T> {
-    pub(crate) what: T,
-    pub(crate) tell: bool,
+/// The outcome of the owner's attempt to allocate a block on the fast path.
+pub(crate) enum Popped<'a> {
+    /// The address of a block, which is counted, and whether it is time to report the counters.
+    Block { address: usize, tell: bool },
+    /// The cache has no such block. The owner is still inside.
+    Empty(Inside<'a>),
+    /// The owner may not enter the cache.
+    Refused,
 }
 
 impl Cache {
@@ -368,6 +400,7 @@ impl Cache {
             grown: AtomicBool::new(false),
             looks: AtomicU64::new(0),
             next: AtomicU64::new(0),
+            drawn_outside: std::array::from_fn(|_| AtomicU32::new(0)),
             stacks: Slot::new(Stacks::new()),
         }
     }
@@ -422,79 +455,62 @@ impl Cache {
         picked
     }
 
+    /// Counts a small block that the owner took from the shelf outside its cache. Called by the owner only.
+    pub(crate) fn draw_outside(&self, class: usize) {
+        if let Some(drawn) = self.drawn_outside.get(class) {
+            drawn.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Makes the owner ask for a new gap. An owner that asks right now may use the old one once.
     pub(crate) fn pick_anew(&self) {
         self.next.store(0, Ordering::Relaxed);
     }
 
-    /// Removes a small block of a class and counts it. Called by the owner only.
+    /// Removes the block that `find` returns, and counts it. Called by the owner only.
     #[inline]
     pub(crate) fn pop(
         &self,
-        class: usize,
         requested: usize,
         bytes: usize,
         despite: Despite,
-    ) -> Option<Done<usize>> {
-        let mut inside = self.enter(despite, || self.passes())?;
-        let what = inside.with(|stacks| stacks.pop(class))?;
-        let tell = self.tally.allocate(requested, bytes);
-        Some(Done { what, tell })
+        find: impl FnOnce(&mut Stacks) -> Option<usize>,
+    ) -> Popped<'_> {
+        let Some(mut inside) = self.enter(despite, || self.passes()) else {
+            return Popped::Refused;
+        };
+        match inside.with(find) {
+            Some(address) => Popped::Block {
+                address,
+                tell: self.tally.allocate(requested, bytes),
+            },
+            None => Popped::Empty(inside),
+        }
     }
 
-    /// Caches a small block and counts it, if there is room. Called by the owner only. `passes` returns whether the block
-    /// is certainly in no ledger. A thread that closed the pool and then visited the caches sees all counts, because they
-    /// are made inside the claim.
+    /// Caches a block by `keep` and counts it. Returns whether it is time to report the counters, or `None` if the block was
+    /// not cached. Called by the owner only. `passes` returns whether the block is certainly in no ledger.
     #[inline]
     pub(crate) fn push(
         &self,
-        class: usize,
-        address: usize,
         requested: usize,
         bytes: usize,
         despite: Despite,
         passes: impl FnOnce() -> bool,
-    ) -> Option<Done<()>> {
+        keep: impl FnOnce(&mut Stacks) -> bool,
+    ) -> Option<bool> {
         let mut inside = self.enter(despite, passes)?;
-        if !inside.with(|stacks| stacks.push(class, address)) {
-            return None;
-        }
-        let tell = self.tally.free(requested, bytes);
-        Some(Done { what: (), tell })
+        inside.with(keep).then(|| self.tally.free(requested, bytes))
     }
 
-    /// Removes a larger block of about `bytes` bytes and counts it. Called by the owner only.
-    #[inline]
-    pub(crate) fn pop_large(&self, bytes: usize, requested: usize, despite: Despite) -> Option<Done<Free>> {
-        let mut inside = self.enter(despite, || self.passes())?;
-        let what = inside.with(|stacks| stacks.pop_large(bin_of(bytes), bytes))?;
-        let tell = self.tally.allocate(requested, bytes);
-        Some(Done { what, tell })
-    }
-
-    /// Caches a larger block and counts it, if there is room. Called by the owner only.
-    #[inline]
-    pub(crate) fn push_large(
-        &self,
-        block: Free,
-        requested: usize,
-        despite: Despite,
-        passes: impl FnOnce() -> bool,
-    ) -> Option<Done<()>> {
-        let mut inside = self.enter(despite, passes)?;
-        if !inside.with(|stacks| stacks.push_large(bin_of(block.bytes), block)) {
-            return None;
-        }
-        let tell = self.tally.free(requested, block.bytes);
-        Some(Done { what: (), tell })
+    /// Enters on the slow path. Returns `None` if another thread has the cache. Called by the owner only.
+    pub(crate) fn enter_slowly(&self) -> Option<Inside<'_>> {
+        self.claim.enter_slowly().then_some(Inside(self))
     }
 
     /// Runs `work` on the stacks on the slow path. Returns `None` if another thread has them. Called by the owner only.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> Option<R> {
-        if !self.claim.enter_slowly() {
-            return None;
-        }
-        Some(Inside(self).with(work))
+        Some(self.enter_slowly()?.with(work))
     }
 
     /// Runs `work` on the stacks from another thread, after [`Claim::want`] and a barrier. Returns `None` if [nobody can

@@ -44,7 +44,7 @@ impl Heap {
         let charge = budget.map(|budget| self.charge(budget, ask)).transpose()?;
         let taken = match ask.until {
             Some(until) => self.allocate_until(ask, until),
-            None => self.allocate_or_wait(ask),
+            None => self.allocate_anyhow(ask),
         }?;
         if let Some(charge) = charge {
             self.charge_to(taken.address, charge);
@@ -54,7 +54,7 @@ impl Heap {
 
     /// Allocates a block. If there is no memory now, it waits until the deadline.
     fn allocate_until(&'static self, ask: Ask, until: Instant) -> Result<Taken, AllocError> {
-        match self.allocate_or_wait(ask) {
+        match self.allocate_anyhow(ask) {
             Err(error) if error.is_out_of_memory() && Instant::now() < until => {}
             outcome => return outcome,
         }
@@ -65,7 +65,7 @@ impl Heap {
         };
         loop {
             let changes = place.changes();
-            match self.allocate_or_wait(ask) {
+            match self.allocate_anyhow(ask) {
                 Err(error) if error.is_out_of_memory() => {
                     // This pool is not notified when other pools give memory back to a budget, so it polls.
                     let soon = Instant::now()

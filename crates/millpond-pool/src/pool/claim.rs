@@ -206,7 +206,7 @@ pub(crate) fn barrier() {
             SYSTEM.store(FENCES, std::sync::atomic::Ordering::Relaxed);
         }
         if !asymmetric() {
-            super::local::acknowledge_fences();
+            super::fast::acknowledge_fences();
         }
     }
     #[cfg(all(test, loom))]

@@ -1,10 +1,9 @@
 //! Counts calls in the thread's cache, or under the pool's lock if the thread has no cache.
 
 use super::account::{Tally, bump};
-use super::cache::Cache;
 use super::core::Core;
+use super::fast;
 use super::heap::{Heap, Taken, lock};
-use super::local;
 use millpond_os::reentrancy::inside;
 
 impl Heap {
@@ -30,9 +29,9 @@ impl Heap {
     }
 
     /// Counts an operation of a thread that has a cache.
-    pub(super) fn count(&self, cache: &Cache, work: impl FnOnce(&Tally) -> bool) {
-        if work(&cache.tally) {
-            self.tell(cache);
+    pub(super) fn count(&self, tally: &Tally, work: impl FnOnce(&Tally) -> bool) {
+        if work(tally) {
+            tally.tell(&self.totals, self.alone());
         }
     }
 
@@ -43,7 +42,7 @@ impl Heap {
             }
             tally.allocate(requested, bytes)
         };
-        if local::with(self, |cache| self.count(cache, add)).is_none() {
+        if fast::with(self, |cache| self.count(&cache.tally, add)).is_none() {
             self.count_outside(|core| {
                 add(&core.tally);
             });
@@ -51,8 +50,8 @@ impl Heap {
     }
 
     pub(super) fn count_free(&'static self, requested: usize, bytes: usize) {
-        let counted = local::with(self, |cache| {
-            cache.with(|_| self.count(cache, |tally| tally.free(requested, bytes)))
+        let counted = fast::with(self, |cache| {
+            cache.with(|_| self.count(&cache.tally, |tally| tally.free(requested, bytes)))
         });
         if counted.flatten().is_none() {
             self.count_outside(|core| {
@@ -65,8 +64,8 @@ impl Heap {
     }
 
     fn count_resize(&'static self, from: usize, to: usize) {
-        let counted = local::with(self, |cache| {
-            cache.with(|_| self.count(cache, |tally| tally.resize(from, to)))
+        let counted = fast::with(self, |cache| {
+            cache.with(|_| self.count(&cache.tally, |tally| tally.resize(from, to)))
         });
         if counted.flatten().is_none() {
             let _inside = inside();

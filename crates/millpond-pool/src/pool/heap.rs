@@ -1,21 +1,18 @@
 //! The shared part of a pool: the list of caches, the shelves of small blocks, and the engine.
 
 use super::account::{Tally, Totals};
-use super::ask::Ask;
-use super::cache::{Cache, Done, Free, Stacks};
-use super::claim::{self, Despite};
-use super::classes::{CLASSES, KEPT, LEAST, PAGE, SMALL, class_and_bytes, class_bytes, class_of};
+use super::cache::{Cache, Stacks};
+use super::claim;
+use super::classes::{CLASSES, LEAST, PAGE, SMALL, class_and_bytes, class_bytes, class_of};
 use super::core::{Core, Memory};
 use super::detour::{AtRest, Detour, Line};
 use super::fork;
 use super::guard::{self, Guard};
 use super::lifetime::Lifetime;
-use super::local;
 use super::shelf::Shelf;
 use super::still::StillLedger;
 use super::watch::Flow;
 use millpond_account::budget::{Budget, Charge};
-use millpond_account::error::AllocError;
 use millpond_account::event::PoolLabel;
 use millpond_account::ledger::{Filter, Ledger};
 use millpond_account::memory::MemoryKind;
@@ -380,199 +377,5 @@ impl Heap {
     #[inline]
     pub(super) fn alone(&self) -> bool {
         self.alone.load(Ordering::Relaxed)
-    }
-
-    /// Allocates a block.
-    #[inline]
-    pub(crate) fn allocate(&'static self, bytes: usize, align: usize) -> Result<Taken, AllocError> {
-        match self.allocate_kept(bytes, align) {
-            Some(taken) => Ok(taken),
-            None => self.allocate_slowly(Ask::new(bytes, align)),
-        }
-    }
-
-    /// Allocates a block of this thread's cache, if it has one and the only other work is to report it to observers.
-    #[inline]
-    pub(super) fn allocate_kept(&'static self, requested: usize, align: usize) -> Option<Taken> {
-        match self.allocate_hot(requested, align) {
-            Some(taken) => Some(taken),
-            None => {
-                let taken = self.allocate_watched(requested, align, false);
-                (taken.address != 0).then_some(taken)
-            }
-        }
-    }
-
-    /// Allocates a block of this thread's cache, if it has one and there is no other work.
-    #[inline]
-    pub(crate) fn allocate_hot(&'static self, requested: usize, align: usize) -> Option<Taken> {
-        if align > LEAST {
-            return None;
-        }
-        let taken = if requested <= SMALL {
-            self.pop_small(requested)
-        } else if requested <= KEPT {
-            self.pop_large(requested)
-        } else {
-            return None;
-        };
-        (taken.address != 0).then_some(taken)
-    }
-
-    /// Returns a small block, or one at address 0 if there is none. This function and the similar ones are not inlined, so
-    /// that callers in every crate use the same few instructions. They return two words, which fit in registers.
-    #[inline(never)]
-    fn pop_small(&'static self, requested: usize) -> Taken {
-        self.pop_small_despite::<false>(requested)
-    }
-
-    /// Returns a small block, also if the caller reports it to observers afterwards. `WATCHED` is a constant, so that the
-    /// fast path stays one piece of code.
-    #[inline(always)]
-    pub(super) fn pop_small_despite<const WATCHED: bool>(&'static self, requested: usize) -> Taken {
-        let despite = Despite::told(WATCHED);
-        let (class, bytes) = class_and_bytes(requested.max(1));
-        let nothing = Taken { address: 0, bytes };
-        local::with_last(self, nothing, |cache| {
-            match cache.pop(class, requested, bytes, despite) {
-                None => nothing,
-                Some(Done {
-                    what: address,
-                    tell: false,
-                }) => Taken { address, bytes },
-                Some(Done {
-                    what: address,
-                    tell: true,
-                }) => self.telling(cache, Taken { address, bytes }),
-            }
-        })
-    }
-
-    #[inline(never)]
-    fn pop_large(&'static self, requested: usize) -> Taken {
-        self.pop_large_despite::<false>(requested)
-    }
-
-    #[inline(always)]
-    pub(super) fn pop_large_despite<const WATCHED: bool>(&'static self, requested: usize) -> Taken {
-        let despite = Despite::told(WATCHED);
-        let bytes = requested.next_multiple_of(PAGE);
-        let nothing = Taken { address: 0, bytes };
-        local::with_last(self, nothing, |cache| {
-            let Some(Done {
-                what: Free { address, .. },
-                tell,
-            }) = cache.pop_large(bytes, requested, despite)
-            else {
-                return nothing;
-            };
-            let taken = Taken { address, bytes };
-            if tell { self.telling(cache, taken) } else { taken }
-        })
-    }
-
-    /// Frees a block. `requested` is the size of the request.
-    #[inline]
-    pub(crate) fn free(&'static self, taken: Taken, requested: usize) {
-        if !self.free_hot(taken, requested) {
-            self.free_slowly(taken, requested, 0);
-        }
-    }
-
-    /// Frees a block of a caller that passes the size and the alignment, which may be wrong.
-    #[inline]
-    pub(crate) fn free_as(&'static self, address: usize, requested: usize, align: usize) {
-        if align > LEAST || requested > SMALL || !self.push_small(address, requested.max(1), requested) {
-            self.free_as_slowly(address, requested, align);
-        }
-    }
-
-    #[inline(never)]
-    fn free_as_slowly(&'static self, address: usize, requested: usize, align: usize) {
-        let taken = Taken::of(address, requested, align);
-        if !self.free_hot(taken, requested) {
-            self.free_slowly(taken, requested, align);
-        }
-    }
-
-    /// Puts a block into this thread's cache, if there is room and no other work.
-    #[inline]
-    pub(crate) fn free_hot(&'static self, taken: Taken, requested: usize) -> bool {
-        let Taken { address, bytes } = taken;
-        if bytes <= SMALL {
-            self.push_small(address, bytes, requested)
-        } else {
-            self.push_large(address, bytes, requested)
-        }
-    }
-
-    /// Puts a small block of the class of `bytes` into the cache.
-    #[inline(never)]
-    fn push_small(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
-        self.push_small_despite::<false>(address, bytes, requested)
-    }
-
-    #[inline(always)]
-    pub(super) fn push_small_despite<const WATCHED: bool>(
-        &'static self,
-        address: usize,
-        bytes: usize,
-        requested: usize,
-    ) -> bool {
-        let despite = Despite::told(WATCHED);
-        let (class, bytes) = class_and_bytes(bytes);
-        local::with_last(self, false, |cache| {
-            match cache.push(class, address, requested, bytes, despite, || {
-                self.is_unsampled(address)
-            }) {
-                None => false,
-                Some(Done { tell: false, .. }) => true,
-                Some(Done { tell: true, .. }) => self.telling(cache, true),
-            }
-        })
-    }
-
-    #[inline(never)]
-    fn push_large(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
-        self.push_large_despite::<false>(address, bytes, requested)
-    }
-
-    #[inline(always)]
-    pub(super) fn push_large_despite<const WATCHED: bool>(
-        &'static self,
-        address: usize,
-        bytes: usize,
-        requested: usize,
-    ) -> bool {
-        let despite = Despite::told(WATCHED);
-        if bytes > KEPT {
-            return false;
-        }
-        local::with_last(self, false, |cache| {
-            let block = Free { address, bytes };
-            match cache.push_large(block, requested, despite, || self.is_unsampled(address)) {
-                None => false,
-                Some(Done { tell: false, .. }) => true,
-                Some(Done { tell: true, .. }) => self.telling(cache, true),
-            }
-        })
-    }
-
-    /// Returns whether a block is certainly not in the ledger, if the ledger is sampled.
-    #[inline(always)]
-    pub(super) fn is_unsampled(&self, address: usize) -> bool {
-        self.filter.get().is_some_and(|filter| !filter.may_hold(address))
-    }
-
-    /// Reports the counters and returns `answer`. The fast path ends with this call, so it saves no registers across it.
-    #[cold]
-    #[inline(never)]
-    fn telling<R>(&self, cache: &Cache, answer: R) -> R {
-        self.tell(cache);
-        answer
-    }
-
-    pub(super) fn tell(&self, cache: &Cache) {
-        cache.tally.tell(&self.totals, self.alone());
     }
 }

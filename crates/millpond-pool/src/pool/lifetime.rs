@@ -9,9 +9,9 @@ use super::sync::{AtomicBool, AtomicU32, Ordering, fence};
 /// Whether a pool is closed, how many allocations are under way that may not be counted yet, and whether a panic has broken it.
 ///
 /// The rules:
-/// 1. Whoever takes a block from a shelf or from the engine calls [`begin`](Self::begin) before it takes their locks, and
-///    [`finish`](Self::finish) after the block is counted, or refused. A block from a thread's cache is counted while the cache is held,
-///    so it needs neither.
+/// 1. A thread that takes a block from a shelf or from the engine calls [`begin`](Self::begin) before it takes their locks, and
+///    [`finish`](Self::finish) after the block is counted, or refused. A thread inside its cache needs neither: it counts the
+///    block, which may come from a shelf, before it leaves the cache, and nobody ends the pool while an owner is inside.
 /// 2. Whoever ends the pool holds the locks of all shelves and of the engine from before it asks [`is_idle`](Self::is_idle) until it has
 ///    emptied them.
 ///

@@ -15,6 +15,7 @@
 
 mod small;
 
+use super::cache::{Popped, Stacks};
 use super::claim::Despite;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -132,8 +133,10 @@ fn who_claims_a_cache_sees_whole_operations() {
                 });
             })
         };
-        if let Some(done) = cache.pop(CLASS, BYTES, BYTES, Despite::Nothing) {
-            cache.push(CLASS, done.what, BYTES, BYTES, Despite::Nothing, || true);
+        let popped = cache.pop(BYTES, BYTES, Despite::Nothing, |stacks| stacks.pop(CLASS));
+        if let Popped::Block { address, .. } = popped {
+            let keep = |stacks: &mut Stacks| stacks.push(CLASS, address);
+            cache.push(BYTES, BYTES, Despite::Nothing, || true, keep);
         }
         other.join().expect("no panic");
     });

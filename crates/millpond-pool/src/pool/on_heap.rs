@@ -105,7 +105,7 @@ impl Raw {
 }
 
 fn take(pool: &Pool, bytes: usize, value: u8) -> Raw {
-    let raw = Raw(pool.heap().allocate(bytes, 64).expect("room"), bytes);
+    let raw = Raw(pool.heap().allocate(bytes, 64, false).expect("room"), bytes);
     // SAFETY: the block belongs to this test alone and has at least these bytes.
     unsafe { raw.pointer().write_bytes(value, bytes) };
     raw
@@ -117,7 +117,7 @@ fn give(pool: &Pool, raw: Raw, value: u8) {
         let byte = unsafe { raw.pointer().wrapping_add(place).read() };
         assert_eq!(byte, value);
     }
-    pool.heap().free(raw.0, raw.1);
+    pool.heap().free(raw.0, raw.1, 0);
 }
 
 /// Returns a size of some class, or one that the policy serves.
@@ -286,7 +286,7 @@ impl Source for Drawn {
         None
     }
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        let taken = self.0.heap().allocate(bytes as usize, PAGE as usize);
+        let taken = self.0.heap().allocate(bytes as usize, PAGE as usize, false);
         let taken = taken.map_err(|_| SourceError::OutOfMemory {
             requested: bytes,
             free: 0,
@@ -297,7 +297,7 @@ impl Source for Drawn {
     fn give(&mut self, segment: Segment) {
         let bytes = segment.bytes() as usize;
         let block = heap::Taken::of(segment.address() as usize, bytes, PAGE as usize);
-        self.0.heap().free(block, bytes);
+        self.0.heap().free(block, bytes, 0);
     }
     fn reserve(&mut self, _: u64) -> Result<Range, SourceError> {
         Err(UNSUPPORTED)
@@ -333,7 +333,7 @@ fn a_pool_that_draws_on_another_of_its_budget_is_refused_and_goes_on() {
     let pool = builder().over(Box::new(Drawn(below.clone()))).expect("a pool");
     // The double charge is too large: the pool below makes the other pools of the budget give memory back, while the pool
     // above is in its own call.
-    let refused = pool.heap().allocate(40 << 20, 64).expect_err("too much");
+    let refused = pool.heap().allocate(40 << 20, 64, false).expect_err("too much");
     assert!(refused.is_out_of_memory(), "{refused}");
     let raw = take(&pool, 8 << 20, 7);
     give(&pool, raw, 7);
@@ -357,7 +357,7 @@ fn what_a_source_is_refused_waits_for_its_pool() {
         .over(Box::new(Plain::default()))
         .expect("a pool");
     let pool = builder(1 << 30).over(Box::new(Drawn(below))).expect("a pool");
-    let refused = pool.heap().allocate(40 << 20, 64).expect_err("too much");
+    let refused = pool.heap().allocate(40 << 20, 64, false).expect_err("too much");
     // Requests of other tests are refused too, and only one file is written at a time.
     if let Some(path) = refused.snapshot() {
         let history = millpond_trace::history::History::open(path, &Default::default()).expect("it opens");

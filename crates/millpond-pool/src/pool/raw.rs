@@ -25,7 +25,7 @@ impl Heap {
     }
 
     fn allocate_raw(&'static self, requested: usize, align: usize) -> Result<Taken, AllocError> {
-        let taken = self.allocate(requested, align.max(self.align()))?;
+        let taken = self.allocate(requested, align.max(self.align()), false)?;
         let _inside = inside();
         let facts = Facts {
             address: taken.address,
@@ -40,7 +40,7 @@ impl Heap {
             .is_none()
         {
             // There is no memory for the entry of this block.
-            self.free(taken, requested);
+            self.free(taken, requested, 0);
             return Err(self.refused_finally(requested, self.refuse_tables(requested)));
         }
         Ok(taken)
@@ -64,7 +64,7 @@ impl Heap {
             address,
             bytes: record.bytes,
         };
-        self.free(taken, record.requested);
+        self.free(taken, record.requested, 0);
         Ok(())
     }
 }

@@ -2,40 +2,58 @@
 //! there is work to do at every call.
 
 use super::ask::Ask;
-use super::cache::{Cache, Free, Stacks, most_kept};
-use super::classes::{KEPT, PAGE, SMALL, bin_of, class_bytes, class_of};
+use super::cache::{Cache, Free, Inside, Stacks};
+use super::classes::{KEPT, PAGE, SMALL, class_bytes, class_of};
 use super::detour::Detour;
+use super::fast;
 use super::heap::{Heap, Taken, large, lock, small};
-use super::local;
 use super::sync::Ordering;
 use super::zeroed::clear;
 use millpond_account::budget::Charge;
 use millpond_account::error::AllocError;
 use millpond_os::reentrancy::inside;
 
-/// The most small blocks that move between a thread and a shelf at once.
-const BATCH: usize = 32;
+/// An allocation that looks for a block outside the thread's cache. The pool does not end before the block is counted.
+struct UnderWay(&'static Heap);
+
+impl UnderWay {
+    fn begin(heap: &'static Heap) -> Self {
+        heap.lifetime.begin();
+        Self(heap)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.0.lifetime.finish() {
+            self.0.end_if_empty();
+        }
+    }
+}
 
 impl Heap {
-    /// Allocates a block.
+    /// Allocates a block that the fast path could not allocate. `looks_in_cache` is false if the fast path found nothing in the
+    /// thread's cache.
     #[cold]
     #[inline(never)]
-    pub(crate) fn allocate_slowly(&'static self, ask: Ask) -> Result<Taken, AllocError> {
-        self.allocate_or_wait(ask)
-            .map_err(|error| self.refused_finally(ask.requested, error))
-    }
-
-    /// Allocates a block, or waits if the request may wait.
-    pub(super) fn allocate_or_wait(&'static self, ask: Ask) -> Result<Taken, AllocError> {
-        let taken = self.allocate_watched(ask.requested, ask.align, ask.zeroed);
-        if taken.address != 0 {
-            return Ok(taken);
-        }
+    pub(super) fn allocate_slowly(
+        &'static self,
+        requested: usize,
+        align: usize,
+        zeroed: bool,
+        looks_in_cache: bool,
+    ) -> Result<Taken, AllocError> {
+        let ask = Ask {
+            zeroed,
+            looks_in_cache,
+            ..Ask::new(requested, align)
+        };
         self.allocate_anyhow(ask)
+            .map_err(|error| self.refused_finally(requested, error))
     }
 
-    #[inline(never)]
-    fn allocate_anyhow(&'static self, ask: Ask) -> Result<Taken, AllocError> {
+    /// Allocates a block and reports the outcome.
+    pub(super) fn allocate_anyhow(&'static self, ask: Ask) -> Result<Taken, AllocError> {
         let picked = self.picks();
         let outcome = self.allocate_inside(ask);
         if self.detours(Detour::Watched) {
@@ -69,43 +87,27 @@ impl Heap {
         let Ask { requested, align, .. } = ask;
         self.expect_whole()?;
         if let Some(guard) = &self.guard {
-            return self.under_way(|| self.allocate_guarded(guard, ask));
+            let _under_way = UnderWay::begin(self);
+            return self.allocate_guarded(guard, ask);
         }
-        if let Some((class, bytes)) = small(requested, align) {
-            let taken = match self.kept_small(class, requested, bytes) {
-                Some(taken) => taken,
-                None => self.under_way(|| self.refill(class, ask))?,
-            };
-            self.wipe(taken, ask);
-            return Ok(taken);
-        }
-        let bytes = large(requested).ok_or_else(|| self.refuse_size(requested))?;
-        if bytes <= KEPT
-            && align <= PAGE
-            && let Some(taken) = self.kept_large(requested, bytes)
-        {
-            self.wipe(taken, ask);
-            return Ok(taken);
-        }
-        self.under_way(|| self.allocate_large(ask, bytes))
-    }
-
-    /// Runs `work`, which looks for a block outside the thread's cache. The pool does not end before the block is counted.
-    fn under_way(
-        &'static self,
-        work: impl FnOnce() -> Result<Taken, AllocError>,
-    ) -> Result<Taken, AllocError> {
-        struct UnderWay(&'static Heap);
-        impl Drop for UnderWay {
-            fn drop(&mut self) {
-                if self.0.lifetime.finish() {
-                    self.0.end_if_empty();
-                }
+        let class = small(requested, align);
+        let bytes = match class {
+            Some((_, bytes)) => bytes,
+            None => large(requested).ok_or_else(|| self.refuse_size(requested))?,
+        };
+        if ask.looks_in_cache && align <= PAGE && bytes <= KEPT {
+            let taken = self.take_cached(class, requested, bytes);
+            if taken.is_some() {
+                // SAFETY: the block was just taken from the cache or the shelf, and the caller has not received it yet.
+                unsafe { clear(taken.address, self.zeros(taken, requested, ask.zeroed)) };
+                return Ok(taken);
             }
         }
-        self.lifetime.begin();
-        let _under_way = UnderWay(self);
-        work()
+        let _under_way = UnderWay::begin(self);
+        match class {
+            Some((class, _)) => self.allocate_small(class, ask),
+            None => self.allocate_large(ask, bytes),
+        }
     }
 
     /// Returns how many bytes of a block must read as zero.
@@ -119,34 +121,38 @@ impl Heap {
         }
     }
 
-    fn wipe(&self, taken: Taken, ask: Ask) {
-        // SAFETY: the block was just taken from the cache or the shelf, and the caller has not received it yet.
-        unsafe { clear(taken.address, self.zeros(taken, ask.requested, ask.zeroed)) };
+    /// Allocates a block from the thread's cache on the slow path, or from the shelf if it is small. Returns no block if both
+    /// are empty, or if another thread has the cache.
+    fn take_cached(&'static self, class: Option<(usize, usize)>, requested: usize, bytes: usize) -> Taken {
+        let found = fast::with(self, |cache| {
+            let mut cache = cache.enter_slowly()?;
+            if let Some((class, _)) = class {
+                return Some(self.restock(cache, class, requested));
+            }
+            let address = cache.with(|stacks| stacks.pop_large(bytes))?;
+            self.count(cache.tally(), |tally| tally.allocate(requested, bytes));
+            Some(Taken { address, bytes })
+        });
+        found.flatten().unwrap_or(Taken::EMPTY)
     }
 
-    fn kept_small(&'static self, class: usize, requested: usize, bytes: usize) -> Option<Taken> {
-        let found = local::with(self, |cache| {
-            // The block is counted inside the claim, so that a thread that closes the pool and goes through its caches sees the
-            // block.
-            cache.with(|stacks| {
-                let address = stacks.pop_or_recall(class)?;
-                self.count(cache, |tally| tally.allocate(requested, bytes));
-                Some(Taken { address, bytes })
-            })
-        });
-        found.flatten().flatten()
-    }
-
-    fn kept_large(&'static self, requested: usize, bytes: usize) -> Option<Taken> {
-        let found = local::with(self, |cache| {
-            // The block is counted inside the claim, as above.
-            cache.with(|stacks| {
-                let address = stacks.pop_large(bin_of(bytes), bytes)?.address;
-                self.count(cache, |tally| tally.allocate(requested, bytes));
-                Some(Taken { address, bytes })
-            })
-        });
-        found.flatten().flatten()
+    /// Allocates a small block of a class of which the thread's cache has no block at hand: one that was set aside, or one of a
+    /// batch from the shelf. The thread stays inside its cache until the block is counted.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn restock(&self, cache: Inside<'_>, class: usize, requested: usize) -> Taken {
+        let bytes = class_bytes(class);
+        let _inside = millpond_os::reentrancy::inside();
+        // Moved here so that it is dropped first: at the end of `_inside`, deferred frees may enter the cache.
+        let mut cache = cache;
+        let shelf = |batch: &mut [usize]| lock(&self.shelves[class]).take(class, batch);
+        let aside = cache.with(|stacks| stacks.pop_or_recall(class));
+        let address = aside.or_else(|| cache.refill(class, shelf));
+        let Some(address) = address else {
+            return Taken::EMPTY;
+        };
+        self.count(cache.tally(), |tally| tally.allocate(requested, bytes));
+        Taken { address, bytes }
     }
 
     /// Frees a block.
@@ -228,14 +234,14 @@ impl Heap {
 
     fn keep_somewhere(&'static self, taken: Taken, requested: usize) -> bool {
         let Taken { address, bytes } = taken;
-        let kept = local::with(self, |cache| {
+        let kept = fast::with(self, |cache| {
             cache.with(|stacks| {
                 if bytes <= SMALL {
                     self.keep(cache, stacks, class_of(bytes), address);
                 } else {
                     self.keep_large(stacks, Free { address, bytes });
                 }
-                self.count(cache, |tally| tally.free(requested, bytes));
+                self.count(&cache.tally, |tally| tally.free(requested, bytes));
             })
         });
         kept.flatten().is_some()
@@ -257,49 +263,35 @@ impl Heap {
         if block.bytes > KEPT {
             return self.free_large(&[block]);
         }
-        let bin = bin_of(block.bytes);
         stacks.suit(self.totals.allocated.peak());
-        if !stacks.push_large(bin, block) {
-            stacks.spill_large(bin, block.bytes, |blocks| self.free_large(blocks));
-            if !stacks.push_large(bin, block) {
+        if !stacks.push_large(block) {
+            stacks.spill_large(block.bytes, |blocks| self.free_large(blocks));
+            if !stacks.push_large(block) {
                 self.free_large(&[block]);
             }
         }
     }
 
-    /// Allocates a small block from the shelf, and refills the thread's cache.
-    fn refill(&'static self, class: usize, ask: Ask) -> Result<Taken, AllocError> {
-        let requested = ask.requested;
-        let bytes = class_bytes(class);
-        let mut batch = [0; BATCH];
-        let want = (most_kept(class) / 2).clamp(1, BATCH);
-        let mut missed = false;
-        let mut count = lock(&self.shelves[class]).take(class, &mut batch[..want]);
-        if count == 0 {
+    /// Allocates a small block from the shelf, or from a new span. The other blocks of the span stay on the shelf.
+    fn allocate_small(&'static self, class: usize, ask: Ask) -> Result<Taken, AllocError> {
+        let (mut block, mut missed) = ([0], false);
+        if lock(&self.shelves[class]).take(class, &mut block) == 0 {
             let (address, length, called) = self.ask_for_span(class, ask)?;
             missed = called;
             let mut shelf = lock(&self.shelves[class]);
             shelf.add_span(class, address, length);
-            count = shelf.take(class, &mut batch[..want]);
+            shelf.take(class, &mut block);
         }
-        let [first, rest @ ..] = &batch;
-        let rest = &rest[..count.saturating_sub(1)];
-        let kept = local::with(self, |cache| {
-            cache.with(|stacks| {
-                let kept = rest.iter().take_while(|more| stacks.push(class, **more)).count();
-                stacks.draw(class, kept + 1);
-                kept
-            })
-        });
-        let kept = kept.flatten().unwrap_or(0);
-        if kept < rest.len() {
-            lock(&self.shelves[class]).put(&rest[kept..]);
-        }
-        self.count_allocation(requested, bytes, missed);
-        Ok(Taken {
-            address: *first,
+        let bytes = class_bytes(class);
+        self.count_allocation(ask.requested, bytes, missed);
+        fast::with(self, |cache| cache.draw_outside(class));
+        let taken = Taken {
+            address: block[0],
             bytes,
-        })
+        };
+        // SAFETY: the block was just taken from the shelf, and the caller has not received it yet.
+        unsafe { clear(taken.address, self.zeros(taken, ask.requested, ask.zeroed)) };
+        Ok(taken)
     }
 
     fn allocate_large(&'static self, ask: Ask, bytes: usize) -> Result<Taken, AllocError> {

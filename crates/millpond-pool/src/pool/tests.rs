@@ -37,7 +37,7 @@ impl Raw {
 }
 
 fn alloc(pool: &Pool, bytes: usize, align: usize) -> Result<Raw, AllocError> {
-    let taken = pool.heap().allocate(bytes, align)?;
+    let taken = pool.heap().allocate(bytes, align, false)?;
     Ok(Raw {
         taken,
         requested: bytes,
@@ -45,7 +45,7 @@ fn alloc(pool: &Pool, bytes: usize, align: usize) -> Result<Raw, AllocError> {
 }
 
 fn free(pool: &Pool, raw: Raw) {
-    pool.heap().free(raw.taken, raw.requested);
+    pool.heap().free(raw.taken, raw.requested, 0);
 }
 
 /// Fills a block with a pattern.

@@ -3,8 +3,8 @@
 use super::ask::Ask;
 use super::cache::Cache;
 use super::detour::Detour;
+use super::fast;
 use super::heap::{Heap, Taken, lock};
-use super::local;
 use millpond_account::event::{EventKind, Facts};
 use millpond_account::ledger::{Ledger, WrongFree};
 use millpond_account::watchers::{Sees, Watchers};
@@ -246,7 +246,7 @@ impl Heap {
         let ledger = || self.watchers().ledger().cloned();
         let picks = |cache: &Cache| cache.picks(|| ledger().map_or(u32::MAX, |ledger| ledger.gap()));
         // Without a cache there is no counter per thread, so the ledger itself decides.
-        local::with(self, picks).unwrap_or_else(|| ledger().is_some_and(|ledger| ledger.picks()))
+        fast::with(self, picks).unwrap_or_else(|| ledger().is_some_and(|ledger| ledger.picks()))
     }
 
     /// Enters a picked block in the ledger.

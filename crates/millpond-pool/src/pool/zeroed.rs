@@ -1,8 +1,5 @@
-//! Allocates zeroed blocks.
+//! Sets memory to zero.
 
-use super::ask::Ask;
-use super::heap::{Heap, Taken};
-use millpond_account::error::AllocError;
 use std::ptr;
 
 /// Sets a part of a block to zero.
@@ -17,25 +14,4 @@ pub(super) unsafe fn clear(address: usize, bytes: usize) {
     }
     // SAFETY: the caller guarantees this. The address was exposed when the memory was mapped.
     unsafe { ptr::with_exposed_provenance_mut::<u8>(address).write_bytes(0, bytes) };
-}
-
-impl Heap {
-    /// Allocates a block whose first `requested` bytes are zero.
-    #[inline]
-    pub(crate) fn allocate_zeroed(
-        &'static self,
-        requested: usize,
-        align: usize,
-    ) -> Result<Taken, AllocError> {
-        if let Some(taken) = self.allocate_hot(requested, align) {
-            // SAFETY: the block was just allocated, with at least this many bytes.
-            unsafe { clear(taken.address, requested) };
-            return Ok(taken);
-        }
-        let taken = self.allocate_watched(requested, align, true);
-        if taken.address != 0 {
-            return Ok(taken);
-        }
-        self.allocate_slowly(Ask::new(requested, align).zeroed())
-    }
 }

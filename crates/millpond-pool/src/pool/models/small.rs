@@ -1,8 +1,8 @@
-//! The small heap of the models. It takes the same steps in the same order as `heap.rs`, `watched.rs`, `slow.rs`, `detour.rs` and
+//! The small heap of the models. It takes the same steps in the same order as `fast.rs`, `watched.rs`, `slow.rs`, `detour.rs` and
 //! `upkeep.rs`, with one lock for shelves and engine together. A change of an order there needs the same change here.
 
 use crate::pool::account::Tally;
-use crate::pool::cache::{self, Cache};
+use crate::pool::cache::{self, Cache, Inside, Popped};
 use crate::pool::claim::{self, Despite};
 use crate::pool::lifetime::Lifetime;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -143,21 +143,35 @@ impl Small {
     }
 
     pub(super) fn allocate(&self, cache: &Cache) -> Option<usize> {
-        if let Some(done) = cache.pop(CLASS, BYTES, BYTES, Despite::Nothing) {
-            assert!(!self.watched, "not told");
-            return Some(done.what);
+        let pop = |despite| cache.pop(BYTES, BYTES, despite, |stacks| stacks.pop(CLASS));
+        let mut popped = pop(Despite::Nothing);
+        if self.watched {
+            assert!(matches!(popped, Popped::Refused), "not told");
+            popped = pop(Despite::Watchers);
         }
-        if self.watched
-            && let Some(done) = cache.pop(CLASS, BYTES, BYTES, Despite::Watchers)
-        {
-            return Some(done.what);
-        }
-        let kept = cache.with(|stacks| {
-            let address = stacks.pop(CLASS)?;
-            cache.tally.allocate(BYTES, BYTES);
-            Some(address)
-        });
-        kept.flatten().or_else(|| self.refill(Some(cache)))
+        let kept = match popped {
+            Popped::Block { address, .. } => Some(address),
+            Popped::Empty(cache) => self.restock(cache),
+            Popped::Refused => cache.enter_slowly().and_then(|cache| self.restock(cache)),
+        };
+        kept.or_else(|| self.refill(Some(cache)))
+    }
+
+    fn restock(&self, mut cache: Inside<'_>) -> Option<usize> {
+        let shelf = |batch: &mut [usize]| {
+            let mut store = lock(&self.store);
+            let count = batch.len().min(store.free.len());
+            let blocks = store.free.drain(..count);
+            batch
+                .iter_mut()
+                .zip(blocks)
+                .for_each(|(place, address)| *place = address);
+            count
+        };
+        let aside = cache.with(|stacks| stacks.pop_or_recall(CLASS));
+        let address = aside.or_else(|| cache.refill(CLASS, shelf))?;
+        cache.tally().allocate(BYTES, BYTES);
+        Some(address)
     }
 
     /// A thread has no cache if the pool was closed before its first call.
@@ -186,20 +200,19 @@ impl Small {
 
     /// A thread has no cache if the pool was closed before its first call.
     pub(super) fn give(&self, cache: Option<&Cache>, address: usize) {
-        if cache.is_some_and(|cache| {
-            cache
-                .push(CLASS, address, BYTES, BYTES, Despite::Nothing, || true)
-                .is_some()
-        }) {
-            return;
-        }
-        let beside = |cache: &Cache| {
-            self.watched
-                && cache
-                    .push(CLASS, address, BYTES, BYTES, Despite::Watchers, || true)
-                    .is_some()
+        let push = |cache: &Cache, despite| {
+            let pushed = cache.push(
+                BYTES,
+                BYTES,
+                despite,
+                || true,
+                |stacks| stacks.push(CLASS, address),
+            );
+            pushed.is_some()
         };
-        if cache.is_some_and(beside) {
+        if cache.is_some_and(|cache| {
+            push(cache, Despite::Nothing) || self.watched && push(cache, Despite::Watchers)
+        }) {
             return;
         }
         let past = self.detours();

@@ -1,8 +1,8 @@
 //! Tests of how many small blocks a thread caches, and how it gives up those that it does not need.
 
 use super::*;
+use crate::pool::fast;
 use crate::pool::heap::lock;
-use crate::pool::local;
 
 const BLOCKS: usize = 4000;
 
@@ -42,7 +42,7 @@ fn on_shelves(pool: &Pool) -> usize {
 /// Returns the bytes of small and larger blocks that this thread caches.
 fn kept(pool: &Pool) -> usize {
     loop {
-        let bytes = local::with(pool.heap(), |cache| cache.with(|stacks| stacks.bytes()));
+        let bytes = fast::with(pool.heap(), |cache| cache.with(|stacks| stacks.bytes()));
         // A fork of another test may hold the cache for a moment.
         match bytes.expect("a cache") {
             Some(bytes) => return bytes,

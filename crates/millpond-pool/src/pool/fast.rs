@@ -1,0 +1,286 @@
+//! The fast path: finds this thread's cache of a pool, and allocates from it and frees to it.
+
+use super::cache::{Cache, Free, Popped};
+use super::claim::Despite;
+use super::classes::{KEPT, LEAST, PAGE, SMALL, class_and_bytes};
+use super::heap::{Heap, Taken};
+use super::zeroed::clear;
+use millpond_account::error::AllocError;
+use millpond_os::reentrancy::inside;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::Arc;
+
+impl Taken {
+    /// No block: the thread may not enter its cache on the fast path.
+    pub(super) const REFUSED: Self = Self { address: 0, bytes: 0 };
+    /// No block: the thread's cache has none, and neither has the shelf, if the block is small.
+    pub(super) const EMPTY: Self = Self {
+        address: 0,
+        bytes: usize::MAX,
+    };
+
+    #[inline]
+    pub(super) fn is_some(self) -> bool {
+        self.address != 0
+    }
+}
+
+impl Heap {
+    /// Allocates a block. If `zeroed` is true, its first `requested` bytes are zero.
+    #[inline]
+    pub(crate) fn allocate(
+        &'static self,
+        requested: usize,
+        align: usize,
+        zeroed: bool,
+    ) -> Result<Taken, AllocError> {
+        let mut taken = if align > LEAST {
+            Taken::REFUSED
+        } else if requested <= SMALL {
+            self.pop_small(requested)
+        } else if requested <= KEPT {
+            self.pop_large(requested)
+        } else {
+            Taken::REFUSED
+        };
+        if taken.is_some() {
+            if zeroed {
+                // SAFETY: the block was just allocated, with at least this many bytes.
+                unsafe { clear(taken.address, requested) };
+            }
+            return Ok(taken);
+        }
+        if taken == Taken::REFUSED {
+            taken = self.allocate_watched(requested, align, zeroed);
+            if taken.is_some() {
+                return Ok(taken);
+            }
+        }
+        self.allocate_slowly(requested, align, zeroed, taken == Taken::REFUSED)
+    }
+
+    /// Returns a small block, or none. This function and the similar ones are not inlined, so that callers in every crate use
+    /// the same few instructions. They return two words, which fit in registers.
+    #[inline(never)]
+    fn pop_small(&'static self, requested: usize) -> Taken {
+        self.pop_small_despite::<false>(requested)
+    }
+
+    /// Returns a small block, also if the caller reports it to observers afterwards. `WATCHED` is a constant, so that the
+    /// fast path stays one piece of code.
+    #[inline(always)]
+    pub(super) fn pop_small_despite<const WATCHED: bool>(&'static self, requested: usize) -> Taken {
+        let despite = Despite::told(WATCHED);
+        let (class, bytes) = class_and_bytes(requested.max(1));
+        with_last(self, Taken::REFUSED, |cache| {
+            match cache.pop(requested, bytes, despite, |stacks| stacks.pop(class)) {
+                Popped::Block { address, tell: false } => Taken { address, bytes },
+                Popped::Block { address, tell: true } => self.telling(cache, Taken { address, bytes }),
+                Popped::Empty(cache) => self.restock(cache, class, requested),
+                Popped::Refused => Taken::REFUSED,
+            }
+        })
+    }
+
+    #[inline(never)]
+    fn pop_large(&'static self, requested: usize) -> Taken {
+        self.pop_large_despite::<false>(requested)
+    }
+
+    #[inline(always)]
+    pub(super) fn pop_large_despite<const WATCHED: bool>(&'static self, requested: usize) -> Taken {
+        let despite = Despite::told(WATCHED);
+        let bytes = requested.next_multiple_of(PAGE);
+        with_last(self, Taken::REFUSED, |cache| {
+            match cache.pop(requested, bytes, despite, |stacks| stacks.pop_large(bytes)) {
+                Popped::Block { address, tell: false } => Taken { address, bytes },
+                Popped::Block { address, tell: true } => self.telling(cache, Taken { address, bytes }),
+                Popped::Empty(_) => Taken::EMPTY,
+                Popped::Refused => Taken::REFUSED,
+            }
+        })
+    }
+
+    /// Frees a block. `requested` and `align` are the size and the alignment of the request, or 0 if the caller does not pass
+    /// the alignment.
+    #[inline]
+    pub(crate) fn free(&'static self, taken: Taken, requested: usize, align: usize) {
+        let Taken { address, bytes } = taken;
+        let kept = if bytes <= SMALL {
+            self.push_small(address, bytes, requested)
+        } else {
+            self.push_large(address, bytes, requested)
+        };
+        if !kept {
+            self.free_slowly(taken, requested, align);
+        }
+    }
+
+    /// Frees a block of a caller that passes the size and the alignment, which may be wrong.
+    #[inline]
+    pub(crate) fn free_as(&'static self, address: usize, requested: usize, align: usize) {
+        if align > LEAST || requested > SMALL || !self.push_small(address, requested.max(1), requested) {
+            self.free_as_slowly(address, requested, align);
+        }
+    }
+
+    #[inline(never)]
+    fn free_as_slowly(&'static self, address: usize, requested: usize, align: usize) {
+        self.free(Taken::of(address, requested, align), requested, align);
+    }
+
+    /// Puts a small block of the class of `bytes` into this thread's cache, if there is room and no other work.
+    #[inline(never)]
+    fn push_small(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
+        self.push_small_despite::<false>(address, bytes, requested)
+    }
+
+    #[inline(always)]
+    pub(super) fn push_small_despite<const WATCHED: bool>(
+        &'static self,
+        address: usize,
+        bytes: usize,
+        requested: usize,
+    ) -> bool {
+        let (class, bytes) = class_and_bytes(bytes);
+        with_last(self, false, |cache| {
+            let passes = || self.is_unsampled(address);
+            let despite = Despite::told(WATCHED);
+            match cache.push(requested, bytes, despite, passes, |stacks| {
+                stacks.push(class, address)
+            }) {
+                None => false,
+                Some(false) => true,
+                Some(true) => self.telling(cache, true),
+            }
+        })
+    }
+
+    #[inline(never)]
+    fn push_large(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
+        self.push_large_despite::<false>(address, bytes, requested)
+    }
+
+    #[inline(always)]
+    pub(super) fn push_large_despite<const WATCHED: bool>(
+        &'static self,
+        address: usize,
+        bytes: usize,
+        requested: usize,
+    ) -> bool {
+        if bytes > KEPT {
+            return false;
+        }
+        with_last(self, false, |cache| {
+            let passes = || self.is_unsampled(address);
+            let despite = Despite::told(WATCHED);
+            match cache.push(requested, bytes, despite, passes, |stacks| {
+                stacks.push_large(Free { address, bytes })
+            }) {
+                None => false,
+                Some(false) => true,
+                Some(true) => self.telling(cache, true),
+            }
+        })
+    }
+
+    /// Returns whether a block is certainly not in the ledger, if the ledger is sampled.
+    #[inline(always)]
+    pub(super) fn is_unsampled(&self, address: usize) -> bool {
+        self.filter.get().is_some_and(|filter| !filter.may_hold(address))
+    }
+
+    /// Reports the counters and returns `answer`. The fast path ends with this call, so it saves no registers across it.
+    #[cold]
+    #[inline(never)]
+    fn telling<R>(&self, cache: &Cache, answer: R) -> R {
+        cache.tally.tell(&self.totals, self.alone());
+        answer
+    }
+}
+
+/// The caches of one thread, by pool.
+struct Table {
+    entries: Vec<(&'static Heap, Arc<Cache>)>,
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        let _inside = inside();
+        LAST.set((ptr::null(), ptr::null()));
+        for (heap, cache) in self.entries.drain(..) {
+            // A panic in the destructor of a thread local would end the process. A panic in the source of a pool must only
+            // break that pool.
+            let _ = catch_unwind(AssertUnwindSafe(|| heap.retire(&cache)));
+        }
+    }
+}
+
+thread_local! {
+    /// The cache used last: its pool, whose address no other pool ever has, and the address of the cache. The table holds
+    /// the cache for as long as the entry is here: code that removes an entry from the table resets this first.
+    static LAST: Cell<(*const Heap, *const Cache)> = const { Cell::new((ptr::null(), ptr::null())) };
+    static TABLE: RefCell<Table> = const { RefCell::new(Table { entries: Vec::new() }) };
+}
+
+/// Runs `work` on this thread's cache if it is the one used last. Otherwise returns `otherwise`.
+#[inline(always)]
+pub(crate) fn with_last<R>(heap: &'static Heap, otherwise: R, work: impl FnOnce(&Cache) -> R) -> R {
+    let (of, cache) = LAST.get();
+    if !ptr::eq(of, heap) {
+        return otherwise;
+    }
+    // SAFETY: the table of this thread holds the cache, because the pool is not null. It is not removed from the table
+    // while `work` runs, because `work` is code of this crate and does not reach the table.
+    work(unsafe { &*cache })
+}
+
+/// Runs `work` on this thread's cache, which is created on first use. Returns `None` at the end of the thread.
+pub(crate) fn with<R>(heap: &'static Heap, work: impl FnOnce(&Cache) -> R) -> Option<R> {
+    let (of, mut cache) = LAST.get();
+    if !ptr::eq(of, heap) {
+        cache = look_up(heap);
+    }
+    // SAFETY: as above, or it was just looked up, or it is null.
+    unsafe { cache.as_ref() }.map(work)
+}
+
+/// Makes this thread take the slow path in all of its caches from now on. The thread must not be on the fast path of any of
+/// them. If the table is being changed, the thread acknowledges the fences at its next call instead.
+#[cfg(not(all(test, loom)))]
+pub(crate) fn acknowledge_fences() {
+    let _ = TABLE.try_with(|table| {
+        if let Ok(table) = table.try_borrow() {
+            let caches = table.entries.iter();
+            caches.for_each(|(_, cache)| cache.claim.acknowledge_fences());
+        }
+    });
+}
+
+/// Returns this thread's cache, which the table holds, or null if there is none.
+#[cold]
+#[inline(never)]
+fn look_up(heap: &'static Heap) -> *const Cache {
+    let _inside = inside();
+    let found = TABLE.try_with(|table| {
+        let mut table = table.try_borrow_mut().ok()?;
+        let known = table.entries.iter().find(|(of, _)| ptr::eq(*of, heap));
+        if let Some((_, cache)) = known {
+            return Some(Arc::as_ptr(cache));
+        }
+        // Removes the pools that were closed since.
+        LAST.set((ptr::null(), ptr::null()));
+        table.entries.retain(|(of, _)| !of.is_closed());
+        let cache = heap.admit()?;
+        let found = Arc::as_ptr(&cache);
+        table.entries.push((heap, cache));
+        Some(found)
+    });
+    let Some(cache) = found.ok().flatten() else {
+        return ptr::null();
+    };
+    LAST.set((heap, cache));
+    cache
+}
