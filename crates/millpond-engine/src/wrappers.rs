@@ -20,6 +20,8 @@ mod logged;
 pub use call::{CallKind, SourceEvent};
 pub use counted::{Counted, Counts, Tally};
 pub use faulty::{Failure, Faulty, When};
+#[doc(hidden)]
+pub use held::HeldMemory;
 pub use limited::{Limit, Limited};
 pub use logged::Logged;
 
@@ -213,24 +215,6 @@ macro_rules! forward_defaults {
         fn can_wait(&self, stream: Option<u32>) -> bool {
             $crate::Source::can_wait(&self.inner, stream)
         }
-    };
-}
-
-/// Forwards the methods of [`Source`](crate::Source) that only report facts to the field `inner`.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! forward_facts {
-    () => {
-        fn page_bytes(&self) -> u64 {
-            $crate::Source::page_bytes(&self.inner)
-        }
-        fn is_paged(&self) -> bool {
-            $crate::Source::is_paged(&self.inner)
-        }
-        fn is_complete(&self, event: $crate::Event) -> bool {
-            $crate::Source::is_complete(&self.inner, event)
-        }
-        $crate::forward_defaults!();
     };
 }
 

@@ -1,7 +1,7 @@
 //! Sources of memory that this process can read and write.
 
 use millpond_account::MemoryKind;
-use millpond_engine::{Counted, Faulty, Limited, Logged, Source, SourceEvent};
+use millpond_engine::{Counted, Faulty, Limited, Logged, Source, SourceEvent, SourceWrapper};
 
 /// A source whose ranges are memory of this process: the bytes behind its addresses can be read and written.
 ///
@@ -82,12 +82,12 @@ pub unsafe trait MemorySource: Source {
 
 /// Implements the trait for a wrapper that passes tokens between its callers and an inner source.
 macro_rules! wrapped_memory {
-    ($($wrapper:ty $(, $sink:ident)?;)*) => {
+    ($([$($bounds:tt)*] $wrapper:ty;)*) => {
         $(
             // SAFETY: each call reaches the inner source with the same tokens with which it was made, or fails without
             // reaching it. The wrapper makes no token and keeps none. The guarantees of the inner source therefore
             // hold.
-            unsafe impl<S: MemorySource $(, $sink: FnMut(&SourceEvent<'_>))?> MemorySource for $wrapper {
+            unsafe impl<$($bounds)*> MemorySource for $wrapper {
                 fn kind(&self) -> MemoryKind {
                     self.inner().kind()
                 }
@@ -115,33 +115,9 @@ macro_rules! wrapped_memory {
 }
 
 wrapped_memory! {
-    Limited<S>;
-    Counted<S>;
-    Faulty<S>;
-    Logged<S, F>, F;
-}
-
-// SAFETY: a box calls its contents and adds nothing.
-unsafe impl<S: MemorySource + ?Sized> MemorySource for Box<S> {
-    fn kind(&self) -> MemoryKind {
-        (**self).kind()
-    }
-    fn fresh_is_zero(&self) -> bool {
-        (**self).fresh_is_zero()
-    }
-    fn discard(&mut self, address: u64, bytes: u64) -> bool {
-        (**self).discard(address, bytes)
-    }
-    fn populate(&self, address: u64, bytes: u64) -> bool {
-        (**self).populate(address, bytes)
-    }
-    fn transfer(&mut self, from: u64, to: u64, bytes: u64) -> bool {
-        (**self).transfer(from, to, bytes)
-    }
-    fn can_protect(&self) -> bool {
-        (**self).can_protect()
-    }
-    fn protect(&mut self, address: u64, bytes: u64, closed: bool) -> bool {
-        (**self).protect(address, bytes, closed)
-    }
+    [S: MemorySource + ?Sized] Box<S>;
+    [S: MemorySource] Limited<S>;
+    [S: MemorySource] Counted<S>;
+    [S: MemorySource] Faulty<S>;
+    [S: MemorySource, F: FnMut(&SourceEvent<'_>)] Logged<S, F>;
 }

@@ -8,7 +8,7 @@ pub use registry::{is_pinned, pinned_bytes};
 use crate::host::{Host, HostBuilder, HostError};
 use crate::memory::MemorySource;
 use millpond_account::MemoryKind;
-use millpond_engine::{Event, Range, Segment, Source, SourceError};
+use millpond_engine::{HeldMemory, SourceEvent, SourceWrapper};
 
 /// Host memory that the system may neither swap out nor move. Devices copy from it at full speed once a driver knows of it.
 ///
@@ -38,6 +38,7 @@ use millpond_engine::{Event, Range, Segment, Source, SourceError};
 #[derive(Debug)]
 pub struct Pinned {
     host: Host,
+    held: HeldMemory,
 }
 
 impl HostBuilder {
@@ -55,7 +56,10 @@ impl HostBuilder {
 
 impl Pinned {
     pub(crate) fn over(host: Host) -> Self {
-        Self { host }
+        Self {
+            host,
+            held: HeldMemory::default(),
+        }
     }
 
     /// Returns the host source that this source uses.
@@ -65,94 +69,53 @@ impl Pinned {
     }
 }
 
-impl Source for Pinned {
-    fn page_bytes(&self) -> u64 {
-        self.host.page_bytes()
+impl SourceWrapper for Pinned {
+    type Inner = Host;
+
+    fn inner(&self) -> &Host {
+        &self.host
     }
 
-    fn is_paged(&self) -> bool {
-        self.host.is_paged()
+    fn inner_mut(&mut self) -> &mut Host {
+        &mut self.host
     }
 
-    fn capacity(&self) -> Option<u64> {
-        self.host.capacity()
-    }
-
-    fn free_bytes(&self) -> Option<u64> {
-        self.host.free_bytes()
-    }
-
-    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        let segment = self.host.take(bytes)?;
-        registry::add(segment.address(), segment.bytes());
-        Ok(segment)
-    }
-
-    fn give(&mut self, segment: Segment) {
-        if self.host.holds_segment(&segment) {
-            registry::remove(segment.address(), segment.bytes());
-        }
-        self.host.give(segment);
-    }
-
-    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
-        self.host.reserve(bytes)
-    }
-
-    fn commit(
-        &mut self,
-        range: &Range,
-        offset: u64,
-        bytes: u64,
-        handle_bytes: u64,
-    ) -> Result<(), SourceError> {
-        self.host.commit(range, offset, bytes, handle_bytes)?;
-        registry::add(range.address() + offset, bytes);
-        Ok(())
-    }
-
-    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
-        // The registry is updated after the memory is given back. That is sound, because nobody may use memory that is
-        // being given back.
-        let handles = self.host.decommit(range, offset, bytes);
-        if handles > 0 {
-            registry::remove(range.address() + offset, bytes);
-        }
-        handles
-    }
-
-    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
-        let outcome = self.host.move_pages(from, to, bytes);
+    /// Updates the registry after memory is given back too. That is sound, because nobody may use memory that is being given
+    /// back.
+    fn after(&mut self, event: &SourceEvent<'_>) {
+        let (_, returned) = self.held.record(event);
         for (address, bytes) in self.host.take_slipped() {
             registry::remove(address, bytes);
         }
-        let handles = outcome?;
-        registry::remove(from.0.address() + from.1, bytes);
-        registry::add(to.0.address() + to.1, bytes);
-        Ok(handles)
-    }
-
-    fn release(&mut self, range: Range) {
-        if self.host.holds_range(&range) {
-            registry::remove(range.address(), range.bytes());
+        match *event {
+            SourceEvent::Take {
+                bytes,
+                outcome: Ok(address),
+            }
+            | SourceEvent::Commit {
+                address,
+                bytes,
+                outcome: Ok(()),
+                ..
+            } => registry::add(address, bytes),
+            SourceEvent::Give { address, bytes }
+            | SourceEvent::Decommit { address, bytes, .. }
+            | SourceEvent::Release { address, bytes }
+                if returned > 0 =>
+            {
+                registry::remove(address, bytes);
+            }
+            SourceEvent::Move {
+                from,
+                to,
+                bytes,
+                outcome: Ok(_),
+            } => {
+                registry::remove(from, bytes);
+                registry::add(to, bytes);
+            }
+            _ => {}
         }
-        self.host.release(range);
-    }
-
-    fn record_event(&mut self, stream: u32) -> Event {
-        self.host.record_event(stream)
-    }
-
-    fn is_complete(&self, event: Event) -> bool {
-        self.host.is_complete(event)
-    }
-
-    fn wait_event(&mut self, stream: u32, event: Event) {
-        self.host.wait_event(stream, event);
-    }
-
-    fn synchronize(&mut self) {
-        self.host.synchronize();
     }
 }
 

@@ -62,7 +62,8 @@ impl CallKind {
     }
 
     /// Returns whether the call takes memory, if it succeeds.
-    pub(super) fn takes_memory(self) -> bool {
+    #[must_use]
+    pub fn takes_memory(self) -> bool {
         matches!(self, Self::Take | Self::Commit)
     }
 

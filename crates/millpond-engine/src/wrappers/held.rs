@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 /// A source rejects tokens that are not its own, but only some calls report this. A wrapper that counted every call
 /// would therefore count too much.
 #[derive(Clone, Debug, Default)]
-pub(super) struct HeldMemory {
+#[doc(hidden)]
+pub struct HeldMemory {
     segments: BTreeMap<u64, u64>,
     ranges: BTreeMap<u64, ReservedRange>,
     bytes: u64,
@@ -22,13 +23,14 @@ struct ReservedRange {
 
 impl HeldMemory {
     /// Returns the total bytes held.
-    pub(super) fn bytes(&self) -> u64 {
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Records a call after its outcome is known. Returns the bytes that it took from the source and the bytes that it
     /// returned.
-    pub(super) fn record(&mut self, event: &SourceEvent<'_>) -> (u64, u64) {
+    pub fn record(&mut self, event: &SourceEvent<'_>) -> (u64, u64) {
         let (taken, returned) = match *event {
             SourceEvent::Take {
                 bytes,

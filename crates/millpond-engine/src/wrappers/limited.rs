@@ -118,6 +118,13 @@ impl<S> Limited<S> {
         &self.account.limit
     }
 
+    /// Returns the bytes that this source holds.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.account.held.bytes()
+    }
+
     /// Returns the inner source.
     #[must_use]
     pub fn inner(&self) -> &S {

@@ -2,10 +2,10 @@
 
 use super::watch::Flow;
 use millpond_account::budget::{Budget, Charge, Refusal};
-use millpond_engine::{Limit, Limited, Range, Segment, Source, SourceError, forward_facts, forward_streams};
-use std::collections::HashMap;
+use millpond_engine::{CallKind, Limit, Limited, Source, SourceError, SourceEvent, SourceWrapper};
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A source with a limit, charged to a budget of reserved bytes if there is one. The traffic is counted.
 ///
@@ -14,12 +14,14 @@ use std::sync::atomic::Ordering;
 pub struct Charged<S> {
     inner: Limited<S>,
     budget: Option<Budget>,
-    /// The budget's charge for the pool's memory from the source.
+    /// The bytes held from the source after the last call.
+    held: u64,
+    /// The budget's charge for these bytes.
     charge: Option<Charge>,
+    /// The charge for the call that is being made.
+    pending: Option<Charge>,
     /// The budget's last refusal, until it is taken.
     refusal: Option<Refusal>,
-    /// Committed bytes of each range.
-    committed: HashMap<u64, u64>,
     flow: Arc<Flow>,
 }
 
@@ -29,9 +31,10 @@ impl<S: Source> Charged<S> {
         Self {
             inner: Limited::new(source, limit),
             budget,
+            held: 0,
             charge: None,
+            pending: None,
             refusal: None,
-            committed: HashMap::new(),
             flow,
         }
     }
@@ -50,14 +53,35 @@ impl<S: Source> Charged<S> {
     pub fn take_refusal(&mut self) -> Option<Refusal> {
         self.refusal.take()
     }
+}
 
-    /// Charges the budget. Dropping the charge refunds it.
-    fn charge(&mut self, bytes: u64) -> Result<Option<Charge>, SourceError> {
-        let Some(budget) = &self.budget else {
-            return Ok(None);
+impl<S: Source> SourceWrapper for Charged<S> {
+    type Inner = Limited<S>;
+
+    fn inner(&self) -> &Limited<S> {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut Limited<S> {
+        &mut self.inner
+    }
+
+    fn limit_free_bytes(&self, free: Option<u64>) -> Option<u64> {
+        match &self.budget {
+            Some(budget) => Some(free.unwrap_or(u64::MAX).min(budget.remaining())),
+            None => free,
+        }
+    }
+
+    fn before(&mut self, kind: CallKind, bytes: u64) -> Result<(), SourceError> {
+        let Some(budget) = self.budget.as_ref().filter(|_| kind.takes_memory()) else {
+            return Ok(());
         };
         match budget.try_charge(bytes) {
-            Ok(charge) => Ok(Some(charge)),
+            Ok(charge) => {
+                self.pending = Some(charge);
+                Ok(())
+            }
             Err(refusal) => {
                 let (free, capacity) = (refusal.limit.saturating_sub(refusal.used), refusal.limit);
                 self.refusal = Some(refusal);
@@ -70,93 +94,29 @@ impl<S: Source> Charged<S> {
         }
     }
 
-    /// Records that the source gave this many bytes.
-    fn keep(&mut self, charge: Option<Charge>, bytes: u64) {
-        self.flow.taken.fetch_add(bytes, Ordering::Relaxed);
-        match (&mut self.charge, charge) {
-            (Some(all), Some(more)) => {
-                // Both charges are of the same budget, so nothing is returned.
-                let _ = all.merge(more);
+    fn after(&mut self, _event: &SourceEvent<'_>) {
+        let held = self.inner.held_bytes();
+        // A charge that is not kept is refunded when it is dropped.
+        let pending = self.pending.take();
+        match held.cmp(&self.held) {
+            Greater => {
+                self.flow.taken.fetch_add(held - self.held, Relaxed);
+                match (&mut self.charge, pending) {
+                    (Some(all), Some(more)) => {
+                        // Both charges are of the same budget, so nothing is returned.
+                        let _ = all.merge(more);
+                    }
+                    (none, charge) => *none = charge,
+                }
             }
-            (none, charge) => *none = charge,
-        }
-    }
-
-    /// Records that this many bytes were given back to the source.
-    fn refund(&mut self, bytes: u64) {
-        self.flow.given.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(all) = &mut self.charge {
-            drop(all.split(bytes));
-        }
-    }
-}
-
-impl<S: Source> Source for Charged<S> {
-    forward_facts!();
-    forward_streams!();
-
-    fn capacity(&self) -> Option<u64> {
-        self.inner.capacity()
-    }
-
-    fn free_bytes(&self) -> Option<u64> {
-        let free = self.inner.free_bytes();
-        match &self.budget {
-            Some(budget) => Some(free.unwrap_or(u64::MAX).min(budget.remaining())),
-            None => free,
-        }
-    }
-
-    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        let charge = self.charge(bytes)?;
-        let segment = self.inner.take(bytes)?;
-        self.keep(charge, bytes);
-        Ok(segment)
-    }
-
-    fn give(&mut self, segment: Segment) {
-        let bytes = segment.bytes();
-        self.inner.give(segment);
-        self.refund(bytes);
-    }
-
-    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
-        self.inner.reserve(bytes)
-    }
-
-    fn commit(&mut self, range: &Range, offset: u64, bytes: u64, handle: u64) -> Result<(), SourceError> {
-        let charge = self.charge(bytes)?;
-        self.inner.commit(range, offset, bytes, handle)?;
-        self.keep(charge, bytes);
-        *self.committed.entry(range.address()).or_default() += bytes;
-        Ok(())
-    }
-
-    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
-        let handles = self.inner.decommit(range, offset, bytes);
-        if handles > 0 {
-            if let Some(committed) = self.committed.get_mut(&range.address()) {
-                *committed = committed.saturating_sub(bytes);
+            Less => {
+                self.flow.given.fetch_add(self.held - held, Relaxed);
+                if let Some(all) = &mut self.charge {
+                    drop(all.split(self.held - held));
+                }
             }
-            self.refund(bytes);
+            Equal => {}
         }
-        handles
-    }
-
-    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
-        let handles = self.inner.move_pages(from, to, bytes)?;
-        if from.0.address() != to.0.address() {
-            let committed = self.committed.entry(from.0.address()).or_default();
-            *committed = committed.saturating_sub(bytes);
-            *self.committed.entry(to.0.address()).or_default() += bytes;
-        }
-        Ok(handles)
-    }
-
-    fn release(&mut self, range: Range) {
-        let address = range.address();
-        self.inner.release(range);
-        let committed = self.committed.remove(&address).unwrap_or(0);
-        self.refund(committed);
+        self.held = held;
     }
 }

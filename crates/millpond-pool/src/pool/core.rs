@@ -4,7 +4,6 @@ use super::account::Tally;
 use super::classes::PAGE;
 use super::gate::Gate;
 use super::shelf::span_bytes;
-use crate::MemorySource;
 use millpond_account::post_mortem::Survey;
 use millpond_engine::{AllocError, Block, Engine, PieceState, Request, Source, Stream};
 use std::collections::BTreeMap;
@@ -159,12 +158,15 @@ impl Core {
 
     /// Backs whole pages with physical memory.
     pub(crate) fn populate(&self, address: usize, bytes: usize) -> bool {
-        self.memory.source().populate(address as u64, bytes as u64)
+        self.memory
+            .source()
+            .source()
+            .populate(address as u64, bytes as u64)
     }
 
     /// Backs all unused memory of the pool with physical memory.
     pub(crate) fn populate_free(&mut self) {
-        let source = self.memory.source();
+        let source = self.memory.source().source();
         self.memory.policy().layout(&mut |piece| {
             let first = piece.address.next_multiple_of(PAGE as u64);
             let end = (piece.address + piece.bytes) & !(PAGE as u64 - 1);

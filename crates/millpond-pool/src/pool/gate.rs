@@ -5,26 +5,21 @@ use super::charged::Charged;
 use super::fresh::Fresh;
 use super::watch::Flow;
 use crate::memory::MemorySource;
-use millpond_account::MemoryKind;
 use millpond_account::budget::{Budget, Refusal};
-use millpond_engine::{
-    Limit, Range, Segment, Source, SourceError, forward_bytes, forward_facts, forward_streams,
-};
+use millpond_engine::{Limit, SourceEvent, SourceWrapper};
 use std::sync::Arc;
+
+/// A source of any kind of host memory.
+type AnySource = dyn MemorySource + Send;
 
 /// A pool's source with the pool's limit, [charged](Charged) to a budget, and with a record of the bytes that are zero.
 pub(crate) struct Gate {
-    inner: Charged<Box<dyn MemorySource + Send>>,
+    inner: Charged<Box<AnySource>>,
     fresh: Fresh,
 }
 
 impl Gate {
-    pub(crate) fn new(
-        source: Box<dyn MemorySource + Send>,
-        limit: Limit,
-        budget: Option<Budget>,
-        flow: Arc<Flow>,
-    ) -> Self {
+    pub(crate) fn new(source: Box<AnySource>, limit: Limit, budget: Option<Budget>, flow: Arc<Flow>) -> Self {
         Self {
             inner: Charged::new(source, limit, budget, flow),
             fresh: Fresh::default(),
@@ -36,9 +31,19 @@ impl Gate {
         self.inner.take_refusal()
     }
 
+    /// Returns the source itself.
+    pub(crate) fn source(&self) -> &AnySource {
+        &**self.inner.source()
+    }
+
     /// Returns the source's own capacity, independent of the pool's limit.
     pub(crate) fn whole(&self) -> Option<u64> {
-        self.inner.source().capacity()
+        self.source().capacity()
+    }
+
+    /// Makes every access to some pages fault if `closed`, or restores the access. Returns whether it was done.
+    pub(crate) fn protect(&mut self, address: u64, bytes: u64, closed: bool) -> bool {
+        self.inner.source_mut().protect(address, bytes, closed)
     }
 
     /// Records that these bytes are allocated. Calls `written` with the parts that may not be zero.
@@ -57,96 +62,48 @@ impl Gate {
         }
         bytes
     }
-
-    fn add_fresh(&mut self, address: u64, bytes: u64) {
-        if self.inner.source().fresh_is_zero() {
-            self.fresh.add(address, address + bytes);
-        }
-    }
 }
 
-impl Source for Gate {
-    forward_facts!();
-    forward_bytes!();
-    forward_streams!();
+impl SourceWrapper for Gate {
+    type Inner = Charged<Box<AnySource>>;
 
-    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        let segment = self.inner.take(bytes)?;
-        self.add_fresh(segment.address(), segment.bytes());
-        Ok(segment)
+    fn inner(&self) -> &Self::Inner {
+        &self.inner
     }
 
-    fn give(&mut self, segment: Segment) {
-        let (address, bytes) = (segment.address(), segment.bytes());
-        self.fresh.remove(address, address + bytes);
-        self.inner.give(segment);
+    fn inner_mut(&mut self) -> &mut Self::Inner {
+        &mut self.inner
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
-        self.inner.reserve(bytes)
-    }
-
-    fn commit(&mut self, range: &Range, offset: u64, bytes: u64, handle: u64) -> Result<(), SourceError> {
-        self.inner.commit(range, offset, bytes, handle)?;
-        self.add_fresh(range.address() + offset, bytes);
-        Ok(())
-    }
-
-    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
-        let handles = self.inner.decommit(range, offset, bytes);
-        if handles > 0 {
-            let start = range.address() + offset;
-            self.fresh.remove(start, start + bytes);
+    fn after(&mut self, event: &SourceEvent<'_>) {
+        match *event {
+            SourceEvent::Take {
+                bytes,
+                outcome: Ok(address),
+            }
+            | SourceEvent::Commit {
+                address,
+                bytes,
+                outcome: Ok(()),
+                ..
+            } if self.source().fresh_is_zero() => self.fresh.add(address, address + bytes),
+            SourceEvent::Give { address, bytes }
+            | SourceEvent::Release { address, bytes }
+            | SourceEvent::Decommit {
+                address,
+                bytes,
+                handles: 1..,
+            } => self.fresh.remove(address, address + bytes),
+            SourceEvent::Move {
+                from,
+                to,
+                bytes,
+                outcome: Ok(_),
+            } => {
+                self.fresh.remove(from, from + bytes);
+                self.fresh.remove(to, to + bytes);
+            }
+            _ => {}
         }
-        handles
-    }
-
-    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
-        let handles = self.inner.move_pages(from, to, bytes)?;
-        let [origin, target] = [from, to].map(|(range, offset)| range.address() + offset);
-        self.fresh.remove(origin, origin + bytes);
-        self.fresh.remove(target, target + bytes);
-        Ok(handles)
-    }
-
-    fn release(&mut self, range: Range) {
-        let (address, bytes) = (range.address(), range.bytes());
-        self.fresh.remove(address, address + bytes);
-        self.inner.release(range);
-    }
-}
-
-// SAFETY: each call reaches the wrapped source with the tokens it was made with, or fails without reaching it.
-unsafe impl MemorySource for Gate {
-    fn kind(&self) -> MemoryKind {
-        self.inner.source().kind()
-    }
-
-    fn fresh_is_zero(&self) -> bool {
-        self.inner.source().fresh_is_zero()
-    }
-
-    fn discard(&mut self, address: u64, bytes: u64) -> bool {
-        self.inner.source_mut().discard(address, bytes)
-    }
-
-    fn transfer(&mut self, from: u64, to: u64, bytes: u64) -> bool {
-        let done = self.inner.source_mut().transfer(from, to, bytes);
-        if done {
-            self.fresh.remove(to, to + bytes);
-        }
-        done
-    }
-
-    fn populate(&self, address: u64, bytes: u64) -> bool {
-        self.inner.source().populate(address, bytes)
-    }
-
-    fn can_protect(&self) -> bool {
-        self.inner.source().can_protect()
-    }
-
-    fn protect(&mut self, address: u64, bytes: u64, closed: bool) -> bool {
-        self.inner.source_mut().protect(address, bytes, closed)
     }
 }

@@ -161,7 +161,7 @@ impl Heap {
         }
         let done = self.with_engine(|core| {
             let source = core.memory.source_mut();
-            crate::MemorySource::protect(source, from as u64, (to - from) as u64, closed)
+            source.protect(from as u64, (to - from) as u64, closed)
         });
         done.unwrap_or(false)
     }
