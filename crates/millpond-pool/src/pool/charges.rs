@@ -1,8 +1,8 @@
 //! Charges of blocks to budgets, and waiting for memory.
 
 use super::ask::Ask;
-use super::detour::Detour;
 use super::heap::{Heap, Taken, lock};
+use super::slow_path_reason::SlowPathReason;
 use millpond_account::budget::{Budget, Charge};
 use millpond_account::error::AllocError;
 use millpond_os::reentrancy::inside;
@@ -107,7 +107,7 @@ impl Heap {
     /// Enables charges of blocks to tenants.
     pub(crate) fn have_tenants(&self) {
         let _inside = inside();
-        self.set_detour(Detour::Charged, true);
+        self.set_reason(SlowPathReason::Charged, true);
     }
 
     /// Refunds a block's bytes to the pool's own budget.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Pages come from the pool's engine like any others, so limits, budgets and reserved bytes need no special handling here.
-//! Only the entry to these functions differs: it is a reason for the slow path ([`Detour`](super::detour::Detour)). The
+//! Only the entry to these functions differs: it is a reason for the slow path ([`SlowPathReason`](super::slow_path_reason::SlowPathReason)). The
 //! *allocated* bytes in the counters are those that the same blocks would take without guards, so a program's counts and
 //! budgets do not change. The *reserved* bytes do change.
 //!
@@ -29,8 +29,8 @@ pub use fault::{FaultPlace, FaultReport, describe_fault};
 use super::Pool;
 use super::ask::Ask;
 use super::classes::PAGE;
-use super::detour::Detour;
 use super::heap::{Heap, Taken, lock};
+use super::slow_path_reason::SlowPathReason;
 use super::zeroed::clear;
 use book::{Book, Entry, Shape};
 use bytes::{AROUND, FREED, fill, first_other};
@@ -168,7 +168,7 @@ impl Heap {
 
     /// Returns whether blocks are guarded.
     pub(crate) fn is_guarded(&self) -> bool {
-        self.detours(Detour::Guarded)
+        self.has_reason(SlowPathReason::Guarded)
     }
 
     /// Allocates a block in pages of its own.

@@ -5,11 +5,11 @@ use super::cache::{Cache, Stacks};
 use super::claim;
 use super::classes::{CLASSES, LEAST, PAGE, SMALL, class_and_bytes, class_bytes, class_of};
 use super::core::{Core, Memory};
-use super::detour::{AtRest, Detour, Line};
 use super::fork;
 use super::guard::{self, Guard};
 use super::lifetime::Lifetime;
 use super::shelf::Shelf;
+use super::slow_path_reason::{AtRest, Line, SlowPathReason};
 use super::still::StillLedger;
 use super::watch::Flow;
 use millpond_account::budget::{Budget, Charge};
@@ -58,7 +58,7 @@ pub struct Heap {
     pub(super) core: Ranked<Option<Core>>,
     pub(super) roll: Ranked<Roll>,
     /// The reasons why calls leave the fast path. Changed under the lock of `roll`.
-    pub(super) detours: AtomicU32,
+    pub(super) reasons: AtomicU32,
     pub(super) line: Line,
     /// The observers, the number of their last change, and the source traffic that was not reported yet.
     pub(super) watchers: Ranked<Arc<Watchers>>,
@@ -142,7 +142,8 @@ impl Rest {
         let caches = self.roll.caches.iter();
         caches.for_each(|cache| cache.claim.forget_owner());
         self.line.forget();
-        self.heap.turn_detour(&self.roll, Detour::Awaited, false);
+        self.heap
+            .switch_reason(&self.roll, SlowPathReason::Awaited, false);
     }
 }
 
@@ -220,8 +221,9 @@ impl Heap {
             policy,
             core: order.lock(Rank::Core, Some(Core::new(parts.memory))),
             roll: order.lock(Rank::Roll, Roll::default()),
-            detours: AtomicU32::new(
-                Detour::Charged.if_so(parts.budget.is_some()) | Detour::Guarded.if_so(parts.guard.is_some()),
+            reasons: AtomicU32::new(
+                SlowPathReason::Charged.if_so(parts.budget.is_some())
+                    | SlowPathReason::Guarded.if_so(parts.guard.is_some()),
             ),
             line: Line::new(order),
             watchers: order.lock(Rank::Watchers, Arc::new(Watchers::new(label))),

@@ -332,7 +332,7 @@ fn who_joins_the_line_as_the_last_one_leaves_is_told() {
             line.tickets.push(0);
             line.next = 1;
         }
-        heap.set_detour(true);
+        heap.set_reason(true);
         let leaver = {
             let heap = Arc::clone(&heap);
             thread::spawn(move || heap.leave_line(0))

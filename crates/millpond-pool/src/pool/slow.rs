@@ -4,9 +4,9 @@
 use super::ask::Ask;
 use super::cache::{Cache, Free, Inside, Stacks};
 use super::classes::{KEPT, PAGE, SMALL, class_bytes, class_of};
-use super::detour::Detour;
 use super::fast;
 use super::heap::{Heap, Taken, large, lock, small};
+use super::slow_path_reason::SlowPathReason;
 use super::sync::Ordering;
 use super::zeroed::clear;
 use millpond_account::budget::Charge;
@@ -56,7 +56,7 @@ impl Heap {
     pub(super) fn allocate_anyhow(&'static self, ask: Ask) -> Result<Taken, AllocError> {
         let picked = self.picks();
         let outcome = self.allocate_inside(ask);
-        if self.detours(Detour::Watched) {
+        if self.has_reason(SlowPathReason::Watched) {
             match outcome {
                 Ok(taken) => self.tell_allocated(taken, ask.requested, ask.align),
                 Err(_) => self.tell_refused(&ask),
@@ -112,7 +112,7 @@ impl Heap {
 
     /// Returns how many bytes of a block must read as zero.
     pub(super) fn zeros(&self, taken: Taken, requested: usize, zeroed: bool) -> usize {
-        if self.detours(Detour::Cleared) {
+        if self.has_reason(SlowPathReason::Cleared) {
             taken.bytes
         } else if zeroed {
             requested
@@ -185,7 +185,7 @@ impl Heap {
             return self.say_wrong(&wrong);
         }
         self.free_inside(taken, requested);
-        if self.detours(Detour::Watched) {
+        if self.has_reason(SlowPathReason::Watched) {
             self.tell_flow();
         }
         if let Some(guard) = &self.guard {
@@ -197,13 +197,13 @@ impl Heap {
     pub(super) fn free_inside(&'static self, taken: Taken, requested: usize) {
         let _inside = inside();
         // This happens before the address can be allocated again. The budget is credited at the end.
-        let charged = self.detours(Detour::Charged);
+        let charged = self.has_reason(SlowPathReason::Charged);
         let tenant = if charged {
             lock(&self.charges).remove(&taken.address)
         } else {
             None
         };
-        let past = self.detours(Detour::Awaited) || self.detours(Detour::Over);
+        let past = self.has_reason(SlowPathReason::Awaited) || self.has_reason(SlowPathReason::Over);
         if let Some(guard) = &self.guard {
             if !self.free_guarded(guard, taken) {
                 return;
@@ -224,10 +224,10 @@ impl Heap {
                 self.refund(taken);
             }
         }
-        if self.detours(Detour::Over) {
+        if self.has_reason(SlowPathReason::Over) {
             self.shrink();
         }
-        if self.detours(Detour::Awaited) {
+        if self.has_reason(SlowPathReason::Awaited) {
             self.tell_line();
         }
     }
@@ -298,7 +298,7 @@ impl Heap {
         // Fresh memory from the source is zero and usually not resident. Writing to all of it now would make it resident
         // before it is needed.
         let mut written = Vec::new();
-        let zeroed = ask.zeroed || self.detours(Detour::Cleared);
+        let zeroed = ask.zeroed || self.has_reason(SlowPathReason::Cleared);
         let (address, missed) = self.ask(ask, |core| {
             written.clear();
             core.allocate(bytes, ask.align, |start, end| {

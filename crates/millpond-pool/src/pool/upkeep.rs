@@ -6,11 +6,11 @@ use super::cache::Cache;
 use super::claim;
 use super::conf::{SettingsChange, limit_of};
 use super::core::Core;
-use super::detour::Detour;
 use super::figures::live;
 use super::fork;
 use super::guard::Guard;
 use super::heap::{Heap, lock};
+use super::slow_path_reason::SlowPathReason;
 use millpond_account::watchers::Watchers;
 use millpond_engine::{Compaction, ConfError, Mark, RetainConf};
 use millpond_os::reentrancy::inside;
@@ -163,7 +163,7 @@ impl Heap {
     /// Sets whether every block is cleared before it is allocated.
     pub(crate) fn clear_on_reuse(&self, on: bool) {
         let _inside = inside();
-        self.set_detour(Detour::Cleared, on);
+        self.set_reason(SlowPathReason::Cleared, on);
     }
 
     /// Changes settings of the live pool.
@@ -212,7 +212,7 @@ impl Heap {
             self.mind_limit();
         }
         // Waiting requests may have room now.
-        if self.detours(Detour::Awaited) {
+        if self.has_reason(SlowPathReason::Awaited) {
             self.tell_line();
         }
     }
@@ -221,7 +221,7 @@ impl Heap {
     fn mind_limit(&self) {
         loop {
             let over = self.limit.used() > self.limit.bytes();
-            self.set_detour(Detour::Over, over);
+            self.set_reason(SlowPathReason::Over, over);
             // The limit may have changed between the two steps.
             if over == (self.limit.used() > self.limit.bytes()) {
                 break;

@@ -2,9 +2,9 @@
 
 use super::ask::Ask;
 use super::cache::Cache;
-use super::detour::Detour;
 use super::fast;
 use super::heap::{Heap, Taken, lock};
+use super::slow_path_reason::SlowPathReason;
 use millpond_account::event::{EventKind, Facts};
 use millpond_account::ledger::{Ledger, WrongFree};
 use millpond_account::watchers::{Sees, Watchers};
@@ -107,10 +107,10 @@ impl Heap {
             }
             // The detour that covers more events is turned on first, so that no event is missed in between.
             if sees == Sees::Every {
-                self.turn_detour(&roll, Detour::Watched, true);
+                self.switch_reason(&roll, SlowPathReason::Watched, true);
             }
-            self.turn_detour(&roll, Detour::Sampled, sampled);
-            self.turn_detour(&roll, Detour::Watched, sees == Sees::Every);
+            self.switch_reason(&roll, SlowPathReason::Sampled, sampled);
+            self.switch_reason(&roll, SlowPathReason::Watched, sees == Sees::Every);
             (before, answer)
         };
         // Dropping may run a subscriber's code, so it happens outside of every lock.
@@ -228,7 +228,7 @@ impl Heap {
     #[inline(never)]
     fn tell_flow_now(&self) {
         for (kind, bytes) in self.flow.drain() {
-            if bytes > 0 && self.detours(Detour::Watched) {
+            if bytes > 0 && self.has_reason(SlowPathReason::Watched) {
                 let facts = Facts {
                     bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
                     ..Facts::default()
@@ -240,7 +240,7 @@ impl Heap {
 
     /// Returns whether this thread's next allocation is picked for the sampled ledger.
     pub(super) fn picks(&'static self) -> bool {
-        if !self.detours(Detour::Sampled) {
+        if !self.has_reason(SlowPathReason::Sampled) {
             return false;
         }
         let ledger = || self.watchers().ledger().cloned();
@@ -259,17 +259,17 @@ impl Heap {
 
     /// Returns whether a block may be in a sampled ledger.
     pub(super) fn may_be_sampled(&self, address: usize) -> bool {
-        self.detours(Detour::Sampled) && !self.is_unsampled(address)
+        self.has_reason(SlowPathReason::Sampled) && !self.is_unsampled(address)
     }
 
     /// Returns whether frees are reported.
     pub(super) fn tells_frees(&self) -> bool {
-        self.detours(Detour::Watched) || self.detours(Detour::Sampled)
+        self.has_reason(SlowPathReason::Watched) || self.has_reason(SlowPathReason::Sampled)
     }
 
     /// Returns whether the pool has observers of every event.
     pub(crate) fn is_watched(&self) -> bool {
-        self.detours(Detour::Watched)
+        self.has_reason(SlowPathReason::Watched)
     }
 
     /// Returns the ledger of live blocks, if there is one.

@@ -1,4 +1,4 @@
-//! The small heap of the models. It takes the same steps in the same order as `fast.rs`, `watched.rs`, `slow.rs`, `detour.rs` and
+//! The small heap of the models. It takes the same steps in the same order as `fast.rs`, `watched.rs`, `slow.rs`, `slow_path_reason.rs` and
 //! `upkeep.rs`, with one lock for shelves and engine together. A change of an order there needs the same change here.
 
 use crate::pool::account::Tally;
@@ -131,7 +131,7 @@ impl Small {
         });
     }
 
-    pub(super) fn set_detour(&self, on: bool) {
+    pub(super) fn set_reason(&self, on: bool) {
         let roll = lock(&self.roll);
         let before = self.detour.swap(u32::from(on), Ordering::Relaxed);
         if before != u32::from(on) {
@@ -282,7 +282,7 @@ impl Small {
             let first = line.tickets.len() == 1;
             drop(line);
             if first {
-                self.set_detour(true);
+                self.set_reason(true);
             }
             ticket
         };
@@ -311,7 +311,7 @@ impl Small {
         if empty {
             let mut awaited = false;
             loop {
-                self.set_detour(awaited);
+                self.set_reason(awaited);
                 if awaited {
                     self.tell_line();
                 }

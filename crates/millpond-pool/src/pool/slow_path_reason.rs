@@ -11,7 +11,7 @@ use std::time::Instant;
 /// A reason to leave the fast path. All but the first two lead to the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Detour {
+pub(crate) enum SlowPathReason {
     /// There are observers: the fast path reports every call.
     Watched = 16,
     /// Some blocks are entered in a ledger, and there is no other observer: the fast path checks whether a block is one of
@@ -29,7 +29,7 @@ pub(crate) enum Detour {
     Over = 8,
 }
 
-impl Detour {
+impl SlowPathReason {
     pub(super) fn if_so(self, yes: bool) -> u32 {
         if yes { self as u32 } else { 0 }
     }
@@ -37,21 +37,21 @@ impl Detour {
 
 impl Heap {
     /// Returns whether calls leave the fast path for this reason.
-    pub(crate) fn detours(&self, why: Detour) -> bool {
-        self.detours.load(Ordering::Relaxed) & why as u32 != 0
+    pub(crate) fn has_reason(&self, why: SlowPathReason) -> bool {
+        self.reasons.load(Ordering::Relaxed) & why as u32 != 0
     }
 
     /// Turns a reason on or off. When this returns, all threads have seen the change.
-    pub(crate) fn set_detour(&self, why: Detour, on: bool) {
-        self.turn_detour(&lock(&self.roll), why, on);
+    pub(crate) fn set_reason(&self, why: SlowPathReason, on: bool) {
+        self.switch_reason(&lock(&self.roll), why, on);
     }
 
     /// Turns a reason on or off, while the caller holds the list's lock.
-    pub(super) fn turn_detour(&self, roll: &Roll, why: Detour, on: bool) {
+    pub(super) fn switch_reason(&self, roll: &Roll, why: SlowPathReason, on: bool) {
         let before = if on {
-            self.detours.fetch_or(why as u32, Ordering::Relaxed)
+            self.reasons.fetch_or(why as u32, Ordering::Relaxed)
         } else {
-            self.detours.fetch_and(!(why as u32), Ordering::Relaxed)
+            self.reasons.fetch_and(!(why as u32), Ordering::Relaxed)
         };
         let after = if on {
             before | why as u32
@@ -68,7 +68,7 @@ impl Heap {
 
     /// Sets the paths of a thread's calls to the current ones. Called under the lock of the list of caches.
     pub(super) fn send(&self, claim: &Claim) {
-        let ways = Ways::of(self.detours.load(Ordering::Relaxed));
+        let ways = Ways::of(self.reasons.load(Ordering::Relaxed));
         claim.slow(ways.slow);
         claim.watch(ways.watched);
         claim.sample(ways.sampled);
@@ -84,12 +84,12 @@ struct Ways {
 }
 
 impl Ways {
-    fn of(detours: u32) -> Self {
-        let (watched, sampled) = (Detour::Watched as u32, Detour::Sampled as u32);
+    fn of(reasons: u32) -> Self {
+        let (watched, sampled) = (SlowPathReason::Watched as u32, SlowPathReason::Sampled as u32);
         Self {
-            slow: detours & !(watched | sampled) != 0,
-            watched: detours & watched != 0,
-            sampled: detours & sampled != 0,
+            slow: reasons & !(watched | sampled) != 0,
+            watched: reasons & watched != 0,
+            sampled: reasons & sampled != 0,
         }
     }
 }
@@ -154,14 +154,14 @@ impl Heap {
         drop(state);
         let place = Place { heap: self, ticket };
         if first {
-            self.set_detour(Detour::Awaited, true);
+            self.set_reason(SlowPathReason::Awaited, true);
         }
         place
     }
 
     /// Returns whether another request is before this one in the queue.
     pub(crate) fn is_behind(&self, ticket: Option<u64>) -> bool {
-        self.detours(Detour::Awaited)
+        self.has_reason(SlowPathReason::Awaited)
             && lock(&self.line.state)
                 .tickets
                 .front()
@@ -170,10 +170,10 @@ impl Heap {
 
     /// Lets frees use the caches again. Other requests may join and leave meanwhile, so this checks again after each step.
     /// The last thread that changes the flag sets it to match the queue.
-    fn leave_detour(&self) {
+    fn stop_awaiting(&self) {
         let mut awaited = false;
         loop {
-            self.set_detour(Detour::Awaited, awaited);
+            self.set_reason(SlowPathReason::Awaited, awaited);
             if awaited {
                 // Blocks that were freed between the two steps are in a cache, and the queue was not notified.
                 self.tell_line();
@@ -224,7 +224,7 @@ impl Drop for Place {
         drop(state);
         self.heap.line.freed.notify_all();
         if empty {
-            self.heap.leave_detour();
+            self.heap.stop_awaiting();
         }
     }
 }
