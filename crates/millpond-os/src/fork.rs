@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_participant_that_registers_while_others_come_to_rest_is_at_rest_too() {
         // No other participant has these ranks.
-        static LATE: Participant = Participant::new(Rank::Roll, rest);
+        static LATE: Participant = Participant::new(Rank::CacheRegistry, rest);
         static LAST: Participant = Participant::new(Rank::Found, || {
             LATE.register();
             rest()

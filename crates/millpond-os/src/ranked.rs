@@ -46,7 +46,7 @@ pub enum Rank {
     /// The list of pools.
     Heaps,
     /// The list of caches of a pool. The ranks from here to `Line` belong to a pool.
-    Roll,
+    CacheRegistry,
     /// The small blocks of one size that no thread caches. Smaller sizes come first.
     Shelf,
     /// The places of guarded blocks.
@@ -104,7 +104,7 @@ impl Rank {
         Self::Counting,
         Self::Snapshots,
         Self::Heaps,
-        Self::Roll,
+        Self::CacheRegistry,
         Self::Shelf,
         Self::Book,
         Self::Found,
@@ -128,14 +128,14 @@ impl Rank {
     ];
 
     fn is_of_a_pool(self) -> bool {
-        (Self::Roll..=Self::Line).contains(&self)
+        (Self::CacheRegistry..=Self::Line).contains(&self)
     }
 }
 
 /// The maximum number of shelves of a pool.
 pub const SHELVES: usize = 64;
 #[cfg(debug_assertions)]
-const SLOTS: usize = SHELVES + Rank::Line as usize - Rank::Roll as usize;
+const SLOTS: usize = SHELVES + Rank::Line as usize - Rank::CacheRegistry as usize;
 
 /// The [`id`] of the thread that holds each lock of a pool, in their order, or 0.
 #[cfg(debug_assertions)]
@@ -175,7 +175,7 @@ impl Order {
             place: Place {
                 rank,
                 slot: match rank {
-                    Rank::Roll => 0,
+                    Rank::CacheRegistry => 0,
                     Rank::Shelf => 1 + place.min(SHELVES - 1) as u32,
                     _ => (SHELVES + rank as usize - Rank::Shelf as usize) as u32,
                 },
@@ -252,7 +252,7 @@ impl Place {
         if let Some(at) = slots[first..].iter().position(held) {
             let slot = first + at;
             let rank = match slot {
-                0 => Rank::Roll as usize,
+                0 => Rank::CacheRegistry as usize,
                 1..=SHELVES => Rank::Shelf as usize,
                 _ => slot - SHELVES + Rank::Shelf as usize,
             };

@@ -10,7 +10,7 @@ fn told(work: impl FnOnce() + std::panic::UnwindSafe) -> Option<String> {
 fn pool() -> [Ranked<u8>; 4] {
     let order = Order::new();
     [
-        order.lock(Rank::Roll, 0),
+        order.lock(Rank::CacheRegistry, 0),
         order.nth(Rank::Shelf, 3, 0),
         order.nth(Rank::Shelf, 63, 0),
         order.lock(Rank::Line, 0),
@@ -33,7 +33,7 @@ fn whoever_takes_a_lock_out_of_turn_is_told_both_names() {
     let cases: [(&dyn Fn(), &str); 6] = [
         (
             &|| drop((line.lock(), roll.lock())),
-            "Roll is asked for under Line of the same pool",
+            "CacheRegistry is asked for under Line of the same pool",
         ),
         (
             &|| drop((large.lock(), small.lock())),

@@ -6,7 +6,7 @@
 //! the pool refuses every request and keeps its memory, and blocks in use stay valid.
 
 use super::core::Core;
-use super::heap::{Heap, Roll, lock};
+use super::heap::{Heap, CacheRegistry, lock};
 use millpond_account::error::AllocError;
 use std::mem;
 
@@ -19,8 +19,8 @@ impl Drop for Breaks<'_> {
         // In the lock order, the lock of the list of caches comes before the lock of the engine, which is held here. So this
         // takes the list's lock only if it is free. Otherwise `MindsPanics` does this work, or the next request that is
         // refused.
-        if let Some(roll) = self.0.roll.try_lock() {
-            shut(&roll);
+        if let Some(registry) = self.0.registry.try_lock() {
+            shut(&registry);
         }
     }
 }
@@ -32,14 +32,14 @@ pub(super) struct MindsPanics<'a>(&'a Heap);
 impl Drop for MindsPanics<'_> {
     fn drop(&mut self) {
         if self.0.is_broken() {
-            shut(&lock(&self.0.roll));
+            shut(&lock(&self.0.registry));
         }
     }
 }
 
 /// Stops all threads from taking blocks from their caches.
-fn shut(roll: &Roll) {
-    roll.caches.iter().for_each(|cache| cache.claim.want());
+fn shut(registry: &CacheRegistry) {
+    registry.caches.iter().for_each(|cache| cache.claim.want());
 }
 
 impl Heap {
@@ -84,7 +84,7 @@ impl Heap {
         if !self.is_broken() {
             return Ok(());
         }
-        shut(&lock(&self.roll));
+        shut(&lock(&self.registry));
         self.count_refusal();
         Err(self.broken())
     }

@@ -2,7 +2,7 @@
 
 use super::account::Tally;
 use super::core::Core;
-use super::heap::{Heap, Roll, lock};
+use super::heap::{CacheRegistry, Heap, lock};
 use millpond_account::budget::Budget;
 use millpond_account::stats::PoolStats;
 use millpond_engine::{Gauge, PieceState};
@@ -10,33 +10,33 @@ use millpond_os::reentrancy::inside;
 use std::sync::atomic::Ordering;
 
 /// Returns the sums over all threads.
-fn sum(roll: &Roll, core: Option<&Core>) -> Tally {
+fn sum(registry: &CacheRegistry, core: Option<&Core>) -> Tally {
     let sum = Tally::default();
-    let tallies = roll.tallies().chain(core.map(|core| &core.tally));
+    let tallies = registry.tallies().chain(core.map(|core| &core.tally));
     tallies.for_each(|tally| sum.absorb(tally));
     sum
 }
 
 /// Returns the requested and the allocated bytes of the blocks in use.
-pub(super) fn live(roll: &Roll, core: Option<&Core>) -> (u64, u64) {
-    let sum = sum(roll, core);
+pub(super) fn live(registry: &CacheRegistry, core: Option<&Core>) -> (u64, u64) {
+    let sum = sum(registry, core);
     (sum.requested.now() as u64, sum.allocated.now() as u64)
 }
 
 impl Heap {
     /// Returns the requested and the allocated bytes of live blocks.
     pub(super) fn live(&self) -> (u64, u64) {
-        live(&lock(&self.roll), lock(&self.core).as_ref())
+        live(&lock(&self.registry), lock(&self.core).as_ref())
     }
 
     /// Returns the statistics.
     pub fn stats(&self) -> PoolStats {
         let _inside = inside();
-        let roll = lock(&self.roll);
+        let registry = lock(&self.registry);
         let mut stats = PoolStats::default();
-        self.claim(&roll, |_, stacks| stats.kept += stacks.bytes() as u64);
+        self.claim(&registry, |_, stacks| stats.kept += stacks.bytes() as u64);
         let core = lock(&self.core);
-        let sum = sum(&roll, core.as_ref());
+        let sum = sum(&registry, core.as_ref());
         let gauge = |current: i64, peak: u64| {
             // The value is negative only while other threads are active.
             let current = u64::try_from(current).unwrap_or(0);
@@ -103,8 +103,8 @@ impl Heap {
 
     /// Returns the total allocations, frees and misses.
     pub(super) fn counts(&self) -> [u64; 3] {
-        let roll = lock(&self.roll);
-        let sum = sum(&roll, lock(&self.core).as_ref());
+        let registry = lock(&self.registry);
+        let sum = sum(&registry, lock(&self.core).as_ref());
         [&sum.allocations, &sum.frees, &sum.misses].map(|count| count.load(Ordering::Relaxed))
     }
 
@@ -113,9 +113,9 @@ impl Heap {
         let (requested, allocated) = self.live();
         self.totals.requested.set_peak(requested);
         self.totals.allocated.set_peak(allocated);
-        let roll = lock(&self.roll);
+        let registry = lock(&self.registry);
         let alone = self.alone();
-        self.claim(&roll, |cache, _| cache.tally.tell(&self.totals, alone));
+        self.claim(&registry, |cache, _| cache.tally.tell(&self.totals, alone));
         if let Some(core) = lock(&self.core).as_mut() {
             core.memory.reset_peaks();
         }

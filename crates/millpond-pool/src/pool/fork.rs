@@ -124,7 +124,7 @@ mod tests {
                 over.wait();
             });
             ready.wait();
-            let caches = pool.heap().roll.lock().caches.clone();
+            let caches = pool.heap().registry.lock().caches.clone();
             let cache = Arc::clone(&caches[0]);
             assert_eq!(caches.len(), 1);
             drop(caches);

@@ -35,12 +35,12 @@ const _: () = assert!(CLASSES <= SHELVES);
 
 /// The caches of all threads, and the counters of threads that ended.
 #[derive(Default)]
-pub(super) struct Roll {
+pub(super) struct CacheRegistry {
     pub(super) caches: Vec<Arc<Cache>>,
     pub(super) ended: Tally,
 }
 
-impl Roll {
+impl CacheRegistry {
     pub(super) fn tallies(&self) -> impl Iterator<Item = &Tally> {
         self.caches.iter().map(|c| &c.tally).chain([&self.ended])
     }
@@ -56,8 +56,8 @@ pub struct Heap {
     pub(super) totals: Totals,
     pub(super) shelves: [Ranked<Shelf>; CLASSES],
     pub(super) core: Ranked<Option<Core>>,
-    pub(super) roll: Ranked<Roll>,
-    /// The reasons why calls leave the fast path. Changed under the lock of `roll`.
+    pub(super) registry: Ranked<CacheRegistry>,
+    /// The reasons why calls leave the fast path. Changed under the lock of `registry`.
     pub(super) reasons: AtomicU32,
     pub(super) line: Line,
     /// The observers, the number of their last change, and the source traffic that was not reported yet.
@@ -121,7 +121,7 @@ pub(crate) struct Rest {
     _core: Locked<'static, Option<Core>>,
     _guard: Option<guard::Rest>,
     _shelves: Vec<Locked<'static, Shelf>>,
-    roll: Locked<'static, Roll>,
+    registry: Locked<'static, CacheRegistry>,
 }
 
 impl Rest {
@@ -139,18 +139,18 @@ impl Rest {
     /// work in a cache. A cache whose owner [may be inside](claim::Claim::wait) stays out of reach. This allocates and frees
     /// nothing.
     pub(super) fn forget_others(&mut self) {
-        let caches = self.roll.caches.iter();
+        let caches = self.registry.caches.iter();
         caches.for_each(|cache| cache.claim.forget_owner());
         self.line.forget();
         self.heap
-            .switch_reason(&self.roll, SlowPathReason::Awaited, false);
+            .switch_reason(&self.registry, SlowPathReason::Awaited, false);
     }
 }
 
 impl Drop for Rest {
     fn drop(&mut self) {
         if !self.heap.is_shut() {
-            self.roll.caches.iter().for_each(|cache| cache.claim.give_up());
+            self.registry.caches.iter().for_each(|cache| cache.claim.give_up());
         }
     }
 }
@@ -220,7 +220,7 @@ impl Heap {
             shelves: std::array::from_fn(|class| order.nth(Rank::Shelf, class, Shelf::default())),
             policy,
             core: order.lock(Rank::Core, Some(Core::new(parts.memory))),
-            roll: order.lock(Rank::Roll, Roll::default()),
+            registry: order.lock(Rank::CacheRegistry, CacheRegistry::default()),
             reasons: AtomicU32::new(
                 SlowPathReason::Charged.if_so(parts.budget.is_some())
                     | SlowPathReason::Guarded.if_so(parts.guard.is_some()),
@@ -254,12 +254,12 @@ impl Heap {
 
     /// Stops the pool, except for its [ledgers](Rest::take_accounts).
     pub(crate) fn rest(&'static self) -> Rest {
-        let roll = lock(&self.roll);
-        for cache in &roll.caches {
+        let registry = lock(&self.registry);
+        for cache in &registry.caches {
             cache.claim.want();
         }
         claim::barrier();
-        for cache in &roll.caches {
+        for cache in &registry.caches {
             // No other thread touches a cache whose owner may be inside, not even in a child of this process.
             let _ = cache.claim.wait();
         }
@@ -279,7 +279,7 @@ impl Heap {
             line: self.line.rest(),
             accounts: Vec::new(),
             _guard: guard,
-            roll,
+            registry,
         }
     }
 
@@ -308,19 +308,19 @@ impl Heap {
 
     /// Makes a cache for a thread that has none yet. Returns `None` once the pool is closed or broken.
     pub(crate) fn admit(&self) -> Option<Arc<Cache>> {
-        let mut roll = lock(&self.roll);
+        let mut registry = lock(&self.registry);
         if self.is_shut() {
             return None;
         }
         let cache = Arc::new(Cache::new());
         self.send(&cache.claim);
-        let alone = roll.caches.is_empty();
+        let alone = registry.caches.is_empty();
         if !alone && self.alone.swap(false, Ordering::Relaxed) {
             // From now on the first thread reports changes of its counters, but not its peaks.
-            self.claim(&roll, |cache, _| cache.tally.tell(&self.totals, false));
+            self.claim(&registry, |cache, _| cache.tally.tell(&self.totals, false));
         }
         cache.tally.tell(&self.totals, alone);
-        roll.caches.push(Arc::clone(&cache));
+        registry.caches.push(Arc::clone(&cache));
         Some(cache)
     }
 
@@ -329,16 +329,16 @@ impl Heap {
         let _minds = self.mind_panics();
         // While this lock is held, nobody else claims the cache, unless the pool is closed. A closed pool has drained the
         // cache.
-        let mut roll = lock(&self.roll);
-        let Some(place) = roll.caches.iter().position(|other| Arc::ptr_eq(other, cache)) else {
+        let mut registry = lock(&self.registry);
+        let Some(place) = registry.caches.iter().position(|other| Arc::ptr_eq(other, cache)) else {
             // The pool has ended, and has already taken this thread's counters.
             return;
         };
         cache.with(|stacks| self.take_all(stacks));
         cache.tally.tell(&self.totals, false);
-        roll.caches.remove(place);
-        roll.ended.absorb(&cache.tally);
-        drop(roll);
+        registry.caches.remove(place);
+        registry.ended.absorb(&cache.tally);
+        drop(registry);
         if self.is_closed() {
             // This may have been the last cache whose owner could still be inside.
             self.end_if_empty();
@@ -354,8 +354,8 @@ impl Heap {
 
     /// Runs `work` on every cache while its owner is outside. Skips caches whose owners [may be
     /// inside](claim::Claim::wait).
-    pub(super) fn claim(&self, roll: &Roll, work: impl FnMut(&Cache, &mut Stacks)) {
-        self.claim_these(&roll.caches.iter().collect::<Vec<_>>(), work);
+    pub(super) fn claim(&self, registry: &CacheRegistry, work: impl FnMut(&Cache, &mut Stacks)) {
+        self.claim_these(&registry.caches.iter().collect::<Vec<_>>(), work);
     }
 
     /// Runs `work` on some of the caches like `claim`. The caller holds the list's lock.

@@ -126,8 +126,8 @@ fn who_claims_a_cache_sees_whole_operations() {
         let other = {
             let heap = Arc::clone(&heap);
             thread::spawn(move || {
-                let roll = lock(&heap.roll);
-                heap.claim(&roll, |cache, stacks| {
+                let registry = lock(&heap.registry);
+                heap.claim(&registry, |cache, stacks| {
                     let out = cache.tally.allocated.now();
                     assert_eq!(stacks.bytes() as i64 + out, BYTES as i64, "moved and not counted");
                 });

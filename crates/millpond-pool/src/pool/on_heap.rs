@@ -209,7 +209,7 @@ fn a_thread_that_ends_after_its_pool_is_counted_once() {
         assert!(receiver.recv().is_err(), "the other handle is gone");
         drop(pool);
         assert!(
-            heap::lock(&heap.roll).caches.is_empty(),
+            heap::lock(&heap.registry).caches.is_empty(),
             "no cache outlives the pool"
         );
         done.wait();

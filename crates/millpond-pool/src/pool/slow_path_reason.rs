@@ -1,7 +1,7 @@
 //! The reasons for which calls of a pool leave the fast path, and the queue of waiting requests.
 
 use super::claim::{self, Claim};
-use super::heap::{Heap, Roll, lock};
+use super::heap::{Heap, CacheRegistry, lock};
 use millpond_os::ranked::{Locked, Order, Rank, Ranked};
 use std::collections::VecDeque;
 use std::sync::Condvar;
@@ -43,11 +43,11 @@ impl Heap {
 
     /// Turns a reason on or off. When this returns, all threads have seen the change.
     pub(crate) fn set_reason(&self, why: SlowPathReason, on: bool) {
-        self.switch_reason(&lock(&self.roll), why, on);
+        self.switch_reason(&lock(&self.registry), why, on);
     }
 
     /// Turns a reason on or off, while the caller holds the list's lock.
-    pub(super) fn switch_reason(&self, roll: &Roll, why: SlowPathReason, on: bool) {
+    pub(super) fn switch_reason(&self, registry: &CacheRegistry, why: SlowPathReason, on: bool) {
         let before = if on {
             self.reasons.fetch_or(why as u32, Ordering::Relaxed)
         } else {
@@ -59,7 +59,7 @@ impl Heap {
             before & !(why as u32)
         };
         if Ways::of(before) != Ways::of(after) {
-            roll.caches.iter().for_each(|cache| self.send(&cache.claim));
+            registry.caches.iter().for_each(|cache| self.send(&cache.claim));
             if on {
                 claim::barrier();
             }

@@ -591,7 +591,7 @@ fn at_rest_every_lock_of_a_pool_is_held() {
     let rest = heap.rest();
     let mut free: Vec<&str> = Vec::new();
     let mut look = |name, is_free: bool| free.extend(is_free.then_some(name));
-    look("roll", heap.roll.try_lock().is_some());
+    look("roll", heap.registry.try_lock().is_some());
     for shelf in &heap.shelves {
         look("shelf", shelf.try_lock().is_some());
     }

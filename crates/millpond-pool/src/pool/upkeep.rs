@@ -23,9 +23,9 @@ impl Heap {
     pub(super) fn drain_caches(&self) -> usize {
         let _minds = self.mind_panics();
         self.end_quarantine();
-        let roll = lock(&self.roll);
+        let registry = lock(&self.registry);
         let mut bytes = 0;
-        self.claim(&roll, |_, stacks| {
+        self.claim(&registry, |_, stacks| {
             bytes += stacks.bytes();
             self.take_all(stacks);
         });
@@ -113,12 +113,12 @@ impl Heap {
         /// The number of ticks after which the cached blocks of an idle thread are taken back.
         const IDLE: u64 = 8;
         {
-            let roll = lock(&self.roll);
+            let registry = lock(&self.registry);
             let idle = |cache: &&Arc<Cache>| cache.idle_for() == IDLE;
-            let idle: Vec<&Arc<Cache>> = roll.caches.iter().filter(idle).collect();
+            let idle: Vec<&Arc<Cache>> = registry.caches.iter().filter(idle).collect();
             self.claim_these(&idle, |_, stacks| self.take_all(stacks));
             let eases = |cache: &&Arc<Cache>| cache.eases(IDLE);
-            let grown: Vec<&Arc<Cache>> = roll.caches.iter().filter(eases).collect();
+            let grown: Vec<&Arc<Cache>> = registry.caches.iter().filter(eases).collect();
             self.claim_these(&grown, |cache, stacks| {
                 let more = stacks.ease(|class, blocks| lock(&self.shelves[class]).put(blocks));
                 cache.grown.store(more, Ordering::Relaxed);
@@ -249,14 +249,14 @@ impl Heap {
     fn close_inside(&self) -> bool {
         let _inside = inside();
         {
-            let roll = lock(&self.roll);
+            let registry = lock(&self.registry);
             self.lifetime.close();
             // The caches stay claimed forever: from now on every thread frees past its cache.
-            for cache in &roll.caches {
+            for cache in &registry.caches {
                 cache.claim.want();
             }
             claim::barrier();
-            for cache in &roll.caches {
+            for cache in &registry.caches {
                 cache.keep_wanted(|stacks| self.take_all(stacks));
             }
         }
@@ -268,9 +268,9 @@ impl Heap {
         let gone = {
             // This takes all locks under which a block can be taken: see `Lifetime`. Every address is forgotten before the
             // memory is returned.
-            let mut roll = lock(&self.roll);
+            let mut registry = lock(&self.registry);
             // An owner that may still be inside its cache may not have counted all its work.
-            if !roll.caches.iter().all(|cache| cache.claim.wait()) {
+            if !registry.caches.iter().all(|cache| cache.claim.wait()) {
                 return false;
             }
             let shelves = self.shelves.each_ref().map(lock);
@@ -282,17 +282,17 @@ impl Heap {
             }
             // The memory of a broken pool stays for as long as the process runs, because it is no longer known which of it is
             // free.
-            if self.is_broken() || !self.lifetime.is_idle() || live(&roll, core.as_ref()) != (0, 0) {
+            if self.is_broken() || !self.lifetime.is_idle() || live(&registry, core.as_ref()) != (0, 0) {
                 return false;
             }
             let shelves = shelves.map(|mut shelf| mem::take(&mut *shelf));
             let book = book.map(|mut book| mem::take(&mut *book));
             let core = core.take();
-            let caches = mem::take(&mut roll.caches);
+            let caches = mem::take(&mut registry.caches);
             // The counters of the caches and of frees past the caches are kept.
             let tallies = caches.iter().map(|cache| &cache.tally);
             for tally in tallies.chain(core.as_ref().map(|core| &core.tally)) {
-                roll.ended.absorb(tally);
+                registry.ended.absorb(tally);
             }
             (core, caches, shelves, book)
         };

@@ -94,7 +94,7 @@ impl Heap {
         let (before, answer) = {
             let _inside = inside();
             // The list of caches is locked before the observers, in the same order as for a fork.
-            let roll = lock(&self.roll);
+            let registry = lock(&self.registry);
             let mut now = lock(&self.watchers);
             let (made, answer) = change(&now);
             let sees = made.sees();
@@ -103,14 +103,14 @@ impl Heap {
             let before = std::mem::replace(&mut *now, Arc::new(made.of_change(change)));
             self.watch_changes.store(change, Ordering::Release);
             if sampled {
-                roll.caches.iter().for_each(|cache| cache.pick_anew());
+                registry.caches.iter().for_each(|cache| cache.pick_anew());
             }
             // The detour that covers more events is turned on first, so that no event is missed in between.
             if sees == Sees::Every {
-                self.switch_reason(&roll, SlowPathReason::Watched, true);
+                self.switch_reason(&registry, SlowPathReason::Watched, true);
             }
-            self.switch_reason(&roll, SlowPathReason::Sampled, sampled);
-            self.switch_reason(&roll, SlowPathReason::Watched, sees == Sees::Every);
+            self.switch_reason(&registry, SlowPathReason::Sampled, sampled);
+            self.switch_reason(&registry, SlowPathReason::Watched, sees == Sees::Every);
             (before, answer)
         };
         // Dropping may run a subscriber's code, so it happens outside of every lock.

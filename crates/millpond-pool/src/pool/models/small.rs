@@ -19,7 +19,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A heap of one size. Its shelf and engine are under one lock.
 pub(super) struct Small {
-    pub(super) roll: Mutex<Vec<Arc<Cache>>>,
+    pub(super) registry: Mutex<Vec<Arc<Cache>>>,
     pub(super) store: Mutex<Store>,
     pub(super) detour: AtomicU32,
     pub(super) lifetime: Lifetime,
@@ -39,8 +39,8 @@ pub(super) struct Store {
     pub(super) gone: bool,
 }
 
-pub(super) fn live(roll: &[Arc<Cache>], store: &Store) -> i64 {
-    let tallies = roll
+pub(super) fn live(registry: &[Arc<Cache>], store: &Store) -> i64 {
+    let tallies = registry
         .iter()
         .map(|cache| &cache.tally)
         .chain([&store.tally, &store.ended]);
@@ -69,7 +69,7 @@ impl Small {
             ..Store::default()
         };
         Self {
-            roll: Mutex::new(Vec::new()),
+            registry: Mutex::new(Vec::new()),
             store: Mutex::new(store),
             detour: AtomicU32::new(0),
             lifetime: Lifetime::new(),
@@ -92,7 +92,7 @@ impl Small {
     }
 
     pub(super) fn try_admit(&self) -> Option<Arc<Cache>> {
-        let mut roll = lock(&self.roll);
+        let mut registry = lock(&self.registry);
         if self.is_closed() {
             return None;
         }
@@ -101,21 +101,21 @@ impl Small {
             cache.claim.slow(true);
         }
         cache.claim.watch(self.watched);
-        roll.push(Arc::clone(&cache));
+        registry.push(Arc::clone(&cache));
         Some(cache)
     }
 
     pub(super) fn retire(&self, cache: &Arc<Cache>) {
-        let mut roll = lock(&self.roll);
+        let mut registry = lock(&self.registry);
         cache.with(|stacks| stacks.drain(|_, blocks| lock(&self.store).free.extend(blocks), |_| {}));
-        roll.retain(|other| !Arc::ptr_eq(other, cache));
+        registry.retain(|other| !Arc::ptr_eq(other, cache));
         lock(&self.store).ended.absorb(&cache.tally);
     }
 
-    pub(super) fn claim(&self, roll: &[Arc<Cache>], mut work: impl FnMut(&Cache, &mut cache::Stacks)) {
-        roll.iter().for_each(|cache| cache.claim.want());
+    pub(super) fn claim(&self, registry: &[Arc<Cache>], mut work: impl FnMut(&Cache, &mut cache::Stacks)) {
+        registry.iter().for_each(|cache| cache.claim.want());
         claim::barrier();
-        for cache in roll {
+        for cache in registry {
             if self.is_closed() {
                 cache.keep_wanted(|stacks| work(cache, stacks));
             } else {
@@ -125,17 +125,17 @@ impl Small {
     }
 
     pub(super) fn drain_caches(&self) {
-        let roll = lock(&self.roll);
-        self.claim(&roll, |_, stacks| {
+        let registry = lock(&self.registry);
+        self.claim(&registry, |_, stacks| {
             stacks.drain(|_, blocks| lock(&self.store).free.extend(blocks), |_| {});
         });
     }
 
     pub(super) fn set_reason(&self, on: bool) {
-        let roll = lock(&self.roll);
+        let registry = lock(&self.registry);
         let before = self.detour.swap(u32::from(on), Ordering::Relaxed);
         if before != u32::from(on) {
-            roll.iter().for_each(|cache| cache.claim.slow(on));
+            registry.iter().for_each(|cache| cache.claim.slow(on));
             if on {
                 claim::barrier();
             }
@@ -239,17 +239,17 @@ impl Small {
     }
 
     pub(super) fn live(&self) -> i64 {
-        let roll = lock(&self.roll);
-        live(&roll, &lock(&self.store))
+        let registry = lock(&self.registry);
+        live(&registry, &lock(&self.store))
     }
 
     pub(super) fn close(&self) {
         {
-            let roll = lock(&self.roll);
+            let registry = lock(&self.registry);
             self.lifetime.close();
-            roll.iter().for_each(|cache| cache.claim.want());
+            registry.iter().for_each(|cache| cache.claim.want());
             claim::barrier();
-            for cache in roll.iter() {
+            for cache in registry.iter() {
                 cache.keep_wanted(|stacks| {
                     stacks.drain(|_, blocks| lock(&self.store).free.extend(blocks), |_| {});
                 });
@@ -259,9 +259,9 @@ impl Small {
     }
 
     pub(super) fn end_if_empty(&self) {
-        let roll = lock(&self.roll);
+        let registry = lock(&self.registry);
         let mut store = lock(&self.store);
-        if self.lifetime.is_idle() && live(&roll, &store) == 0 {
+        if self.lifetime.is_idle() && live(&registry, &store) == 0 {
             store.gone = true;
             store.free.clear();
         }
