@@ -6,7 +6,7 @@
 //! the pool refuses every request and keeps its memory, and blocks in use stay valid.
 
 use super::core::Core;
-use super::heap::{Heap, CacheRegistry, lock};
+use super::heap::{CacheRegistry, Heap, lock};
 use millpond_account::error::AllocError;
 use std::mem;
 

@@ -1,7 +1,7 @@
 //! The cache of one thread in one pool: free blocks, and the thread's part of the counters.
 
 use super::account::Tally;
-use super::claim::{Claim, Despite};
+use super::biased_lock::{BiasedLock, Despite};
 use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, bin_of, class_bytes};
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Slot};
 
@@ -317,8 +317,8 @@ impl Stacks {
 
 /// The cache of one thread in one pool.
 ///
-/// Whoever is inside the claim, the owner by [`Claim::enter`] or another thread by [`Claim::want`], a barrier and a
-/// [`Claim::wait`] that returns true, has exclusive access to `stacks`. `Sync` relies on this invariant.
+/// Whoever is inside the claim, the owner by [`BiasedLock::enter`] or another thread by [`BiasedLock::want`], a barrier and a
+/// [`BiasedLock::wait`] that returns true, has exclusive access to `stacks`. `Sync` relies on this invariant.
 ///
 /// In the child of a fork, a cache whose owner was outside is intact, and it is used like the cache of an idle thread. A
 /// cache whose owner may have been inside may be inconsistent. No thread of the child can know that the owner is outside,
@@ -326,7 +326,7 @@ impl Stacks {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Cache {
-    pub(crate) claim: Claim,
+    pub(crate) claim: BiasedLock,
     pub(crate) tally: Tally,
     /// The number of calls at the last check, and the number of checks in a row without new calls. Used under the lock of
     /// the list.
@@ -393,7 +393,7 @@ pub(crate) enum Popped<'a> {
 impl Cache {
     pub(crate) fn new() -> Self {
         Self {
-            claim: Claim::new(),
+            claim: BiasedLock::new(),
             tally: Tally::default(),
             seen: AtomicU64::new(0),
             idle: AtomicU64::new(0),
@@ -513,8 +513,8 @@ impl Cache {
         Some(self.enter_slowly()?.with(work))
     }
 
-    /// Runs `work` on the stacks from another thread, after [`Claim::want`] and a barrier. Returns `None` if [nobody can
-    /// know](Claim::wait) whether the owner is outside. Called by one thread at a time, under the lock of the pool's list
+    /// Runs `work` on the stacks from another thread, after [`BiasedLock::want`] and a barrier. Returns `None` if [nobody can
+    /// know](BiasedLock::wait) whether the owner is outside. Called by one thread at a time, under the lock of the pool's list
     /// of caches.
     pub(crate) fn with_wanted<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> Option<R> {
         let outcome = self.keep_wanted(work);
@@ -527,7 +527,7 @@ impl Cache {
         if !self.claim.wait() {
             return None;
         }
-        // SAFETY: by the invariant of `Claim` the owner is outside and stays outside as long as the cache is wanted, and
+        // SAFETY: by the invariant of `BiasedLock` the owner is outside and stays outside as long as the cache is wanted, and
         // only one thread at a time wants it. The borrow ends before any thread gives the claim up.
         Some(self.stacks.with_mut(|stacks| work(unsafe { &mut *stacks })))
     }

@@ -1,7 +1,7 @@
 //! The fast path: finds this thread's cache of a pool, and allocates from it and frees to it.
 
+use super::biased_lock::Despite;
 use super::cache::{Cache, Free, Popped};
-use super::claim::Despite;
 use super::classes::{KEPT, LEAST, PAGE, SMALL, class_and_bytes};
 use super::heap::{Heap, Taken};
 use super::zeroed::clear;

@@ -1,8 +1,8 @@
 //! The shared part of a pool: the list of caches, the shelves of small blocks, and the engine.
 
 use super::account::{Tally, Totals};
+use super::biased_lock;
 use super::cache::{Cache, Stacks};
-use super::claim;
 use super::classes::{CLASSES, LEAST, PAGE, SMALL, class_and_bytes, class_bytes, class_of};
 use super::core::{Core, Memory};
 use super::fork;
@@ -136,7 +136,7 @@ impl Rest {
     }
 
     /// Forgets the other threads in the child of a fork, where they do not exist: no thread waits any more, and no thread is at
-    /// work in a cache. A cache whose owner [may be inside](claim::Claim::wait) stays out of reach. This allocates and frees
+    /// work in a cache. A cache whose owner [may be inside](biased_lock::BiasedLock::wait) stays out of reach. This allocates and frees
     /// nothing.
     pub(super) fn forget_others(&mut self) {
         let caches = self.registry.caches.iter();
@@ -150,7 +150,10 @@ impl Rest {
 impl Drop for Rest {
     fn drop(&mut self) {
         if !self.heap.is_shut() {
-            self.registry.caches.iter().for_each(|cache| cache.claim.give_up());
+            self.registry
+                .caches
+                .iter()
+                .for_each(|cache| cache.claim.give_up());
         }
     }
 }
@@ -258,7 +261,7 @@ impl Heap {
         for cache in &registry.caches {
             cache.claim.want();
         }
-        claim::barrier();
+        biased_lock::barrier();
         for cache in &registry.caches {
             // No other thread touches a cache whose owner may be inside, not even in a child of this process.
             let _ = cache.claim.wait();
@@ -353,7 +356,7 @@ impl Heap {
     }
 
     /// Runs `work` on every cache while its owner is outside. Skips caches whose owners [may be
-    /// inside](claim::Claim::wait).
+    /// inside](biased_lock::BiasedLock::wait).
     pub(super) fn claim(&self, registry: &CacheRegistry, work: impl FnMut(&Cache, &mut Stacks)) {
         self.claim_these(&registry.caches.iter().collect::<Vec<_>>(), work);
     }
@@ -366,7 +369,7 @@ impl Heap {
         for cache in caches {
             cache.claim.want();
         }
-        claim::barrier();
+        biased_lock::barrier();
         for cache in caches {
             if self.is_shut() {
                 cache.keep_wanted(|stacks| work(cache, stacks));

@@ -4,7 +4,7 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p millpond --release --lib models
 //! ```
 //!
-//! The models use the real `Claim`, `Cache` with its stacks and counts, `claim::barrier` and `Lifetime`. Each program runs twice: on a
+//! The models use the real `BiasedLock`, `Cache` with its stacks and counts, `biased_lock::barrier` and `Lifetime`. Each program runs twice: on a
 //! system that can make every thread pass a barrier, and on one that cannot, where each owner takes the slow path.
 //!
 //! The heap around them is a smaller copy, [`Small`], because forty shelves, an engine and the tables of threads have more orders of
@@ -15,8 +15,8 @@
 
 mod small;
 
+use super::biased_lock::Despite;
 use super::cache::{Popped, Stacks};
-use super::claim::Despite;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;

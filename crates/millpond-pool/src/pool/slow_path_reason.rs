@@ -1,7 +1,7 @@
 //! The reasons for which calls of a pool leave the fast path, and the queue of waiting requests.
 
-use super::claim::{self, Claim};
-use super::heap::{Heap, CacheRegistry, lock};
+use super::biased_lock::{self, BiasedLock};
+use super::heap::{CacheRegistry, Heap, lock};
 use millpond_os::ranked::{Locked, Order, Rank, Ranked};
 use std::collections::VecDeque;
 use std::sync::Condvar;
@@ -61,13 +61,13 @@ impl Heap {
         if Ways::of(before) != Ways::of(after) {
             registry.caches.iter().for_each(|cache| self.send(&cache.claim));
             if on {
-                claim::barrier();
+                biased_lock::barrier();
             }
         }
     }
 
     /// Sets the paths of a thread's calls to the current ones. Called under the lock of the list of caches.
-    pub(super) fn send(&self, claim: &Claim) {
+    pub(super) fn send(&self, claim: &BiasedLock) {
         let ways = Ways::of(self.reasons.load(Ordering::Relaxed));
         claim.slow(ways.slow);
         claim.watch(ways.watched);

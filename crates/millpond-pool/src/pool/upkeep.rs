@@ -3,7 +3,7 @@
 use super::ask::by_a_source;
 use super::background;
 use super::cache::Cache;
-use super::claim;
+use super::biased_lock;
 use super::conf::{SettingsChange, limit_of};
 use super::core::Core;
 use super::figures::live;
@@ -255,7 +255,7 @@ impl Heap {
             for cache in &registry.caches {
                 cache.claim.want();
             }
-            claim::barrier();
+            biased_lock::barrier();
             for cache in &registry.caches {
                 cache.keep_wanted(|stacks| self.take_all(stacks));
             }

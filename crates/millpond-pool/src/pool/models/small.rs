@@ -2,8 +2,8 @@
 //! `upkeep.rs`, with one lock for shelves and engine together. A change of an order there needs the same change here.
 
 use crate::pool::account::Tally;
+use crate::pool::biased_lock::{self, Despite};
 use crate::pool::cache::{self, Cache, Inside, Popped};
-use crate::pool::claim::{self, Despite};
 use crate::pool::lifetime::Lifetime;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Condvar, Mutex, MutexGuard};
@@ -114,7 +114,7 @@ impl Small {
 
     pub(super) fn claim(&self, registry: &[Arc<Cache>], mut work: impl FnMut(&Cache, &mut cache::Stacks)) {
         registry.iter().for_each(|cache| cache.claim.want());
-        claim::barrier();
+        biased_lock::barrier();
         for cache in registry {
             if self.is_closed() {
                 cache.keep_wanted(|stacks| work(cache, stacks));
@@ -137,7 +137,7 @@ impl Small {
         if before != u32::from(on) {
             registry.iter().for_each(|cache| cache.claim.slow(on));
             if on {
-                claim::barrier();
+                biased_lock::barrier();
             }
         }
     }
@@ -248,7 +248,7 @@ impl Small {
             let registry = lock(&self.registry);
             self.lifetime.close();
             registry.iter().for_each(|cache| cache.claim.want());
-            claim::barrier();
+            biased_lock::barrier();
             for cache in registry.iter() {
                 cache.keep_wanted(|stacks| {
                     stacks.drain(|_, blocks| lock(&self.store).free.extend(blocks), |_| {});

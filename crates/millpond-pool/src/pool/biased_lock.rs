@@ -34,7 +34,7 @@ use super::sync::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence, pause}
 /// It has a cache line of its own: nobody but the owner writes it except while it is claimed.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Claim {
+pub(crate) struct BiasedLock {
     /// The owner is in the cache, or is about to look whether it may enter.
     busy: AtomicBool,
     /// The owner has seen [`FENCED`] and no longer takes the fast path. Never cleared.
@@ -69,7 +69,7 @@ impl Despite {
     }
 }
 
-impl Claim {
+impl BiasedLock {
     pub(crate) fn new() -> Self {
         let fenced = !asymmetric();
         Self {
@@ -194,10 +194,10 @@ impl Claim {
     }
 }
 
-/// The number of times that [`Claim::wait`] lets an owner run, so that the owner can say that it is fenced.
+/// The number of times that [`BiasedLock::wait`] lets an owner run, so that the owner can say that it is fenced.
 const PATIENCE: u32 = if cfg!(all(test, loom)) { 1 } else { 10 };
 
-/// Makes every thread of the process pass a barrier. If the system refuses, [`Claim::wait`] takes this into account.
+/// Makes every thread of the process pass a barrier. If the system refuses, [`BiasedLock::wait`] takes this into account.
 pub(crate) fn barrier() {
     fence(Ordering::SeqCst);
     #[cfg(not(all(test, loom)))]
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_long_for_an_owner_sleeps() {
-        let claim = Claim::new();
+        let claim = BiasedLock::new();
         assert!(claim.enter_slowly());
         let (send, receive) = mpsc::channel();
         let slept = thread::scope(|scope| {
