@@ -6,7 +6,7 @@
 mod inside;
 mod start;
 
-use crate::pool::{Pool, PoolBlock, PoolError, PoolHeap};
+use crate::pool::{Pool, PoolError, PoolHeap, RawBlock};
 use millpond_account::error::AllocError;
 use millpond_os::metadata::{ARENA, Arena};
 use millpond_os::reentrancy;
@@ -135,8 +135,8 @@ fn give_to(heap: &'static PoolHeap, block: NonNull<u8>, layout: Layout) {
 }
 
 #[inline]
-fn block_of(block: NonNull<u8>, layout: Layout) -> PoolBlock {
-    PoolBlock::of(block.as_ptr().expose_provenance(), layout.size(), layout.align())
+fn block_of(block: NonNull<u8>, layout: Layout) -> RawBlock {
+    RawBlock::of(block.as_ptr().expose_provenance(), layout.size(), layout.align())
 }
 
 /// Allocates a block when the fast path finds no pool. Inside a slow path the block comes from the arena. Otherwise the

@@ -15,7 +15,7 @@ pub use builder::{HostBuilder, HostError, HugePages, Node};
 use mappings::Mappings;
 use millpond_engine::{Range, Segment, SourceError};
 pub use millpond_os::{self as os, Errno, Map, Part};
-use reserved::{Reserved, Seams, Taken};
+use reserved::{Reserved, Seams, TakenSegment};
 use runs::{Run, Runs};
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ pub struct Host {
     /// By address.
     ranges: BTreeMap<u64, Reserved>,
     /// By address.
-    segments: BTreeMap<u64, Taken>,
+    segments: BTreeMap<u64, TakenSegment>,
     /// Mappings that the system could not unmap yet, and the bytes still charged for them.
     spent: Vec<(Map, u64)>,
     /// Parts that are no longer locked: address and bytes.

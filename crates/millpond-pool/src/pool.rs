@@ -323,7 +323,7 @@ pub use charged::Charged;
 pub use conf::{PoolConf, SettingsChange, expect_time, limit_of};
 pub(crate) use guard::{is_filled_around, refill_around};
 pub use heap::next_number;
-pub use heap::{Heap as PoolHeap, Taken as PoolBlock};
+pub use heap::{Heap as PoolHeap, RawBlock};
 pub use terms::Terms;
 pub use watch::Flow;
 pub use {

@@ -6,7 +6,7 @@
 //! pages. The example `growth` measures all of these.
 
 use crate::memory::MemorySource;
-use crate::pool::PoolBlock;
+use crate::pool::RawBlock;
 use millpond_account::MemoryKind;
 use millpond_account::error::AllocError;
 use millpond_engine::Segment;
@@ -75,7 +75,7 @@ impl Direct {
     }
 
     /// Allocates a segment of whole pages for one block. All bytes are zero if `zeroed` is true.
-    pub(crate) fn allocate(&self, bytes: usize, align: usize, zeroed: bool) -> Result<PoolBlock, AllocError> {
+    pub(crate) fn allocate(&self, bytes: usize, align: usize, zeroed: bool) -> Result<RawBlock, AllocError> {
         let bytes = bytes.checked_next_multiple_of(PAGE);
         let most = isize::MAX as usize;
         let bytes = bytes.filter(|bytes| *bytes <= most - align.min(most));
@@ -96,7 +96,7 @@ impl Direct {
             // SAFETY: the segment was allocated just now, belongs to this function alone and has this room from there.
             unsafe { pointer.write_bytes(0, room) };
         }
-        Ok(PoolBlock { address, bytes: room })
+        Ok(RawBlock { address, bytes: room })
     }
 
     /// Frees a block. Ignores addresses that are not those of its blocks.

@@ -2,7 +2,7 @@
 
 use super::direct::Direct;
 use super::foreign::Foreign;
-use crate::pool::{PoolBlock, PoolHeap, PoolRef, Terms};
+use crate::pool::{PoolHeap, PoolRef, RawBlock, Terms};
 use millpond_account::memory::MemoryKind;
 use millpond_os::device::Device;
 use std::fmt;
@@ -32,8 +32,8 @@ impl fmt::Debug for Owner {
     }
 }
 
-fn taken(pointer: NonNull<u8>, bytes: usize) -> PoolBlock {
-    PoolBlock {
+fn taken(pointer: NonNull<u8>, bytes: usize) -> RawBlock {
+    RawBlock {
         address: pointer.as_ptr().expose_provenance(),
         bytes,
     }

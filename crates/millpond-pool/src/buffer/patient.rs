@@ -2,7 +2,7 @@
 
 use super::Buffer;
 use crate::block::{ALIGN, Memory, Owner, bytes_of};
-use crate::pool::{Alarm, PoolBlock, Terms, wake_at};
+use crate::pool::{Alarm, RawBlock, Terms, wake_at};
 use crate::tenant::Tenant;
 use bytemuck::AnyBitPattern;
 use millpond_account::budget::{BudgetError, Charge, Wait};
@@ -76,7 +76,7 @@ impl Tenant {
         };
         let bytes = bytes_of::<T>(len)?;
         // The charge holds the room until the block itself is charged.
-        let block = PoolBlock::of(0, bytes, ALIGN).bytes as u64;
+        let block = RawBlock::of(0, bytes, ALIGN).bytes as u64;
         let charge = Patient {
             wait: budget.charge_async(block),
             began: Instant::now(),

@@ -21,7 +21,7 @@ pub(super) struct Reserved {
 
 /// An allocated segment. Invariant: the whole mapping is open.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenSegment {
     pub(super) map: Map,
     /// Bytes of the token.
     pub(super) bytes: u64,

@@ -1,6 +1,6 @@
 //! The host as a source: the checks, charges, actions and rollbacks of each call.
 
-use super::{Host, HugePages, Reserved, Run, Runs, Seams, Taken};
+use super::{Host, HugePages, Reserved, Run, Runs, Seams, TakenSegment};
 use crate::memory::MemorySource;
 use millpond_account::MemoryKind;
 use millpond_engine::{Event, Range, Segment, Source, SourceError};
@@ -39,7 +39,7 @@ impl Source for Host {
         let address = map.address();
         self.segments.insert(
             address,
-            Taken {
+            TakenSegment {
                 map,
                 bytes,
                 charged,
@@ -171,7 +171,7 @@ impl Source for Host {
     fn synchronize(&mut self) {}
 }
 
-// SAFETY: 1, 2: parts named in `runs` are open, segments are open whole (invariants of `Reserved` and `Taken`),
+// SAFETY: 1, 2: parts named in `runs` are open, segments are open whole (invariants of `Reserved` and `TakenSegment`),
 // and by the invariant of `Map` nobody else maps anything there; only calls for that very token close or unmap
 // them, and tokens that are not ours are refused by address and size. 3: nothing here reads or writes contents
 // but `move_runs` and `transfer_pages`. 4: what is opened was closed before and closed parts have no memory, so it

@@ -1,7 +1,7 @@
 //! Blocks by layout, like those of Rust's allocators: a pointer without further data.
 
 use super::Pool;
-use super::heap::Taken;
+use super::heap::RawBlock;
 use millpond_account::error::AllocError;
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
@@ -14,9 +14,9 @@ impl Pool {
     }
 
     #[inline]
-    fn block_of(&self, pointer: NonNull<u8>, layout: Layout) -> Taken {
+    fn block_of(&self, pointer: NonNull<u8>, layout: Layout) -> RawBlock {
         let address = pointer.as_ptr().expose_provenance();
-        Taken::of(address, layout.size(), self.align_for(layout))
+        RawBlock::of(address, layout.size(), self.align_for(layout))
     }
 
     /// Allocates an uninitialised block for a layout. It has exactly the layout's size, at a multiple of its alignment and

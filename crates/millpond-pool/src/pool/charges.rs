@@ -1,7 +1,7 @@
 //! Charges of blocks to budgets, and waiting for memory.
 
 use super::ask::Ask;
-use super::heap::{Heap, Taken, lock};
+use super::heap::{Heap, RawBlock, lock};
 use super::slow_path_reason::SlowPathReason;
 use millpond_account::budget::{Budget, Charge};
 use millpond_account::error::AllocError;
@@ -22,7 +22,7 @@ impl Heap {
         (budget, charged): (Option<&Budget>, bool),
         wait: Option<Duration>,
         (requested, align, zeroed): (usize, usize, bool),
-    ) -> Result<Taken, AllocError> {
+    ) -> Result<RawBlock, AllocError> {
         self.allocate_at_expense((budget, charged), wait, (requested, align, zeroed))
             .map_err(|error| self.refused_finally(requested, error))
     }
@@ -32,7 +32,7 @@ impl Heap {
         (budget, charged): (Option<&Budget>, bool),
         wait: Option<Duration>,
         (requested, align, zeroed): (usize, usize, bool),
-    ) -> Result<Taken, AllocError> {
+    ) -> Result<RawBlock, AllocError> {
         let _inside = inside();
         let align = align.max(self.align);
         let ask = Ask {
@@ -53,7 +53,7 @@ impl Heap {
     }
 
     /// Allocates a block. If there is no memory now, it waits until the deadline.
-    fn allocate_until(&'static self, ask: Ask, until: Instant) -> Result<Taken, AllocError> {
+    fn allocate_until(&'static self, ask: Ask, until: Instant) -> Result<RawBlock, AllocError> {
         match self.allocate_anyhow(ask) {
             Err(error) if error.is_out_of_memory() && Instant::now() < until => {}
             outcome => return outcome,
@@ -81,7 +81,7 @@ impl Heap {
 
     /// Charges a budget of allocated bytes.
     pub(super) fn charge(&self, budget: &Budget, ask: Ask) -> Result<Charge, AllocError> {
-        let bytes = Taken::of(0, ask.requested, ask.align).bytes as u64;
+        let bytes = RawBlock::of(0, ask.requested, ask.align).bytes as u64;
         let charged = match ask.until {
             Some(until) => budget.charge_timeout(bytes, until.saturating_duration_since(Instant::now())),
             None => budget.charge(bytes),
@@ -111,7 +111,7 @@ impl Heap {
     }
 
     /// Refunds a block's bytes to the pool's own budget.
-    pub(super) fn refund(&self, taken: Taken) {
+    pub(super) fn refund(&self, taken: RawBlock) {
         if let Some(budget) = &self.budget {
             drop(budget.restore(taken.bytes as u64));
         }

@@ -3,13 +3,13 @@
 use super::account::{Tally, bump};
 use super::core::Core;
 use super::fast;
-use super::heap::{Heap, Taken, lock};
+use super::heap::{Heap, RawBlock, lock};
 use millpond_os::reentrancy::inside;
 
 impl Heap {
     /// Changes the recorded request of a live block to another size with the same block. `from` and `to` are the old and
     /// the new size and alignment. Returns false if the block does not match `from`.
-    pub(crate) fn resize(&'static self, taken: Taken, from: (usize, usize), to: (usize, usize)) -> bool {
+    pub(crate) fn resize(&'static self, taken: RawBlock, from: (usize, usize), to: (usize, usize)) -> bool {
         if self.is_watched() {
             // This is reported as a free and an allocation. Nobody else can get the block in between.
             if let Err(wrong) = self.tell_freed(taken, from.0, from.1) {

@@ -3,7 +3,7 @@
 use super::biased_lock::Despite;
 use super::cache::{Cache, Free, Popped};
 use super::classes::{KEPT, LEAST, PAGE, SMALL, class_and_bytes};
-use super::heap::{Heap, Taken};
+use super::heap::{Heap, RawBlock};
 use super::zeroed::clear;
 use millpond_account::error::AllocError;
 use millpond_os::reentrancy::inside;
@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
-impl Taken {
+impl RawBlock {
     /// No block: the thread may not enter its cache on the fast path.
     pub(super) const REFUSED: Self = Self { address: 0, bytes: 0 };
     /// No block: the thread's cache has none, and neither has the shelf, if the block is small.
@@ -35,15 +35,15 @@ impl Heap {
         requested: usize,
         align: usize,
         zeroed: bool,
-    ) -> Result<Taken, AllocError> {
+    ) -> Result<RawBlock, AllocError> {
         let mut taken = if align > LEAST {
-            Taken::REFUSED
+            RawBlock::REFUSED
         } else if requested <= SMALL {
             self.pop_small(requested)
         } else if requested <= KEPT {
             self.pop_large(requested)
         } else {
-            Taken::REFUSED
+            RawBlock::REFUSED
         };
         if taken.is_some() {
             if zeroed {
@@ -52,53 +52,53 @@ impl Heap {
             }
             return Ok(taken);
         }
-        if taken == Taken::REFUSED {
+        if taken == RawBlock::REFUSED {
             taken = self.allocate_watched(requested, align, zeroed);
             if taken.is_some() {
                 return Ok(taken);
             }
         }
-        self.allocate_slowly(requested, align, zeroed, taken == Taken::REFUSED)
+        self.allocate_slowly(requested, align, zeroed, taken == RawBlock::REFUSED)
     }
 
     /// Returns a small block, or none. This function and the similar ones are not inlined, so that callers in every crate use
     /// the same few instructions. They return two words, which fit in registers.
     #[inline(never)]
-    fn pop_small(&'static self, requested: usize) -> Taken {
+    fn pop_small(&'static self, requested: usize) -> RawBlock {
         self.pop_small_despite::<false>(requested)
     }
 
     /// Returns a small block, also if the caller reports it to observers afterwards. `WATCHED` is a constant, so that the
     /// fast path stays one piece of code.
     #[inline(always)]
-    pub(super) fn pop_small_despite<const WATCHED: bool>(&'static self, requested: usize) -> Taken {
+    pub(super) fn pop_small_despite<const WATCHED: bool>(&'static self, requested: usize) -> RawBlock {
         let despite = Despite::told(WATCHED);
         let (class, bytes) = class_and_bytes(requested.max(1));
-        with_last(self, Taken::REFUSED, |cache| {
+        with_last(self, RawBlock::REFUSED, |cache| {
             match cache.pop(requested, bytes, despite, |stacks| stacks.pop(class)) {
-                Popped::Block { address, tell: false } => Taken { address, bytes },
-                Popped::Block { address, tell: true } => self.telling(cache, Taken { address, bytes }),
+                Popped::Block { address, tell: false } => RawBlock { address, bytes },
+                Popped::Block { address, tell: true } => self.telling(cache, RawBlock { address, bytes }),
                 Popped::Empty(cache) => self.restock(cache, class, requested),
-                Popped::Refused => Taken::REFUSED,
+                Popped::Refused => RawBlock::REFUSED,
             }
         })
     }
 
     #[inline(never)]
-    fn pop_large(&'static self, requested: usize) -> Taken {
+    fn pop_large(&'static self, requested: usize) -> RawBlock {
         self.pop_large_despite::<false>(requested)
     }
 
     #[inline(always)]
-    pub(super) fn pop_large_despite<const WATCHED: bool>(&'static self, requested: usize) -> Taken {
+    pub(super) fn pop_large_despite<const WATCHED: bool>(&'static self, requested: usize) -> RawBlock {
         let despite = Despite::told(WATCHED);
         let bytes = requested.next_multiple_of(PAGE);
-        with_last(self, Taken::REFUSED, |cache| {
+        with_last(self, RawBlock::REFUSED, |cache| {
             match cache.pop(requested, bytes, despite, |stacks| stacks.pop_large(bytes)) {
-                Popped::Block { address, tell: false } => Taken { address, bytes },
-                Popped::Block { address, tell: true } => self.telling(cache, Taken { address, bytes }),
-                Popped::Empty(_) => Taken::EMPTY,
-                Popped::Refused => Taken::REFUSED,
+                Popped::Block { address, tell: false } => RawBlock { address, bytes },
+                Popped::Block { address, tell: true } => self.telling(cache, RawBlock { address, bytes }),
+                Popped::Empty(_) => RawBlock::EMPTY,
+                Popped::Refused => RawBlock::REFUSED,
             }
         })
     }
@@ -106,8 +106,8 @@ impl Heap {
     /// Frees a block. `requested` and `align` are the size and the alignment of the request, or 0 if the caller does not pass
     /// the alignment.
     #[inline]
-    pub(crate) fn free(&'static self, taken: Taken, requested: usize, align: usize) {
-        let Taken { address, bytes } = taken;
+    pub(crate) fn free(&'static self, taken: RawBlock, requested: usize, align: usize) {
+        let RawBlock { address, bytes } = taken;
         let kept = if bytes <= SMALL {
             self.push_small(address, bytes, requested)
         } else {
@@ -128,7 +128,7 @@ impl Heap {
 
     #[inline(never)]
     fn free_as_slowly(&'static self, address: usize, requested: usize, align: usize) {
-        self.free(Taken::of(address, requested, align), requested, align);
+        self.free(RawBlock::of(address, requested, align), requested, align);
     }
 
     /// Puts a small block of the class of `bytes` into this thread's cache, if there is room and no other work.

@@ -29,7 +29,7 @@ pub use fault::{FaultPlace, FaultReport, describe_fault};
 use super::Pool;
 use super::ask::Ask;
 use super::classes::PAGE;
-use super::heap::{Heap, Taken, lock};
+use super::heap::{Heap, RawBlock, lock};
 use super::slow_path_reason::SlowPathReason;
 use super::zeroed::clear;
 use book::{Book, Entry, Shape};
@@ -172,9 +172,9 @@ impl Heap {
     }
 
     /// Allocates a block in pages of its own.
-    pub(super) fn allocate_guarded(&'static self, guard: &Guard, ask: Ask) -> Result<Taken, AllocError> {
+    pub(super) fn allocate_guarded(&'static self, guard: &Guard, ask: Ask) -> Result<RawBlock, AllocError> {
         let Ask { requested, align, .. } = ask;
-        let bytes = Taken::of(0, requested, align).bytes;
+        let bytes = RawBlock::of(0, requested, align).bytes;
         let shape =
             Shape::of(requested, align, bytes, guard.page).ok_or_else(|| self.refuse_size(requested))?;
         let mut written = Vec::new();
@@ -208,7 +208,7 @@ impl Heap {
         unsafe { fill(place.base, place.address, AROUND) };
         // SAFETY: as above. The protected part is not included.
         unsafe { fill(behind, entry.filled_to(), AROUND) };
-        let taken = Taken {
+        let taken = RawBlock {
             address: place.address,
             bytes: requested,
         };
@@ -220,7 +220,7 @@ impl Heap {
         }
         lock(&guard.book).enter(entry);
         self.count_allocation(requested, bytes, missed);
-        Ok(Taken { bytes, ..taken })
+        Ok(RawBlock { bytes, ..taken })
     }
 
     /// Returns the record of a block that a caller frees, and the writes that were found around it.
@@ -231,7 +231,7 @@ impl Heap {
         &self,
         guard: &Guard,
         address: usize,
-    ) -> Result<(Taken, Option<Box<WrongFree>>), Box<WrongFree>> {
+    ) -> Result<(RawBlock, Option<Box<WrongFree>>), Box<WrongFree>> {
         let _inside = inside();
         let found = lock(&guard.book).at(address).copied();
         let entry = found.ok_or(WrongFree::Foreign { address })?;
@@ -240,11 +240,11 @@ impl Heap {
         }
         let overrun = entry.first_overrun().map(|at| guard.overrun(&entry, at));
         let bytes = entry.record.bytes;
-        Ok((Taken { address, bytes }, overrun))
+        Ok((RawBlock { address, bytes }, overrun))
     }
 
     /// Frees a block into quarantine. Returns false if another thread was first.
-    pub(super) fn free_guarded(&'static self, guard: &Guard, taken: Taken) -> bool {
+    pub(super) fn free_guarded(&'static self, guard: &Guard, taken: RawBlock) -> bool {
         let by = guard.scribe.freed_here(Some(Time::now()));
         let record = {
             let mut book = lock(&guard.book);

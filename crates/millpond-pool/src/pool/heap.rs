@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 
 /// An allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct RawBlock {
     pub(crate) address: usize,
     pub(crate) bytes: usize,
 }
@@ -188,7 +188,7 @@ pub(super) fn large(bytes: usize) -> Option<usize> {
     bytes.max(SMALL + 1).checked_next_multiple_of(PAGE)
 }
 
-impl Taken {
+impl RawBlock {
     /// Returns the block that a request of this shape was given at this address. Its size follows from the request alone.
     #[inline]
     pub(crate) fn of(address: usize, bytes: usize, align: usize) -> Self {

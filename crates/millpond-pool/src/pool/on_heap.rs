@@ -96,7 +96,7 @@ fn pool() -> Pool {
 }
 
 /// A block and the size of its request.
-struct Raw(heap::Taken, usize);
+struct Raw(heap::RawBlock, usize);
 
 impl Raw {
     fn pointer(&self) -> *mut u8 {
@@ -296,7 +296,7 @@ impl Source for Drawn {
     }
     fn give(&mut self, segment: Segment) {
         let bytes = segment.bytes() as usize;
-        let block = heap::Taken::of(segment.address() as usize, bytes, PAGE as usize);
+        let block = heap::RawBlock::of(segment.address() as usize, bytes, PAGE as usize);
         self.0.heap().free(block, bytes, 0);
     }
     fn reserve(&mut self, _: u64) -> Result<Range, SourceError> {

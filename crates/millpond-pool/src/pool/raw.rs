@@ -1,7 +1,7 @@
 //! Blocks without a type or an owner: a pointer is allocated, and the same pointer is freed.
 
 use super::Pool;
-use super::heap::{Heap, Taken, lock};
+use super::heap::{Heap, RawBlock, lock};
 use millpond_account::error::AllocError;
 use millpond_account::event::Facts;
 use millpond_account::ledger::{Ledger, Tracking, WrongFree};
@@ -24,7 +24,7 @@ impl Heap {
         hands
     }
 
-    fn allocate_raw(&'static self, requested: usize, align: usize) -> Result<Taken, AllocError> {
+    fn allocate_raw(&'static self, requested: usize, align: usize) -> Result<RawBlock, AllocError> {
         let taken = self.allocate(requested, align.max(self.align()), false)?;
         let _inside = inside();
         let facts = Facts {
@@ -60,7 +60,7 @@ impl Heap {
             // The ledger is no longer complete and does not contain the block.
             return Err(Box::new(WrongFree::Foreign { address }));
         };
-        let taken = Taken {
+        let taken = RawBlock {
             address,
             bytes: record.bytes,
         };
@@ -141,7 +141,7 @@ impl Pool {
     pub fn block_bytes(&self, bytes: usize, align: usize) -> Option<usize> {
         let block = align
             .is_power_of_two()
-            .then(|| Taken::of(0, bytes, align).bytes)?;
+            .then(|| RawBlock::of(0, bytes, align).bytes)?;
         Some(block).filter(|block| *block >= bytes && isize::try_from(*block).is_ok())
     }
 }

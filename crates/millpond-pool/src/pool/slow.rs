@@ -5,7 +5,7 @@ use super::ask::Ask;
 use super::cache::{Cache, Free, Inside, Stacks};
 use super::classes::{KEPT, PAGE, SMALL, class_bytes, class_of};
 use super::fast;
-use super::heap::{Heap, Taken, large, lock, small};
+use super::heap::{Heap, RawBlock, large, lock, small};
 use super::slow_path_reason::SlowPathReason;
 use super::sync::Ordering;
 use super::zeroed::clear;
@@ -42,7 +42,7 @@ impl Heap {
         align: usize,
         zeroed: bool,
         looks_in_cache: bool,
-    ) -> Result<Taken, AllocError> {
+    ) -> Result<RawBlock, AllocError> {
         let ask = Ask {
             zeroed,
             looks_in_cache,
@@ -53,7 +53,7 @@ impl Heap {
     }
 
     /// Allocates a block and reports the outcome.
-    pub(super) fn allocate_anyhow(&'static self, ask: Ask) -> Result<Taken, AllocError> {
+    pub(super) fn allocate_anyhow(&'static self, ask: Ask) -> Result<RawBlock, AllocError> {
         let picked = self.picks();
         let outcome = self.allocate_inside(ask);
         if self.has_reason(SlowPathReason::Watched) {
@@ -68,12 +68,12 @@ impl Heap {
             self.tell_found(guard);
             // The bytes behind the requested ones are checked, so the caller may not use them.
             let bytes = ask.requested.max(1);
-            return outcome.map(|taken| Taken { bytes, ..taken });
+            return outcome.map(|taken| RawBlock { bytes, ..taken });
         }
         outcome
     }
 
-    fn allocate_inside(&'static self, ask: Ask) -> Result<Taken, AllocError> {
+    fn allocate_inside(&'static self, ask: Ask) -> Result<RawBlock, AllocError> {
         let _inside = inside();
         let own = self.budget.as_ref().filter(|_| !ask.charged);
         let charge = own.map(|budget| self.charge(budget, ask)).transpose()?;
@@ -83,7 +83,7 @@ impl Heap {
         Ok(taken)
     }
 
-    fn place(&'static self, ask: Ask) -> Result<Taken, AllocError> {
+    fn place(&'static self, ask: Ask) -> Result<RawBlock, AllocError> {
         let Ask { requested, align, .. } = ask;
         self.expect_whole()?;
         if let Some(guard) = &self.guard {
@@ -111,7 +111,7 @@ impl Heap {
     }
 
     /// Returns how many bytes of a block must read as zero.
-    pub(super) fn zeros(&self, taken: Taken, requested: usize, zeroed: bool) -> usize {
+    pub(super) fn zeros(&self, taken: RawBlock, requested: usize, zeroed: bool) -> usize {
         if self.has_reason(SlowPathReason::Cleared) {
             taken.bytes
         } else if zeroed {
@@ -123,7 +123,7 @@ impl Heap {
 
     /// Allocates a block from the thread's cache on the slow path, or from the shelf if it is small. Returns no block if both
     /// are empty, or if another thread has the cache.
-    fn take_cached(&'static self, class: Option<(usize, usize)>, requested: usize, bytes: usize) -> Taken {
+    fn take_cached(&'static self, class: Option<(usize, usize)>, requested: usize, bytes: usize) -> RawBlock {
         let found = fast::with(self, |cache| {
             let mut cache = cache.enter_slowly()?;
             if let Some((class, _)) = class {
@@ -131,16 +131,16 @@ impl Heap {
             }
             let address = cache.with(|stacks| stacks.pop_large(bytes))?;
             self.count(cache.tally(), |tally| tally.allocate(requested, bytes));
-            Some(Taken { address, bytes })
+            Some(RawBlock { address, bytes })
         });
-        found.flatten().unwrap_or(Taken::EMPTY)
+        found.flatten().unwrap_or(RawBlock::EMPTY)
     }
 
     /// Allocates a small block of a class of which the thread's cache has no block at hand: one that was set aside, or one of a
     /// batch from the shelf. The thread stays inside its cache until the block is counted.
     #[cold]
     #[inline(never)]
-    pub(super) fn restock(&self, cache: Inside<'_>, class: usize, requested: usize) -> Taken {
+    pub(super) fn restock(&self, cache: Inside<'_>, class: usize, requested: usize) -> RawBlock {
         let bytes = class_bytes(class);
         let _inside = millpond_os::reentrancy::inside();
         // Moved here so that it is dropped first: at the end of `_inside`, deferred frees may enter the cache.
@@ -149,23 +149,23 @@ impl Heap {
         let aside = cache.with(|stacks| stacks.pop_or_recall(class));
         let address = aside.or_else(|| cache.refill(class, shelf));
         let Some(address) = address else {
-            return Taken::EMPTY;
+            return RawBlock::EMPTY;
         };
         self.count(cache.tally(), |tally| tally.allocate(requested, bytes));
-        Taken { address, bytes }
+        RawBlock { address, bytes }
     }
 
     /// Frees a block.
     #[cold]
     #[inline(never)]
-    pub(crate) fn free_slowly(&'static self, taken: Taken, requested: usize, align: usize) {
+    pub(crate) fn free_slowly(&'static self, taken: RawBlock, requested: usize, align: usize) {
         if !self.free_watched(taken, requested, align) {
             self.free_anyhow(taken, requested, align);
         }
     }
 
     #[inline(never)]
-    fn free_anyhow(&'static self, taken: Taken, requested: usize, align: usize) {
+    fn free_anyhow(&'static self, taken: RawBlock, requested: usize, align: usize) {
         let (taken, overrun) = match self
             .guard
             .as_ref()
@@ -194,7 +194,7 @@ impl Heap {
     }
 
     #[inline(never)]
-    pub(super) fn free_inside(&'static self, taken: Taken, requested: usize) {
+    pub(super) fn free_inside(&'static self, taken: RawBlock, requested: usize) {
         let _inside = inside();
         // This happens before the address can be allocated again. The budget is credited at the end.
         let charged = self.has_reason(SlowPathReason::Charged);
@@ -232,8 +232,8 @@ impl Heap {
         }
     }
 
-    fn keep_somewhere(&'static self, taken: Taken, requested: usize) -> bool {
-        let Taken { address, bytes } = taken;
+    fn keep_somewhere(&'static self, taken: RawBlock, requested: usize) -> bool {
+        let RawBlock { address, bytes } = taken;
         let kept = fast::with(self, |cache| {
             cache.with(|stacks| {
                 if bytes <= SMALL {
@@ -273,7 +273,7 @@ impl Heap {
     }
 
     /// Allocates a small block from the shelf, or from a new span. The other blocks of the span stay on the shelf.
-    fn allocate_small(&'static self, class: usize, ask: Ask) -> Result<Taken, AllocError> {
+    fn allocate_small(&'static self, class: usize, ask: Ask) -> Result<RawBlock, AllocError> {
         let (mut block, mut missed) = ([0], false);
         if lock(&self.shelves[class]).take(class, &mut block) == 0 {
             let (address, length, called) = self.ask_for_span(class, ask)?;
@@ -285,7 +285,7 @@ impl Heap {
         let bytes = class_bytes(class);
         self.count_allocation(ask.requested, bytes, missed);
         fast::with(self, |cache| cache.draw_outside(class));
-        let taken = Taken {
+        let taken = RawBlock {
             address: block[0],
             bytes,
         };
@@ -294,7 +294,7 @@ impl Heap {
         Ok(taken)
     }
 
-    fn allocate_large(&'static self, ask: Ask, bytes: usize) -> Result<Taken, AllocError> {
+    fn allocate_large(&'static self, ask: Ask, bytes: usize) -> Result<RawBlock, AllocError> {
         // Fresh memory from the source is zero and usually not resident. Writing to all of it now would make it resident
         // before it is needed.
         let mut written = Vec::new();
@@ -308,7 +308,7 @@ impl Heap {
             })
         })?;
         self.count_allocation(ask.requested, bytes, missed);
-        let taken = Taken { address, bytes };
+        let taken = RawBlock { address, bytes };
         let zeros = address + self.zeros(taken, ask.requested, ask.zeroed);
         for (start, end) in written {
             // SAFETY: this is a part of the block, which the caller has not received yet.
@@ -335,7 +335,7 @@ impl Heap {
     }
 
     /// Frees a block when the thread has no cache: at the thread's end, or while another thread holds the cache.
-    fn free_outside(&self, taken: Taken, requested: usize) {
+    fn free_outside(&self, taken: RawBlock, requested: usize) {
         if taken.bytes <= SMALL {
             lock(&self.shelves[class_of(taken.bytes)]).put(&[taken.address]);
         }

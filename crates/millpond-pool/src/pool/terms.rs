@@ -1,6 +1,6 @@
 //! The terms of requests that are charged to a budget of their own or may wait.
 
-use super::heap::{Heap, Taken};
+use super::heap::{Heap, RawBlock};
 use millpond_account::budget::Budget;
 use millpond_account::error::AllocError;
 use std::fmt;
@@ -32,7 +32,7 @@ impl Terms {
         self.heap
     }
 
-    pub(crate) fn allocate(&self, bytes: usize, align: usize, zeroed: bool) -> Result<Taken, AllocError> {
+    pub(crate) fn allocate(&self, bytes: usize, align: usize, zeroed: bool) -> Result<RawBlock, AllocError> {
         self.heap.allocate_for(
             (self.budget.as_ref(), self.charged),
             self.wait,

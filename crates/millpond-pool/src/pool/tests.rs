@@ -22,7 +22,7 @@ fn pool() -> Pool {
 /// A block that a test holds.
 #[derive(Debug)]
 struct Raw {
-    taken: heap::Taken,
+    taken: heap::RawBlock,
     requested: usize,
 }
 

@@ -3,7 +3,7 @@
 use super::ask::Ask;
 use super::cache::Cache;
 use super::fast;
-use super::heap::{Heap, Taken, lock};
+use super::heap::{Heap, RawBlock, lock};
 use super::slow_path_reason::SlowPathReason;
 use millpond_account::event::{EventKind, Facts};
 use millpond_account::ledger::{Ledger, WrongFree};
@@ -63,7 +63,7 @@ impl Said<'_> {
 
 /// Returns the facts about a block.
 #[inline(always)]
-fn facts(taken: Taken, requested: usize, align: usize) -> Facts {
+fn facts(taken: RawBlock, requested: usize, align: usize) -> Facts {
     Facts {
         address: taken.address,
         requested,
@@ -137,14 +137,14 @@ impl Heap {
 
     /// Reports to a recording in the shortest way, if nobody else observes. Otherwise returns false and reports nothing.
     #[inline(always)]
-    fn record<const ALLOCATED: bool>(&self, taken: Taken, requested: usize) -> bool {
+    fn record<const ALLOCATED: bool>(&self, taken: RawBlock, requested: usize) -> bool {
         let change = self.watch_changes.load(Ordering::Acquire);
         only_recorded(change) && self.record_now::<ALLOCATED>(change, taken, requested)
     }
 
     /// Compiled once for each kind of event, so that all calls are inlined into it and the facts stay in registers.
     #[inline(never)]
-    fn record_now<const ALLOCATED: bool>(&self, change: u64, taken: Taken, requested: usize) -> bool {
+    fn record_now<const ALLOCATED: bool>(&self, change: u64, taken: RawBlock, requested: usize) -> bool {
         use millpond_account::session::{Way, tell_short};
         use millpond_os::thread::{self, COUNTING};
         let pool = self.number();
@@ -161,7 +161,7 @@ impl Heap {
 
     /// Reports an allocated block.
     #[inline(always)]
-    pub(super) fn tell_allocated(&self, taken: Taken, requested: usize, align: usize) {
+    pub(super) fn tell_allocated(&self, taken: RawBlock, requested: usize, align: usize) {
         if !self.record::<true>(taken, requested) {
             self.say_allocated(taken, requested, align);
         }
@@ -169,14 +169,14 @@ impl Heap {
     }
 
     #[inline(never)]
-    fn say_allocated(&self, taken: Taken, requested: usize, align: usize) {
+    fn say_allocated(&self, taken: RawBlock, requested: usize, align: usize) {
         // An allocation cannot be a wrong free.
         let _ = self.say(Said::Allocated, facts(taken, requested, align));
     }
 
     /// Reports a refused request.
     pub(super) fn tell_refused(&self, ask: &Ask) {
-        let nothing = Taken { address: 0, bytes: 0 };
+        let nothing = RawBlock { address: 0, bytes: 0 };
         let facts = facts(nothing, ask.requested, ask.align);
         let _ = self.say(Said::Other(EventKind::Refused), facts);
         self.tell_flow();
@@ -186,7 +186,7 @@ impl Heap {
     #[inline(always)]
     pub(super) fn tell_freed(
         &self,
-        taken: Taken,
+        taken: RawBlock,
         requested: usize,
         align: usize,
     ) -> Result<(), Box<WrongFree>> {
@@ -197,7 +197,7 @@ impl Heap {
     }
 
     #[inline(never)]
-    fn say_freed(&self, taken: Taken, requested: usize, align: usize) -> Result<(), Box<WrongFree>> {
+    fn say_freed(&self, taken: RawBlock, requested: usize, align: usize) -> Result<(), Box<WrongFree>> {
         self.say(Said::Freed, facts(taken, requested, align))
     }
 
@@ -252,7 +252,7 @@ impl Heap {
     /// Enters a picked block in the ledger.
     #[cold]
     #[inline(never)]
-    pub(super) fn tell_picked(&self, ask: &Ask, taken: Taken) {
+    pub(super) fn tell_picked(&self, ask: &Ask, taken: RawBlock) {
         // An allocation cannot be a wrong free.
         let _ = self.say(Said::Picked, facts(taken, ask.requested, ask.align));
     }

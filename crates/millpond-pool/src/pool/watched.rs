@@ -5,7 +5,7 @@
 //! cache cannot serve the call, the call takes the slow path.
 
 use super::classes::{KEPT, LEAST, SMALL};
-use super::heap::{Heap, Taken};
+use super::heap::{Heap, RawBlock};
 use super::zeroed::clear;
 
 impl Heap {
@@ -13,8 +13,8 @@ impl Heap {
     /// result has two words, which are returned in registers. If it were returned in memory, the caller would wait for the
     /// writes.
     #[inline(never)]
-    pub(super) fn allocate_watched(&'static self, requested: usize, align: usize, zeroed: bool) -> Taken {
-        let nothing = Taken { address: 0, bytes: 0 };
+    pub(super) fn allocate_watched(&'static self, requested: usize, align: usize, zeroed: bool) -> RawBlock {
+        let nothing = RawBlock { address: 0, bytes: 0 };
         if !self.is_watched() || align > LEAST {
             return nothing;
         }
@@ -35,7 +35,7 @@ impl Heap {
 
     /// Reports a block and frees it. Returns false if this is not possible. In that case nothing was done.
     #[inline]
-    pub(super) fn free_watched(&'static self, taken: Taken, requested: usize, align: usize) -> bool {
+    pub(super) fn free_watched(&'static self, taken: RawBlock, requested: usize, align: usize) -> bool {
         if !self.is_watched() || self.is_guarded() {
             return false;
         }
@@ -44,7 +44,7 @@ impl Heap {
             self.say_wrong(&wrong);
             return true;
         }
-        let Taken { address, bytes } = taken;
+        let RawBlock { address, bytes } = taken;
         let kept = if bytes <= SMALL {
             self.push_small_despite::<true>(address, bytes, requested)
         } else {
