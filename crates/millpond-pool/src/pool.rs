@@ -11,7 +11,6 @@
 mod account;
 #[cfg(any(feature = "allocator-api2", feature = "allocator-api2-02"))]
 mod allocators;
-mod ask;
 mod background;
 mod biased_lock;
 mod broken;
@@ -44,6 +43,7 @@ mod pool_ref;
 mod pressure_trigger;
 mod prewarm;
 mod raw;
+mod request;
 mod settings;
 mod shelf;
 mod slow;
@@ -317,7 +317,7 @@ impl Pool {
     }
 }
 
-pub use ask::by_a_source;
+pub use request::by_a_source;
 pub(crate) use background::{Alarm, wake_at};
 pub use charged::Charged;
 pub use conf::{PoolConf, SettingsChange, expect_time, limit_of};

@@ -1,7 +1,7 @@
 //! Charges of blocks to budgets, and waiting for memory.
 
-use super::ask::Ask;
 use super::heap::{Heap, RawBlock, lock};
+use super::request::AllocRequest;
 use super::slow_path_reason::SlowPathReason;
 use millpond_account::budget::{Budget, Charge};
 use millpond_account::error::AllocError;
@@ -35,11 +35,11 @@ impl Heap {
     ) -> Result<RawBlock, AllocError> {
         let _inside = inside();
         let align = align.max(self.align);
-        let ask = Ask {
+        let ask = AllocRequest {
             zeroed,
             until: wait.map(deadline),
             charged: charged || budget.is_some_and(|budget| self.is_covered_by(budget)),
-            ..Ask::new(requested, align)
+            ..AllocRequest::new(requested, align)
         };
         let charge = budget.map(|budget| self.charge(budget, ask)).transpose()?;
         let taken = match ask.until {
@@ -53,13 +53,13 @@ impl Heap {
     }
 
     /// Allocates a block. If there is no memory now, it waits until the deadline.
-    fn allocate_until(&'static self, ask: Ask, until: Instant) -> Result<RawBlock, AllocError> {
+    fn allocate_until(&'static self, ask: AllocRequest, until: Instant) -> Result<RawBlock, AllocError> {
         match self.allocate_anyhow(ask) {
             Err(error) if error.is_out_of_memory() && Instant::now() < until => {}
             outcome => return outcome,
         }
         let place = self.join_line();
-        let ask = Ask {
+        let ask = AllocRequest {
             ticket: Some(place.ticket),
             ..ask
         };
@@ -80,7 +80,7 @@ impl Heap {
     }
 
     /// Charges a budget of allocated bytes.
-    pub(super) fn charge(&self, budget: &Budget, ask: Ask) -> Result<Charge, AllocError> {
+    pub(super) fn charge(&self, budget: &Budget, ask: AllocRequest) -> Result<Charge, AllocError> {
         let bytes = RawBlock::of(0, ask.requested, ask.align).bytes as u64;
         let charged = match ask.until {
             Some(until) => budget.charge_timeout(bytes, until.saturating_duration_since(Instant::now())),

@@ -27,9 +27,9 @@ pub(super) use fault::register;
 pub use fault::{FaultPlace, FaultReport, describe_fault};
 
 use super::Pool;
-use super::ask::Ask;
 use super::classes::PAGE;
 use super::heap::{Heap, RawBlock, lock};
+use super::request::AllocRequest;
 use super::slow_path_reason::SlowPathReason;
 use super::zeroed::clear;
 use book::{Book, Entry, Shape};
@@ -172,8 +172,12 @@ impl Heap {
     }
 
     /// Allocates a block in pages of its own.
-    pub(super) fn allocate_guarded(&'static self, guard: &Guard, ask: Ask) -> Result<RawBlock, AllocError> {
-        let Ask { requested, align, .. } = ask;
+    pub(super) fn allocate_guarded(
+        &'static self,
+        guard: &Guard,
+        ask: AllocRequest,
+    ) -> Result<RawBlock, AllocError> {
+        let AllocRequest { requested, align, .. } = ask;
         let bytes = RawBlock::of(0, requested, align).bytes;
         let shape =
             Shape::of(requested, align, bytes, guard.page).ok_or_else(|| self.refuse_size(requested))?;

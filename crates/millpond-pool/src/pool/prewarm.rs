@@ -1,8 +1,8 @@
 //! Prepares blocks before they are requested.
 
-use super::ask::Ask;
 use super::classes::PAGE;
 use super::heap::{Heap, large, lock, small};
+use super::request::AllocRequest;
 use millpond_account::error::AllocError;
 use millpond_engine::display_size;
 use millpond_os::reentrancy::inside;
@@ -114,7 +114,7 @@ impl Heap {
     ) -> Result<(), AllocError> {
         if let Some((class, _)) = small(bytes, 1) {
             while lock(&self.shelves[class]).blocks(class) < count {
-                let (address, length, _) = self.ask_for_span(class, Ask::new(bytes, 1))?;
+                let (address, length, _) = self.ask_for_span(class, AllocRequest::new(bytes, 1))?;
                 lock(&self.shelves[class]).add_span(class, address, length);
             }
             return Ok(());

@@ -1,11 +1,11 @@
 //! The slow path. A call takes it if the thread's cache has no block or no room, if another thread holds the cache, or if
 //! there is work to do at every call.
 
-use super::ask::Ask;
 use super::cache::{Cache, Free, Inside, Stacks};
 use super::classes::{KEPT, PAGE, SMALL, class_bytes, class_of};
 use super::fast;
 use super::heap::{Heap, RawBlock, large, lock, small};
+use super::request::AllocRequest;
 use super::slow_path_reason::SlowPathReason;
 use super::sync::Ordering;
 use super::zeroed::clear;
@@ -43,17 +43,17 @@ impl Heap {
         zeroed: bool,
         looks_in_cache: bool,
     ) -> Result<RawBlock, AllocError> {
-        let ask = Ask {
+        let ask = AllocRequest {
             zeroed,
             looks_in_cache,
-            ..Ask::new(requested, align)
+            ..AllocRequest::new(requested, align)
         };
         self.allocate_anyhow(ask)
             .map_err(|error| self.refused_finally(requested, error))
     }
 
     /// Allocates a block and reports the outcome.
-    pub(super) fn allocate_anyhow(&'static self, ask: Ask) -> Result<RawBlock, AllocError> {
+    pub(super) fn allocate_anyhow(&'static self, ask: AllocRequest) -> Result<RawBlock, AllocError> {
         let picked = self.picks();
         let outcome = self.allocate_inside(ask);
         if self.has_reason(SlowPathReason::Watched) {
@@ -73,7 +73,7 @@ impl Heap {
         outcome
     }
 
-    fn allocate_inside(&'static self, ask: Ask) -> Result<RawBlock, AllocError> {
+    fn allocate_inside(&'static self, ask: AllocRequest) -> Result<RawBlock, AllocError> {
         let _inside = inside();
         let own = self.budget.as_ref().filter(|_| !ask.charged);
         let charge = own.map(|budget| self.charge(budget, ask)).transpose()?;
@@ -83,8 +83,8 @@ impl Heap {
         Ok(taken)
     }
 
-    fn place(&'static self, ask: Ask) -> Result<RawBlock, AllocError> {
-        let Ask { requested, align, .. } = ask;
+    fn place(&'static self, ask: AllocRequest) -> Result<RawBlock, AllocError> {
+        let AllocRequest { requested, align, .. } = ask;
         self.expect_whole()?;
         if let Some(guard) = &self.guard {
             let _under_way = UnderWay::begin(self);
@@ -273,7 +273,7 @@ impl Heap {
     }
 
     /// Allocates a small block from the shelf, or from a new span. The other blocks of the span stay on the shelf.
-    fn allocate_small(&'static self, class: usize, ask: Ask) -> Result<RawBlock, AllocError> {
+    fn allocate_small(&'static self, class: usize, ask: AllocRequest) -> Result<RawBlock, AllocError> {
         let (mut block, mut missed) = ([0], false);
         if lock(&self.shelves[class]).take(class, &mut block) == 0 {
             let (address, length, called) = self.ask_for_span(class, ask)?;
@@ -294,7 +294,7 @@ impl Heap {
         Ok(taken)
     }
 
-    fn allocate_large(&'static self, ask: Ask, bytes: usize) -> Result<RawBlock, AllocError> {
+    fn allocate_large(&'static self, ask: AllocRequest, bytes: usize) -> Result<RawBlock, AllocError> {
         // Fresh memory from the source is zero and usually not resident. Writing to all of it now would make it resident
         // before it is needed.
         let mut written = Vec::new();
@@ -321,7 +321,7 @@ impl Heap {
     pub(super) fn ask_for_span(
         &'static self,
         class: usize,
-        ask: Ask,
+        ask: AllocRequest,
     ) -> Result<(usize, usize, bool), AllocError> {
         if !lock(&self.shelves[class]).expect_span(class) {
             return Err(self.refuse_tables(ask.requested));

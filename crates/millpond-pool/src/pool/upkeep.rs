@@ -1,6 +1,6 @@
 //! Gives memory back: trimming, compaction, and the end of a pool.
 
-use super::ask::by_a_source;
+use super::request::by_a_source;
 use super::background;
 use super::cache::Cache;
 use super::biased_lock;

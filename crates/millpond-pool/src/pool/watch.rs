@@ -1,9 +1,9 @@
 //! The observers of a pool: subscribers, and the ledger of live blocks.
 
-use super::ask::Ask;
 use super::cache::Cache;
 use super::fast;
 use super::heap::{Heap, RawBlock, lock};
+use super::request::AllocRequest;
 use super::slow_path_reason::SlowPathReason;
 use millpond_account::event::{EventKind, Facts};
 use millpond_account::ledger::{Ledger, WrongFree};
@@ -175,7 +175,7 @@ impl Heap {
     }
 
     /// Reports a refused request.
-    pub(super) fn tell_refused(&self, ask: &Ask) {
+    pub(super) fn tell_refused(&self, ask: &AllocRequest) {
         let nothing = RawBlock { address: 0, bytes: 0 };
         let facts = facts(nothing, ask.requested, ask.align);
         let _ = self.say(Said::Other(EventKind::Refused), facts);
@@ -252,7 +252,7 @@ impl Heap {
     /// Enters a picked block in the ledger.
     #[cold]
     #[inline(never)]
-    pub(super) fn tell_picked(&self, ask: &Ask, taken: RawBlock) {
+    pub(super) fn tell_picked(&self, ask: &AllocRequest, taken: RawBlock) {
         // An allocation cannot be a wrong free.
         let _ = self.say(Said::Picked, facts(taken, ask.requested, ask.align));
     }

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct AllocRequest {
     pub(crate) requested: usize,
     pub(crate) align: usize,
     /// Whether the requested bytes must read as zero.
@@ -28,7 +28,7 @@ pub(crate) struct Ask {
     pub(super) looks_in_cache: bool,
 }
 
-impl Ask {
+impl AllocRequest {
     pub(crate) fn new(requested: usize, align: usize) -> Self {
         Self {
             requested,
@@ -77,14 +77,14 @@ impl Heap {
         bytes: usize,
         work: impl FnMut(&mut Core) -> Result<R, engine::AllocError>,
     ) -> Result<R, AllocError> {
-        self.ask(Ask::new(bytes, 1), work)
+        self.ask(AllocRequest::new(bytes, 1), work)
     }
 
     /// Requests memory from the engine. If memory is short, it tries once more after the caches, the shelves and other
     /// pools of the same budget have given theirs back.
     pub(super) fn ask<R>(
         &'static self,
-        ask: Ask,
+        ask: AllocRequest,
         mut work: impl FnMut(&mut Core) -> Result<R, engine::AllocError>,
     ) -> Result<R, AllocError> {
         let requested = ask.requested;
