@@ -56,7 +56,7 @@ use stacks::Stacks;
 use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use table::Line;
+use table::CacheLine;
 use wrong::wrong_free;
 
 /// The number of shards, each with its own lock.
@@ -134,7 +134,7 @@ impl LedgerBuilder {
         Ledger {
             settings: self,
             shards: (0..SHARDS)
-                .map(|_| Line::new(Rank::Shard, Shard::new(freed)))
+                .map(|_| CacheLine::new(Rank::Shard, Shard::new(freed)))
                 .collect(),
             stacks: Stacks::new(),
             filter: filter.unwrap_or_else(|| {
@@ -176,7 +176,7 @@ impl LedgerBuilder {
 /// ```
 pub struct Ledger {
     settings: LedgerBuilder,
-    shards: Box<[Line<Ranked<Shard>>]>,
+    shards: Box<[CacheLine<Ranked<Shard>>]>,
     stacks: Stacks,
     /// With sampling: the addresses that are certainly not in the account.
     filter: Filter,

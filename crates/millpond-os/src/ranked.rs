@@ -45,7 +45,7 @@ pub enum Rank {
     Snapshots,
     /// The list of pools.
     Heaps,
-    /// The list of caches of a pool. The ranks from here to `Line` belong to a pool.
+    /// The list of caches of a pool. The ranks from here to `WaitQueue` belong to a pool.
     CacheRegistry,
     /// The small blocks of one size that no thread caches. Smaller sizes come first.
     Shelf,
@@ -69,7 +69,7 @@ pub enum Rank {
     /// The list of the accounts of live blocks.
     Ledgers,
     /// The waiting requests.
-    Line,
+    WaitQueue,
     /// One shard of the blocks of an account.
     Shard,
     /// One shard of the stacks of an account.
@@ -116,7 +116,7 @@ impl Rank {
         Self::Charges,
         Self::Forgotten,
         Self::Ledgers,
-        Self::Line,
+        Self::WaitQueue,
         Self::Shard,
         Self::Stacks,
         Self::Scopes,
@@ -128,14 +128,14 @@ impl Rank {
     ];
 
     fn is_of_a_pool(self) -> bool {
-        (Self::CacheRegistry..=Self::Line).contains(&self)
+        (Self::CacheRegistry..=Self::WaitQueue).contains(&self)
     }
 }
 
 /// The maximum number of shelves of a pool.
 pub const SHELVES: usize = 64;
 #[cfg(debug_assertions)]
-const SLOTS: usize = SHELVES + Rank::Line as usize - Rank::CacheRegistry as usize;
+const SLOTS: usize = SHELVES + Rank::WaitQueue as usize - Rank::CacheRegistry as usize;
 
 /// The [`id`] of the thread that holds each lock of a pool, in their order, or 0.
 #[cfg(debug_assertions)]
@@ -225,7 +225,7 @@ impl Place {
             let below = &held[self.rank as usize..];
             below.iter().enumerate().position(|(at, count)| {
                 let rank = self.rank as usize + at;
-                let of_a_pool = self.rank.is_of_a_pool() && rank <= Rank::Line as usize;
+                let of_a_pool = self.rank.is_of_a_pool() && rank <= Rank::WaitQueue as usize;
                 // A fork takes all shards of an account, and one account after the other. Every other kind has one
                 // lock, or one lock for each pool.
                 let of_a_kind = match self.rank {
@@ -242,7 +242,7 @@ impl Place {
         }
         let Some(Holders(slots)) = self.of else { return };
         // Most threads hold no lock of any pool.
-        let after = self.rank as usize..=Rank::Line as usize;
+        let after = self.rank as usize..=Rank::WaitQueue as usize;
         if held::BY_RANK.with(|held| held[after].iter().all(|count| count.get() == 0)) {
             return;
         }

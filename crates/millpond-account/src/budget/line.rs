@@ -24,7 +24,7 @@ use std::task::Waker;
 const ROUND: usize = 16;
 
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct ChargeQueue {
     queue: Mutex<Queue>,
     /// True if the children of forks clean up this line.
     entered: AtomicBool,
@@ -90,7 +90,7 @@ fn place(from: &Arc<Node>, bytes: u64, behind: impl Fn(&Node) -> bool) -> Place 
         if let Some(node) = from.way().find(|node| behind(node)) {
             break Place::At(Arc::clone(node));
         }
-        let Err(refused) = way::take(from, bytes, Turn::Line) else {
+        let Err(refused) = way::take(from, bytes, Turn::ChargeQueue) else {
             break Place::Granted;
         };
         if bytes > refused.node.limit() {
@@ -117,7 +117,7 @@ fn lower(raised: Option<Arc<Node>>, but: Option<&Arc<Node>>) {
     }
 }
 
-impl Line {
+impl ChargeQueue {
     /// Appends a request to the line, or serves it if no earlier request blocks it.
     pub(super) fn join(&self, from: &Arc<Node>, bytes: u64, waker: Option<Waker>) -> Outcome {
         if !self.entered.load(Ordering::Relaxed) {

@@ -1,7 +1,7 @@
 //! The figures of one budget, and its path to the last budget that a charge reaches.
 
 use super::Measure;
-use super::line::Line;
+use super::line::ChargeQueue;
 use super::room::{MOST, Room, Seen};
 use super::soft::SoftLimit;
 use super::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, lock};
@@ -31,7 +31,7 @@ pub(super) struct Node {
     round: AtomicU64,
     pub(super) soft: Box<[SoftLimit]>,
     /// The line, shared by all budgets that this one's charges reach.
-    pub(super) line: Arc<Line>,
+    pub(super) line: Arc<ChargeQueue>,
     /// The number of requests that wait anywhere in the tree.
     pub(super) pressure: Arc<AtomicUsize>,
     children: Mutex<Vec<Weak<Node>>>,

@@ -49,7 +49,7 @@ pub(super) enum Turn {
     /// A request that has not waited. It cannot take room that other requests wait for.
     New,
     /// The request whose turn it is in the line.
-    Line,
+    ChargeQueue,
 }
 
 /// Invariant: room + charged = limit, where charged counts the bytes that were taken and not returned.
@@ -116,7 +116,7 @@ impl Room {
 }
 
 fn admits(seen: Seen, bytes: u64, turn: Turn) -> Result<(), Seen> {
-    if seen.holds(bytes) && (turn == Turn::Line || !seen.is_waited()) {
+    if seen.holds(bytes) && (turn == Turn::ChargeQueue || !seen.is_waited()) {
         Ok(())
     } else {
         Err(seen)

@@ -24,7 +24,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(not(all(test, loom)))]
 mod held {
-    use super::super::line::Line;
+    use super::super::line::ChargeQueue;
     use millpond_os::fork::{Participant, Resting};
     use millpond_os::ranked::{InTurn, Rank, Shared};
     use std::ops::{Deref, DerefMut};
@@ -32,10 +32,10 @@ mod held {
 
     /// Every lock of a budget is taken while this one is held for reading. A fork takes it for writing, so no lock of a
     /// budget is held then. It contains the lines that any request has ever joined.
-    static LINES: Shared<Vec<Weak<Line>>> = Shared::new(Rank::Budgets, Vec::new());
+    static LINES: Shared<Vec<Weak<ChargeQueue>>> = Shared::new(Rank::Budgets, Vec::new());
 
-    type Read = InTurn<RwLockReadGuard<'static, Vec<Weak<Line>>>>;
-    type Write = InTurn<std::sync::RwLockWriteGuard<'static, Vec<Weak<Line>>>>;
+    type Read = InTurn<RwLockReadGuard<'static, Vec<Weak<ChargeQueue>>>>;
+    type Write = InTurn<std::sync::RwLockWriteGuard<'static, Vec<Weak<ChargeQueue>>>>;
 
     /// A lock of a budget, held.
     pub(in crate::budget) struct Locked<'a, T> {
@@ -69,7 +69,7 @@ mod held {
 
     /// Registers a line for cleanup in the child of a fork. Returns false if the memory for it could not be allocated.
     #[cfg(target_os = "linux")]
-    pub(in crate::budget) fn enter(line: &std::sync::Arc<Line>) -> bool {
+    pub(in crate::budget) fn enter(line: &std::sync::Arc<ChargeQueue>) -> bool {
         FORKS.register();
         // The list must not use the program's pool, whose source may wait for a budget.
         let _inside = millpond_os::reentrancy::inside();
@@ -103,6 +103,6 @@ mod held {
 pub(super) use held::enter;
 
 #[cfg(any(not(target_os = "linux"), all(test, loom)))]
-pub(super) fn enter(_: &std::sync::Arc<super::line::Line>) -> bool {
+pub(super) fn enter(_: &std::sync::Arc<super::line::ChargeQueue>) -> bool {
     true
 }

@@ -5,7 +5,7 @@
 
 use super::lock;
 use super::stack::Stack;
-use super::table::{Line, grow, has_room};
+use super::table::{CacheLine, grow, has_room};
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use millpond_os::ranked::{Locked, Rank, Ranked};
@@ -67,7 +67,7 @@ struct Shard {
 }
 
 /// The table of stacks.
-pub(super) struct Stacks(Box<[Line<Ranked<Shard>>]>);
+pub(super) struct Stacks(Box<[CacheLine<Ranked<Shard>>]>);
 
 /// All locks of the table, held.
 pub(crate) struct Rest<'a> {
@@ -78,7 +78,7 @@ impl Stacks {
     pub(super) fn new() -> Self {
         Self(
             (0..SHARDS)
-                .map(|_| Line::new(Rank::Stacks, Shard::default()))
+                .map(|_| CacheLine::new(Rank::Stacks, Shard::default()))
                 .collect(),
         )
     }

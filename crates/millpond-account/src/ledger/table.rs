@@ -12,9 +12,9 @@ use std::hash::BuildHasher;
 
 /// A value on its own cache lines. The alignment is two lines because processors fetch them in pairs.
 #[repr(align(128))]
-pub(super) struct Line<T>(pub(super) T);
+pub(super) struct CacheLine<T>(pub(super) T);
 
-impl<T> Line<Ranked<T>> {
+impl<T> CacheLine<Ranked<T>> {
     pub(super) fn new(rank: Rank, value: T) -> Self {
         Self(Ranked::new(rank, value))
     }

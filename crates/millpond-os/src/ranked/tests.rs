@@ -13,7 +13,7 @@ fn pool() -> [Ranked<u8>; 4] {
         order.lock(Rank::CacheRegistry, 0),
         order.nth(Rank::Shelf, 3, 0),
         order.nth(Rank::Shelf, 63, 0),
-        order.lock(Rank::Line, 0),
+        order.lock(Rank::WaitQueue, 0),
     ]
 }
 
@@ -33,7 +33,7 @@ fn whoever_takes_a_lock_out_of_turn_is_told_both_names() {
     let cases: [(&dyn Fn(), &str); 6] = [
         (
             &|| drop((line.lock(), roll.lock())),
-            "CacheRegistry is asked for under Line of the same pool",
+            "CacheRegistry is asked for under WaitQueue of the same pool",
         ),
         (
             &|| drop((large.lock(), small.lock())),
@@ -41,7 +41,7 @@ fn whoever_takes_a_lock_out_of_turn_is_told_both_names() {
         ),
         (
             &|| drop((line.lock(), list.lock())),
-            "Heaps is asked for under Line",
+            "Heaps is asked for under WaitQueue",
         ),
         (
             &|| drop((shards[0].lock(), shards[1].lock())),
@@ -140,7 +140,7 @@ fn what_another_thread_holds_is_not_held_against_this_one() {
         *waits += 1;
         other.join().expect("no panic");
         let told = told(std::panic::AssertUnwindSafe(|| drop(small.lock())));
-        assert!(told.is_some_and(|told| told.contains("Shelf is asked for under Line")));
+        assert!(told.is_some_and(|told| told.contains("Shelf is asked for under WaitQueue")));
     });
 }
 

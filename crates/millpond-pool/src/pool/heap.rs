@@ -9,7 +9,7 @@ use super::fork;
 use super::guard::{self, Guard};
 use super::lifetime::Lifetime;
 use super::shelf::Shelf;
-use super::slow_path_reason::{AtRest, Line, SlowPathReason};
+use super::slow_path_reason::{AtRest, SlowPathReason, WaitQueue};
 use super::still::StillLedger;
 use super::watch::Flow;
 use millpond_account::budget::{Budget, Charge};
@@ -59,7 +59,7 @@ pub struct Heap {
     pub(super) registry: Ranked<CacheRegistry>,
     /// The reasons why calls leave the fast path. Changed under the lock of `registry`.
     pub(super) reasons: AtomicU32,
-    pub(super) line: Line,
+    pub(super) line: WaitQueue,
     /// The observers, the number of their last change, and the source traffic that was not reported yet.
     pub(super) watchers: Ranked<Arc<Watchers>>,
     pub(super) watch_changes: AtomicU64,
@@ -228,7 +228,7 @@ impl Heap {
                 SlowPathReason::Charged.if_so(parts.budget.is_some())
                     | SlowPathReason::Guarded.if_so(parts.guard.is_some()),
             ),
-            line: Line::new(order),
+            line: WaitQueue::new(order),
             watchers: order.lock(Rank::Watchers, Arc::new(Watchers::new(label))),
             watch_changes: AtomicU64::new(0),
             flow: parts.flow,

@@ -96,7 +96,7 @@ impl Ways {
 
 /// The queue of requests that wait for a pool's memory, in order of arrival.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct WaitQueue {
     state: Ranked<State>,
     freed: Condvar,
 }
@@ -112,10 +112,10 @@ pub(crate) struct State {
 /// The queue while the process forks.
 pub(super) struct AtRest(Locked<'static, State>);
 
-impl Line {
+impl WaitQueue {
     pub(super) fn new(order: Order) -> Self {
         Self {
-            state: order.lock(Rank::Line, State::default()),
+            state: order.lock(Rank::WaitQueue, State::default()),
             freed: Condvar::new(),
         }
     }

@@ -23,7 +23,7 @@ pub(super) struct Small {
     pub(super) store: Mutex<Store>,
     pub(super) detour: AtomicU32,
     pub(super) lifetime: Lifetime,
-    pub(super) line: Mutex<Line>,
+    pub(super) line: Mutex<WaitQueue>,
     pub(super) freed: Condvar,
     /// Whether there are observers, from the beginning to the end.
     pub(super) watched: bool,
@@ -48,7 +48,7 @@ pub(super) fn live(registry: &[Arc<Cache>], store: &Store) -> i64 {
 }
 
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct WaitQueue {
     pub(super) tickets: Vec<usize>,
     pub(super) next: usize,
     pub(super) changes: usize,
@@ -73,7 +73,7 @@ impl Small {
             store: Mutex::new(store),
             detour: AtomicU32::new(0),
             lifetime: Lifetime::new(),
-            line: Mutex::new(Line::default()),
+            line: Mutex::new(WaitQueue::default()),
             freed: Condvar::new(),
             watched,
         }
