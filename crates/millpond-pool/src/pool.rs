@@ -14,10 +14,10 @@ mod allocators;
 mod background;
 mod biased_lock;
 mod broken;
+mod budgeted;
 mod builder;
 mod by_layout;
 mod cache;
-mod charged;
 mod charges;
 mod classes;
 mod conf;
@@ -28,7 +28,6 @@ mod fast;
 mod figures;
 mod fork;
 mod fresh;
-mod gate;
 mod guard;
 mod heap;
 mod leak_check;
@@ -56,6 +55,7 @@ mod tests;
 mod upkeep;
 mod watch;
 mod watched;
+mod zero_tracking;
 mod zeroed;
 
 pub use builder::{PoolBuilder, PoolError};
@@ -319,7 +319,7 @@ impl Pool {
 
 pub use request::by_a_source;
 pub(crate) use background::{Alarm, wake_at};
-pub use charged::Charged;
+pub use budgeted::BudgetedSource;
 pub use conf::{PoolConf, SettingsChange, expect_time, limit_of};
 pub(crate) use guard::{is_filled_around, refill_around};
 pub use heap::next_number;

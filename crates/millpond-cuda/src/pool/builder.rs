@@ -12,7 +12,7 @@ use millpond_engine::policies::UnknownPolicy;
 use millpond_engine::{ConfError, Engine, Limit, Source};
 use millpond_os::pressure::Readings;
 use millpond_pool::pool::{
-    Charged, PoolSettings, budgets, limit_of, maintain, next_number, report_leaks_at_exit,
+    BudgetedSource, PoolSettings, budgets, limit_of, maintain, next_number, report_leaks_at_exit,
 };
 use std::sync::Arc;
 use thiserror::Error;
@@ -164,7 +164,7 @@ impl DevicePoolBuilder {
         let name = name.unwrap_or_else(|| format!("{device} pool {number}"));
         let (budget, reserved) = budgets(self.settings.budget.as_ref(), &name)?;
         let memory = source.memory();
-        let charged = Charged::new(source, limit.clone(), reserved.clone(), Arc::clone(&flow));
+        let charged = BudgetedSource::new(source, limit.clone(), reserved.clone(), Arc::clone(&flow));
         let pool = DevicePool(Shared::new(Parts {
             device: device.clone(),
             memory,

@@ -8,7 +8,7 @@ use millpond_account::event::PoolLabel;
 use millpond_account::memory::MemoryKind;
 use millpond_engine::policies::Millpond;
 use millpond_engine::{Engine, MillpondConf, Policy};
-use millpond_pool::pool::{Charged, next_number};
+use millpond_pool::pool::{BudgetedSource, next_number};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,7 +20,7 @@ impl DevicePool {
         let sharing = self.0.core()?.source().sharing().clone();
         let source = CudaSource::shared(&of.device, of.memory, sharing)?;
         let (number, flow) = (next_number(), Arc::default());
-        let charged = Charged::new(source, of.limit.clone(), of.reserved.clone(), Arc::clone(&flow));
+        let charged = BudgetedSource::new(source, of.limit.clone(), of.reserved.clone(), Arc::clone(&flow));
         let name = format!("{}, a graph", of.name);
         let label = PoolLabel::new(number, &name, MemoryKind::Device, of.device.number());
         let label = label.under(policy.name());

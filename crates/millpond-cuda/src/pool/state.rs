@@ -9,11 +9,11 @@ use crate::source::CudaSource;
 use crate::stream::CudaStream;
 use millpond_engine::{Block, Engine, Gauge, Request, Stats, Stream};
 use millpond_os::reentrancy::{Inside, inside};
-use millpond_pool::pool::Charged;
+use millpond_pool::pool::BudgetedSource;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
 
-pub(crate) type Memory = Engine<Kept<Charged<CudaSource>>>;
+pub(crate) type Memory = Engine<Kept<BudgetedSource<CudaSource>>>;
 
 /// The state under a pool's lock.
 pub(super) struct Core {

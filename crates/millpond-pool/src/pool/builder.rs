@@ -3,11 +3,11 @@
 use super::background;
 use super::conf::{PoolConf, ReadSettings, SettingsChange, limit_of};
 use super::exit::report_leaks_at_exit;
-use super::gate::Gate;
 use super::guard::{self, Guard};
 use super::heap::{Heap, Parts};
 use super::prewarm::Prewarm;
 use super::settings::{PoolSettings, budgets};
+use super::zero_tracking::ZeroTrackingSource;
 use super::{Handle, Pool};
 use crate::MemorySource;
 use crate::host::{Host, HostError, HugePages, Node};
@@ -353,7 +353,7 @@ impl PoolBuilder {
                 let quarantine = conf.quarantine.unwrap_or(guard::QUARANTINE);
                 Guard::new(order, quarantine, conf.stacks.unwrap_or(true))
             });
-            let gate = Gate::new(source, limit.clone(), reserved.clone(), Arc::clone(&flow));
+            let gate = ZeroTrackingSource::new(source, limit.clone(), reserved.clone(), Arc::clone(&flow));
             Ok::<_, PoolError>(Parts {
                 name,
                 kind,

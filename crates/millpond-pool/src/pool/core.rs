@@ -2,15 +2,15 @@
 
 use super::account::Tally;
 use super::classes::PAGE;
-use super::gate::Gate;
 use super::shelf::span_bytes;
+use super::zero_tracking::ZeroTrackingSource;
 use millpond_account::post_mortem::Survey;
 use millpond_engine::{AllocError, Block, Engine, PieceState, Request, Source, Stream};
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 
 /// An engine over memory.
-pub(crate) type Memory = Engine<Gate>;
+pub(crate) type Memory = Engine<ZeroTrackingSource>;
 
 /// The state under a pool's lock.
 pub(crate) struct Core {

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 ///
 /// A call charges first, then calls the source, and refunds on failure. So neither limit is exceeded, not even during a
 /// call.
-pub struct Charged<S> {
+pub struct BudgetedSource<S> {
     inner: Limited<S>,
     budget: Option<Budget>,
     /// The bytes held from the source after the last call.
@@ -25,7 +25,7 @@ pub struct Charged<S> {
     flow: Arc<Flow>,
 }
 
-impl<S: Source> Charged<S> {
+impl<S: Source> BudgetedSource<S> {
     /// Wraps a source. Its memory is charged to `limit` and `budget`, and counted in `flow`.
     pub fn new(source: S, limit: Limit, budget: Option<Budget>, flow: Arc<Flow>) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl<S: Source> Charged<S> {
     }
 }
 
-impl<S: Source> SourceWrapper for Charged<S> {
+impl<S: Source> SourceWrapper for BudgetedSource<S> {
     type Inner = Limited<S>;
 
     fn inner(&self) -> &Limited<S> {

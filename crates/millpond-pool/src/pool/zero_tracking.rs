@@ -1,7 +1,7 @@
 //! The connection between a pool and its source. It enforces the limit, charges the budget, and records which memory is
 //! zero.
 
-use super::charged::Charged;
+use super::budgeted::BudgetedSource;
 use super::fresh::Fresh;
 use super::watch::Flow;
 use crate::memory::MemorySource;
@@ -12,16 +12,16 @@ use std::sync::Arc;
 /// A source of any kind of host memory.
 type AnySource = dyn MemorySource + Send;
 
-/// A pool's source with the pool's limit, [charged](Charged) to a budget, and with a record of the bytes that are zero.
-pub(crate) struct Gate {
-    inner: Charged<Box<AnySource>>,
+/// A pool's source with the pool's limit, [charged](BudgetedSource) to a budget, and with a record of the bytes that are zero.
+pub(crate) struct ZeroTrackingSource {
+    inner: BudgetedSource<Box<AnySource>>,
     fresh: Fresh,
 }
 
-impl Gate {
+impl ZeroTrackingSource {
     pub(crate) fn new(source: Box<AnySource>, limit: Limit, budget: Option<Budget>, flow: Arc<Flow>) -> Self {
         Self {
-            inner: Charged::new(source, limit, budget, flow),
+            inner: BudgetedSource::new(source, limit, budget, flow),
             fresh: Fresh::default(),
         }
     }
@@ -64,8 +64,8 @@ impl Gate {
     }
 }
 
-impl SourceWrapper for Gate {
-    type Inner = Charged<Box<AnySource>>;
+impl SourceWrapper for ZeroTrackingSource {
+    type Inner = BudgetedSource<Box<AnySource>>;
 
     fn inner(&self) -> &Self::Inner {
         &self.inner
