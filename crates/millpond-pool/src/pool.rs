@@ -325,7 +325,7 @@ pub(crate) use guard::{is_filled_around, refill_around};
 pub use heap::next_number;
 pub use heap::{Heap as PoolHeap, RawBlock};
 pub use terms::Terms;
-pub use watch::Flow;
+pub use watch::SourceTraffic;
 pub use {
     background::{Maintained, change as change_maintenance, maintain},
     exit::report_leaks_at_exit,

@@ -21,7 +21,7 @@ use millpond_engine::{self as engine, Block, Limit, RetainConf, Source, SourceEr
 use millpond_os::reentrancy::inside;
 #[cfg(feature = "record")]
 use millpond_pool::pool::by_a_source;
-use millpond_pool::pool::{Flow, PoolHeap};
+use millpond_pool::pool::{PoolHeap, SourceTraffic};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ pub(super) struct Parts {
     pub(super) name: String,
     pub(super) limit: Limit,
     pub(super) engine: Memory,
-    pub(super) flow: Arc<Flow>,
+    pub(super) flow: Arc<SourceTraffic>,
     pub(super) budget: Option<Budget>,
     pub(super) reserved: Option<Budget>,
     /// The settings that limit how much memory the pool keeps, and for how long.
@@ -58,7 +58,7 @@ pub(super) struct Shared {
     /// Whether the pool has watchers. Nothing else is checked while it has none.
     watched: AtomicBool,
     changes: AtomicU64,
-    flow: Arc<Flow>,
+    flow: Arc<SourceTraffic>,
     pub(super) retain: Mutex<RetainConf>,
     pub(super) zero_on_reuse: AtomicBool,
 }

@@ -1,6 +1,6 @@
 //! A source with a pool's limit, charged to a budget.
 
-use super::watch::Flow;
+use super::watch::SourceTraffic;
 use millpond_account::budget::{Budget, Charge, Refusal};
 use millpond_engine::{CallKind, Limit, Limited, Source, SourceError, SourceEvent, SourceWrapper};
 use std::cmp::Ordering::{Equal, Greater, Less};
@@ -22,12 +22,12 @@ pub struct BudgetedSource<S> {
     pending: Option<Charge>,
     /// The budget's last refusal, until it is taken.
     refusal: Option<Refusal>,
-    flow: Arc<Flow>,
+    flow: Arc<SourceTraffic>,
 }
 
 impl<S: Source> BudgetedSource<S> {
     /// Wraps a source. Its memory is charged to `limit` and `budget`, and counted in `flow`.
-    pub fn new(source: S, limit: Limit, budget: Option<Budget>, flow: Arc<Flow>) -> Self {
+    pub fn new(source: S, limit: Limit, budget: Option<Budget>, flow: Arc<SourceTraffic>) -> Self {
         Self {
             inner: Limited::new(source, limit),
             budget,

@@ -11,7 +11,7 @@ use super::lifetime::Lifetime;
 use super::shelf::Shelf;
 use super::slow_path_reason::{AtRest, SlowPathReason, WaitQueue};
 use super::still::StillLedger;
-use super::watch::Flow;
+use super::watch::SourceTraffic;
 use millpond_account::budget::{Budget, Charge};
 use millpond_account::event::PoolLabel;
 use millpond_account::ledger::{Filter, Ledger};
@@ -63,7 +63,7 @@ pub struct Heap {
     /// The observers, the number of their last change, and the source traffic that was not reported yet.
     pub(super) watchers: Ranked<Arc<Watchers>>,
     pub(super) watch_changes: AtomicU64,
-    pub(super) flow: Arc<Flow>,
+    pub(super) flow: Arc<SourceTraffic>,
     /// The ledgers of live blocks that may still be in use, and the ledger of manually allocated blocks.
     pub(super) ledgers: Ranked<Vec<Arc<Ledger>>>,
     pub(super) hands: OnceLock<Arc<Ledger>>,
@@ -104,7 +104,7 @@ pub(crate) struct Parts {
     pub(crate) align: usize,
     pub(crate) guard: Option<Guard>,
     /// The traffic between the pool and its source.
-    pub(crate) flow: Arc<Flow>,
+    pub(crate) flow: Arc<SourceTraffic>,
 }
 
 /// A stopped pool: its locks are held, and no thread is inside its cache. Dropping this lets the pool continue.

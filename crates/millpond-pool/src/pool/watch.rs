@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that the pool took from its source or gave back, and that were not reported yet.
 #[derive(Debug, Default)]
-pub struct Flow {
+pub struct SourceTraffic {
     pub(crate) taken: AtomicU64,
     pub(crate) given: AtomicU64,
 }
 
-impl Flow {
+impl SourceTraffic {
     /// Takes the bytes to report, by kind of event.
     pub fn drain(&self) -> [(EventKind, u64); 2] {
         [

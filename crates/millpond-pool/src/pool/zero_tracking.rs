@@ -3,7 +3,7 @@
 
 use super::budgeted::BudgetedSource;
 use super::fresh::Fresh;
-use super::watch::Flow;
+use super::watch::SourceTraffic;
 use crate::memory::MemorySource;
 use millpond_account::budget::{Budget, Refusal};
 use millpond_engine::{Limit, SourceEvent, SourceWrapper};
@@ -19,7 +19,12 @@ pub(crate) struct ZeroTrackingSource {
 }
 
 impl ZeroTrackingSource {
-    pub(crate) fn new(source: Box<AnySource>, limit: Limit, budget: Option<Budget>, flow: Arc<Flow>) -> Self {
+    pub(crate) fn new(
+        source: Box<AnySource>,
+        limit: Limit,
+        budget: Option<Budget>,
+        flow: Arc<SourceTraffic>,
+    ) -> Self {
         Self {
             inner: BudgetedSource::new(source, limit, budget, flow),
             fresh: Fresh::default(),
