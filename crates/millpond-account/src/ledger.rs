@@ -195,9 +195,9 @@ fn lock<T>(mutex: &Ranked<T>) -> Locked<'_, T> {
 }
 
 /// All locks of a ledger, held. See [`Ledger::rest`].
-pub struct Rest<'a> {
+pub struct LedgerLocks<'a> {
     _shards: [Locked<'a, Shard>; SHARDS],
-    _stacks: stacks::Rest<'a>,
+    _stacks: stacks::StackLocks<'a>,
 }
 
 impl Ledger {
@@ -494,8 +494,8 @@ impl Ledger {
     /// Takes every lock for a fork, because a child could never release a lock that another thread held. They are taken
     /// after all locks of the pools.
     #[doc(hidden)]
-    pub fn rest(&self) -> Rest<'_> {
-        Rest {
+    pub fn rest(&self) -> LedgerLocks<'_> {
+        LedgerLocks {
             _shards: std::array::from_fn(|at| lock(&self.shards[at].0)),
             _stacks: self.stacks.rest(),
         }

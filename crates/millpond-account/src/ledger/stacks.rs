@@ -70,7 +70,7 @@ struct Shard {
 pub(super) struct Stacks(Box<[CacheLine<Ranked<Shard>>]>);
 
 /// All locks of the table, held.
-pub(crate) struct Rest<'a> {
+pub(crate) struct StackLocks<'a> {
     _shards: [Locked<'a, Shard>; SHARDS],
 }
 
@@ -140,8 +140,8 @@ impl Stacks {
         found.map(|found| Stack::new(found.as_slice()))
     }
 
-    pub(super) fn rest(&self) -> Rest<'_> {
-        Rest {
+    pub(super) fn rest(&self) -> StackLocks<'_> {
+        StackLocks {
             _shards: std::array::from_fn(|at| lock(&self.0[at].0)),
         }
     }

@@ -4,7 +4,7 @@
 //! whose owner was in it would be changed in part. The child finds the blocks of idle threads' caches where `trim` finds them too, and no
 //! request waits for its pools.
 
-use super::heap::{Heap, Rest};
+use super::heap::{ForkGuard, Heap};
 use millpond_account::ledger::Filter;
 use millpond_os::fork::{Participant, Resting};
 use millpond_os::ranked::{Locked, Rank, Ranked};
@@ -44,7 +44,7 @@ static FORKS: Participant = Participant::new(Rank::Heaps, || Box::new(NoCalls::b
 
 /// While this is held during a fork, no other thread is in a pool. The first field is dropped first.
 struct NoCalls {
-    heaps: Vec<Rest>,
+    heaps: Vec<ForkGuard>,
     _lists: Locked<'static, Lists>,
 }
 
@@ -53,15 +53,15 @@ impl NoCalls {
         let lists = LISTS.lock();
         // The program's own pool is the oldest and is stopped last. Memory that the source of another pool drops is
         // returned to it at the end of a slow path, when the thread may still be in its cache of that other pool.
-        let mut heaps: Vec<Rest> = lists.heaps.iter().rev().map(|heap| heap.rest()).collect();
-        heaps.iter_mut().for_each(Rest::take_accounts);
+        let mut heaps: Vec<ForkGuard> = lists.heaps.iter().rev().map(|heap| heap.rest()).collect();
+        heaps.iter_mut().for_each(ForkGuard::take_accounts);
         Self { heaps, _lists: lists }
     }
 }
 
 impl Resting for NoCalls {
     fn forget_others(&mut self) {
-        self.heaps.iter_mut().for_each(Rest::forget_others);
+        self.heaps.iter_mut().for_each(ForkGuard::forget_others);
     }
 }
 

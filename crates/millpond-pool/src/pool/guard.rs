@@ -63,7 +63,7 @@ pub(crate) struct Guard {
 }
 
 /// A guard's locks, which are held during a fork.
-pub(crate) struct Rest {
+pub(crate) struct GuardLocks {
     _book: Locked<'static, Book>,
     _found: Locked<'static, Vec<WrongFree>>,
 }
@@ -83,8 +83,8 @@ impl Guard {
         }
     }
 
-    pub(crate) fn rest(&'static self) -> Rest {
-        Rest {
+    pub(crate) fn rest(&'static self) -> GuardLocks {
+        GuardLocks {
             _book: lock(&self.book),
             _found: lock(&self.found),
         }

@@ -108,7 +108,7 @@ pub(crate) struct Parts {
 }
 
 /// A stopped pool: its locks are held, and no thread is inside its cache. Dropping this lets the pool continue.
-pub(crate) struct Rest {
+pub(crate) struct ForkGuard {
     heap: &'static Heap,
     // The fields are in the order in which they are dropped.
     accounts: Vec<StillLedger>,
@@ -119,12 +119,12 @@ pub(crate) struct Rest {
     _charges: Locked<'static, HashMap<usize, Charge>>,
     _forgotten: Locked<'static, [u64; 3]>,
     _core: Locked<'static, Option<Core>>,
-    _guard: Option<guard::Rest>,
+    _guard: Option<guard::GuardLocks>,
     _shelves: Vec<Locked<'static, Shelf>>,
     registry: Locked<'static, CacheRegistry>,
 }
 
-impl Rest {
+impl ForkGuard {
     /// Also takes the locks of the pool's ledgers. Call this after the other locks of all pools are taken.
     pub(super) fn take_accounts(&mut self) {
         let heap = self.heap;
@@ -147,7 +147,7 @@ impl Rest {
     }
 }
 
-impl Drop for Rest {
+impl Drop for ForkGuard {
     fn drop(&mut self) {
         if !self.heap.is_shut() {
             self.registry
@@ -255,8 +255,8 @@ impl Heap {
         Ok(heap)
     }
 
-    /// Stops the pool, except for its [ledgers](Rest::take_accounts).
-    pub(crate) fn rest(&'static self) -> Rest {
+    /// Stops the pool, except for its [ledgers](ForkGuard::take_accounts).
+    pub(crate) fn rest(&'static self) -> ForkGuard {
         let registry = lock(&self.registry);
         for cache in &registry.caches {
             cache.claim.want();
@@ -270,7 +270,7 @@ impl Heap {
         let guard = self.guard.as_ref().map(Guard::rest);
         let core = lock(&self.core);
         let watchers = lock(&self.watchers);
-        Rest {
+        ForkGuard {
             heap: self,
             _shelves: shelves,
             _core: core,
