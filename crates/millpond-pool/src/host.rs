@@ -15,7 +15,7 @@ pub use builder::{HostBuilder, HostError, HugePages, Node};
 use mappings::Mappings;
 use millpond_engine::{Range, Segment, SourceError};
 pub use millpond_os::{self as os, Errno, Map, Part};
-use reserved::{Reserved, Seams, TakenSegment};
+use reserved::{Reserved, TakenSegment, VmaBoundaries};
 use runs::{Run, Runs};
 use std::collections::BTreeMap;
 

@@ -16,7 +16,7 @@ pub(super) struct Reserved {
     pub(super) runs: Runs,
     /// Parts that were given back and that the system could not close yet, and the bytes still charged for them.
     pub(super) unclosed: Vec<(Part, u64)>,
-    pub(super) seams: Seams,
+    pub(super) seams: VmaBoundaries,
 }
 
 /// An allocated segment. Invariant: the whole mapping is open.
@@ -26,15 +26,15 @@ pub(crate) struct TakenSegment {
     /// Bytes of the token.
     pub(super) bytes: u64,
     pub(super) charged: u64,
-    pub(super) seams: Seams,
+    pub(super) seams: VmaBoundaries,
 }
 
 /// The offsets at which an open part may consist of several pieces for the system, because pages were moved into a part of
 /// it. The system moves one piece per call.
 #[derive(Debug, Default)]
-pub(super) struct Seams(BTreeSet<u64>);
+pub(super) struct VmaBoundaries(BTreeSet<u64>);
 
-impl Seams {
+impl VmaBoundaries {
     pub(crate) fn add(&mut self, offset: u64) {
         self.0.insert(offset);
     }

@@ -1,6 +1,6 @@
 //! The host as a source: the checks, charges, actions and rollbacks of each call.
 
-use super::{Host, HugePages, Reserved, Run, Runs, Seams, TakenSegment};
+use super::{Host, HugePages, Reserved, Run, Runs, TakenSegment, VmaBoundaries};
 use crate::memory::MemorySource;
 use millpond_account::MemoryKind;
 use millpond_engine::{Event, Range, Segment, Source, SourceError};
@@ -43,7 +43,7 @@ impl Source for Host {
                 map,
                 bytes,
                 charged,
-                seams: Seams::default(),
+                seams: VmaBoundaries::default(),
             },
         );
         Ok(Segment::new(address, bytes))
@@ -76,7 +76,7 @@ impl Source for Host {
             bytes,
             runs: Runs::default(),
             unclosed: Vec::new(),
-            seams: Seams::default(),
+            seams: VmaBoundaries::default(),
         };
         self.ranges.insert(address, reserved);
         Ok(Range::new(address, bytes))

@@ -4,7 +4,7 @@
 //! reads as zero. The system does this for one piece per call. A part consists of several pieces after pages were moved
 //! into some of it. Its seams record that.
 
-use super::{Host, HugePages, Seams};
+use super::{Host, HugePages, VmaBoundaries};
 use millpond_os::{self as os, Map, Part};
 
 /// The place of an open part.
@@ -111,7 +111,7 @@ impl Host {
         }
     }
 
-    pub(super) fn seams_of(&mut self, held: Held) -> Option<&mut Seams> {
+    pub(super) fn seams_of(&mut self, held: Held) -> Option<&mut VmaBoundaries> {
         match held {
             Held::Range(start) => self.ranges.get_mut(&start).map(|reserved| &mut reserved.seams),
             Held::Segment(start) => self.segments.get_mut(&start).map(|taken| &mut taken.seams),
