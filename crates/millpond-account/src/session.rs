@@ -1,11 +1,11 @@
 //! A recording while it runs: the rings into which threads write events, and the fast path to the ring of a thread.
 
+mod event;
 mod ring;
-mod told;
 
+pub use event::{Lost, RingEvent, What};
 pub use ring::Taker;
 use ring::{FRAMES, Putter, Ring};
-pub use told::{Lost, Told, What};
 
 use crate::event::{EventKind, Facts, PoolLabel};
 use crate::tags::Tag;
@@ -130,8 +130,8 @@ pub fn forget_way() {
 }
 
 #[inline(always)]
-fn told(what: What, pool: u32, facts: &Facts) -> Told {
-    Told {
+fn told(what: What, pool: u32, facts: &Facts) -> RingEvent {
+    RingEvent {
         what,
         time: 0,
         address: facts.address as u64,
@@ -265,7 +265,7 @@ impl Session {
     }
 
     fn tell_moment(&self, what: What, number: u64) {
-        let told = Told {
+        let told = RingEvent {
             what,
             time: 0,
             address: 0,
@@ -280,7 +280,7 @@ impl Session {
 
     /// Writes an event, and enables the fast path for the thread's next events with the same pool and change.
     #[inline(never)]
-    fn tell(&self, told: &Told, way: Way) {
+    fn tell(&self, told: &RingEvent, way: Way) {
         if !self.is_active() {
             return;
         }
@@ -302,7 +302,7 @@ impl Session {
         }
     }
 
-    fn put(&self, mine: &mut Mine, told: &Told) {
+    fn put(&self, mine: &mut Mine, told: &RingEvent) {
         if told.what == What::Alloc && self.wants_stack(mine, told.requested) {
             self.put_with_stack(mine, told);
         } else if !mine.putter.put_short(told) {
@@ -322,7 +322,7 @@ impl Session {
     }
 
     #[inline(never)]
-    fn put_with_stack(&self, mine: &mut Mine, told: &Told) {
+    fn put_with_stack(&self, mine: &mut Mine, told: &RingEvent) {
         let _quiet = quiet();
         let mut frames = [0; FRAMES];
         let mut len = 0;
@@ -354,7 +354,7 @@ impl Session {
     }
 
     #[cold]
-    fn tell_late(&self, told: &Told) {
+    fn tell_late(&self, told: &RingEvent) {
         let [events, allocated, freed] = &self.late;
         events.fetch_add(1, Ordering::Relaxed);
         match told.what {

@@ -5,7 +5,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use millpond_account::event::PoolLabel;
 use millpond_account::memory::MemoryKind;
-use millpond_account::session::{Lost, Told, What};
+use millpond_account::session::{Lost, RingEvent, What};
 use millpond_account::tags::Tag;
 use millpond_trace::recording::{Gauge, Kind, RecordingError, Row, Writer};
 use std::io::Write;
@@ -73,7 +73,7 @@ impl<W: Write> Book<W> {
     #[inline]
     pub(super) fn enter(
         &mut self,
-        told: &Told,
+        told: &RingEvent,
         thread: u32,
         stack: &[u64],
         mark: impl FnOnce(u64) -> String,

@@ -19,7 +19,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::told::{Lost, Told, What};
+use super::event::{Lost, RingEvent, What};
 use millpond_os::reentrancy::quiet;
 use millpond_os::time::Ticks;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -225,7 +225,7 @@ impl Putter {
     /// segment has space. Nearly all events can. The function is inlined into its callers so that the event need not be
     /// stored in memory first.
     #[inline(always)]
-    pub(crate) fn put_short(&mut self, told: &Told) -> bool {
+    pub(crate) fn put_short(&mut self, told: &RingEvent) -> bool {
         let before = &mut self.before;
         let at = self.place.at();
         if (told.requested | told.bytes) >> 32 != 0
@@ -257,7 +257,7 @@ impl Putter {
 
     /// Writes any event with the addresses of its stack. Calls `hurry` if not much space is left.
     #[inline(never)]
-    pub(crate) fn put(&mut self, told: &Told, frames: &[u64], hurry: impl FnOnce()) {
+    pub(crate) fn put(&mut self, told: &RingEvent, frames: &[u64], hurry: impl FnOnce()) {
         self.ring.put.0.begin(self.place);
         let (words, before) = self.words(told, Ticks::now().0, frames.len());
         let len = words.len() + frames.len();
@@ -275,7 +275,7 @@ impl Putter {
     }
 
     /// Encodes an event. Also returns the fields that the next event may omit.
-    fn words(&self, told: &Told, time: u64, frames: usize) -> (Words, Before) {
+    fn words(&self, told: &RingEvent, time: u64, frames: usize) -> (Words, Before) {
         let before = self.before;
         let tag = if told.what == What::Free {
             before.tag
@@ -348,7 +348,7 @@ impl Putter {
     }
 
     #[cold]
-    fn lose(&self, told: &Told) {
+    fn lose(&self, told: &RingEvent) {
         let [events, allocated, freed] = &self.ring.put.0.lost;
         let add = |to: &AtomicU64, much: u64| {
             // Only one thread writes it.
@@ -406,7 +406,7 @@ pub struct Taker {
     end: Place,
     before: Before,
     /// The next event and the number of addresses of its stack, which are the next words.
-    head: Option<(Told, usize)>,
+    head: Option<(RingEvent, usize)>,
 }
 
 impl Taker {
@@ -439,7 +439,7 @@ impl Taker {
 
     /// Takes the next event with its stack.
     #[inline]
-    pub fn take(&mut self, stack: &mut Vec<u64>) -> Option<Told> {
+    pub fn take(&mut self, stack: &mut Vec<u64>) -> Option<RingEvent> {
         let (told, frames) = self.head?;
         stack.clear();
         if frames > 0 {
@@ -462,7 +462,7 @@ impl Taker {
 
     /// Reads the event at the position.
     #[inline]
-    fn read(&mut self) -> Option<(Told, usize)> {
+    fn read(&mut self) -> Option<(RingEvent, usize)> {
         loop {
             let is_last = self.place.turn() == self.end.turn();
             let len = if is_last {
@@ -477,7 +477,7 @@ impl Taker {
             {
                 let sizes = sizes.load(Ordering::Relaxed);
                 let mut time = self.before.time.wrapping_add(head >> 32);
-                let mut told = Told {
+                let mut told = RingEvent {
                     what,
                     time: 0,
                     address: address.load(Ordering::Relaxed),
@@ -526,7 +526,7 @@ impl Taker {
 }
 
 /// Decodes the words of an event after its first three. Returns their number.
-fn tell_more(told: &mut Told, time: &mut u64, head: u64, words: &[AtomicU64]) -> usize {
+fn tell_more(told: &mut RingEvent, time: &mut u64, head: u64, words: &[AtomicU64]) -> usize {
     let mut next = 0;
     let mut word = || {
         let word = words.get(next).map_or(0, |word| word.load(Ordering::Relaxed));

@@ -4,8 +4,8 @@ use super::*;
 use millpond_os::time::Time;
 use std::sync::atomic::AtomicU32;
 
-fn told(address: u64) -> Told {
-    Told {
+fn told(address: u64) -> RingEvent {
+    RingEvent {
         what: What::Alloc,
         time: 0,
         address,
@@ -22,16 +22,16 @@ fn ends(words: usize) -> (Putter, Taker) {
     (Putter::new(&ring), Taker::new(ring))
 }
 
-fn put(putter: &mut Putter, told: &Told) {
+fn put(putter: &mut Putter, told: &RingEvent) {
     if !putter.put_short(told) {
         putter.put(told, &[], || ());
     }
 }
 
 /// Takes the next event and clears its time.
-fn take(taker: &mut Taker, stack: &mut Vec<u64>) -> Option<Told> {
+fn take(taker: &mut Taker, stack: &mut Vec<u64>) -> Option<RingEvent> {
     taker.look();
-    taker.take(stack).map(|told| Told { time: 0, ..told })
+    taker.take(stack).map(|told| RingEvent { time: 0, ..told })
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn what_is_put_in_is_taken_out() {
     let sizes = [0, 3, u64::from(u32::MAX), 1 << 32, u64::MAX];
     for number in 0..if cfg!(miri) { 130 } else { 1000_u64 } {
         let of = |sizes: &[u64]| sizes[number as usize / 7 % sizes.len()];
-        let put = Told {
+        let put = RingEvent {
             what: if number % 3 == 0 { What::Step } else { What::Alloc },
             requested: of(&sizes),
             bytes: of(&sizes[1..]),
@@ -71,7 +71,7 @@ fn what_is_put_in_is_taken_out() {
 fn a_free_has_no_tag_of_its_own() {
     let (mut putter, mut taker) = ends(0);
     let mut stack = Vec::new();
-    let free = |pool| Told {
+    let free = |pool| RingEvent {
         what: What::Free,
         pool,
         tag: 1,
@@ -88,7 +88,7 @@ fn a_free_has_no_tag_of_its_own() {
     // The pool changes twice.
     assert_eq!(putter.place.at() - begin, SHORT * all.len() + 2);
     for told in all {
-        assert_eq!(take(&mut taker, &mut stack), Some(Told { tag: 9, ..told }));
+        assert_eq!(take(&mut taker, &mut stack), Some(RingEvent { tag: 9, ..told }));
     }
 }
 
@@ -161,7 +161,7 @@ fn what_has_no_room_is_counted() {
     assert!(hurries.into_inner() >= 3);
     put(
         &mut putter,
-        &Told {
+        &RingEvent {
             what: What::Free,
             ..told(0)
         },
@@ -199,7 +199,7 @@ fn two_threads_agree() {
     let thread = std::thread::spawn(move || {
         for number in 0..many {
             let pool = (number / 3) as u32;
-            let told = Told { pool, ..told(number) };
+            let told = RingEvent { pool, ..told(number) };
             // Every second event has a stack.
             if number % 2 == 0 || !putter.put_short(&told) {
                 putter.put(&told, &[number, !number], || ());

@@ -37,7 +37,7 @@ impl What {
 
 /// One event without its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct RingEvent {
     /// The kind of the event.
     pub what: What,
     /// The time in ticks.
