@@ -3,6 +3,7 @@
 mod event;
 mod ring;
 
+use event::LostCounters;
 pub use event::{Lost, RingEvent, What};
 pub use ring::Taker;
 use ring::{FRAMES, Putter, Ring};
@@ -13,7 +14,7 @@ use millpond_os::reentrancy::quiet;
 use millpond_os::thread;
 use std::cell::RefCell;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 
@@ -48,7 +49,7 @@ pub struct Session {
     pools: Mutex<Vec<PoolLabel>>,
     marks: Mutex<Vec<String>>,
     /// The events of threads at their very end, which have no ring any more.
-    late: [AtomicU64; 3],
+    late: LostCounters,
 }
 
 impl fmt::Debug for Session {
@@ -164,7 +165,7 @@ impl Session {
             rings: Mutex::default(),
             pools: Mutex::default(),
             marks: Mutex::default(),
-            late: Default::default(),
+            late: LostCounters::default(),
         }
     }
 
@@ -231,12 +232,7 @@ impl Session {
 
     /// Returns the counts of the events of threads that had no ring any more.
     pub fn late(&self) -> Lost {
-        let [events, allocated, freed] = self.late.each_ref().map(|count| count.load(Ordering::Relaxed));
-        Lost {
-            events,
-            allocated,
-            freed,
-        }
+        self.late.get()
     }
 
     /// Adds a pool and returns its sink.
@@ -298,7 +294,7 @@ impl Session {
             true
         });
         if put != Ok(true) {
-            self.tell_late(told);
+            self.late.count(told);
         }
     }
 
@@ -352,17 +348,6 @@ impl Session {
             plain: !self.has_stacks(),
         }
     }
-
-    #[cold]
-    fn tell_late(&self, told: &RingEvent) {
-        let [events, allocated, freed] = &self.late;
-        events.fetch_add(1, Ordering::Relaxed);
-        match told.what {
-            What::Alloc => allocated.fetch_add(told.requested, Ordering::Relaxed),
-            What::Free => freed.fetch_add(told.requested, Ordering::Relaxed),
-            _ => 0,
-        };
-    }
 }
 
 /// Sends the events of a pool to a recording. It is one of the pool's observers and is called first. A call is cheaper
@@ -384,15 +369,6 @@ impl Sink {
         self.session.number == session.number
     }
 
-    #[inline]
-    fn tell(&self, what: What, facts: &Facts, change: u64) {
-        let way = Way {
-            pool: self.pool,
-            change,
-        };
-        self.session.tell(&told(what, self.pool as u32, facts), way);
-    }
-
     /// Writes an event. `change` is the number of the last change of the pool's observers.
     #[inline]
     pub(crate) fn note(&self, kind: EventKind, facts: &Facts, change: u64) {
@@ -403,6 +379,10 @@ impl Sink {
             EventKind::Trimmed => What::Release,
             EventKind::Refused => What::Refused,
         };
-        self.tell(what, facts, change);
+        let way = Way {
+            pool: self.pool,
+            change,
+        };
+        self.session.tell(&told(what, self.pool as u32, facts), way);
     }
 }

@@ -1,5 +1,7 @@
 //! The events that threads send to a recording, as values.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 /// The kind of an event, as a number in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -74,6 +76,34 @@ impl Lost {
             events: self.events - before.events,
             allocated: self.allocated - before.allocated,
             freed: self.freed - before.freed,
+        }
+    }
+}
+
+/// The counters of events that did not fit.
+#[derive(Debug, Default)]
+pub(super) struct LostCounters {
+    events: AtomicU64,
+    allocated: AtomicU64,
+    freed: AtomicU64,
+}
+
+impl LostCounters {
+    #[cold]
+    pub(super) fn count(&self, event: &RingEvent) {
+        self.events.fetch_add(1, Ordering::Relaxed);
+        match event.what {
+            What::Alloc => self.allocated.fetch_add(event.requested, Ordering::Relaxed),
+            What::Free => self.freed.fetch_add(event.requested, Ordering::Relaxed),
+            _ => 0,
+        };
+    }
+
+    pub(super) fn get(&self) -> Lost {
+        Lost {
+            events: self.events.load(Ordering::Relaxed),
+            allocated: self.allocated.load(Ordering::Relaxed),
+            freed: self.freed.load(Ordering::Relaxed),
         }
     }
 }

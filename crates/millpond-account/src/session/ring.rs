@@ -19,7 +19,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::event::{Lost, RingEvent, What};
+use super::event::{Lost, LostCounters, RingEvent, What};
 use millpond_os::reentrancy::quiet;
 use millpond_os::time::Ticks;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -101,7 +101,7 @@ struct Before {
 struct Put {
     /// The end of the complete events, and whether an event is being written.
     place: AtomicU64,
-    lost: [AtomicU64; 3],
+    lost: LostCounters,
 }
 
 impl Put {
@@ -182,17 +182,7 @@ impl Ring {
 
     /// Returns the counts of the events that did not fit so far.
     pub fn lost(&self) -> Lost {
-        let [events, allocated, freed] = self
-            .put
-            .0
-            .lost
-            .each_ref()
-            .map(|count| count.load(Ordering::Relaxed));
-        Lost {
-            events,
-            allocated,
-            freed,
-        }
+        self.put.0.lost.get()
     }
 
     /// Returns true if an event is being written. Its time may have been read already, and it cannot be taken yet.
@@ -269,7 +259,7 @@ impl Putter {
             self.before = before;
             self.place = self.place.after(len);
         } else {
-            self.lose(told);
+            self.ring.put.0.lost.count(told);
         }
         self.ring.put.0.end(self.place);
     }
@@ -345,21 +335,6 @@ impl Putter {
             turn.store(number as u8, Ordering::Relaxed);
         }
         true
-    }
-
-    #[cold]
-    fn lose(&self, told: &RingEvent) {
-        let [events, allocated, freed] = &self.ring.put.0.lost;
-        let add = |to: &AtomicU64, much: u64| {
-            // Only one thread writes it.
-            to.store(to.load(Ordering::Relaxed).wrapping_add(much), Ordering::Relaxed);
-        };
-        add(events, 1);
-        match told.what {
-            What::Alloc => add(allocated, told.requested),
-            What::Free => add(freed, told.requested),
-            _ => {}
-        }
     }
 }
 

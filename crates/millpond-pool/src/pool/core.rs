@@ -63,32 +63,25 @@ impl Core {
         align: usize,
         mut written: impl FnMut(usize, usize),
     ) -> Result<(usize, bool), AllocError> {
-        let (address, missed) = self.place(bytes, align)?;
-        let gate = self.memory.source_mut();
-        gate.hand_out(address as u64, bytes as u64, |start, end| {
-            written(start as usize, end as usize);
-        });
-        Ok((address, missed))
-    }
-
-    fn place(&mut self, bytes: usize, align: usize) -> Result<(usize, bool), AllocError> {
         let most = self.memory.source().page_bytes() as usize;
-        if align <= most {
+        let (block, missed) = if align <= most {
             // Requests of whole pages usually begin at a page boundary even if no alignment is requested. This saves room
             // for padding.
-            let (block, missed) = self.request(bytes, if align <= PAGE { 1 } else { align })?;
-            let address = block.address() as usize;
-            self.large.insert(address, block);
-            return Ok((address, missed));
-        }
-        // The alignment is larger than the source's, so the block is somewhere in a larger one.
-        let wider = bytes.checked_add(align).ok_or(AllocError::TooLarge {
-            requested: bytes as u64,
-            limit: isize::MAX as u64,
-        })?;
-        let (block, missed) = self.request(wider, most)?;
+            self.request(bytes, if align <= PAGE { 1 } else { align })?
+        } else {
+            // The alignment is larger than the source's, so the block is somewhere in a larger one.
+            let wider = bytes.checked_add(align).ok_or(AllocError::TooLarge {
+                requested: bytes as u64,
+                limit: isize::MAX as u64,
+            })?;
+            self.request(wider, most)?
+        };
         let address = (block.address() as usize).next_multiple_of(align);
         self.large.insert(address, block);
+        let source = self.memory.source_mut();
+        source.hand_out(address as u64, bytes as u64, |start, end| {
+            written(start as usize, end as usize);
+        });
         Ok((address, missed))
     }
 

@@ -50,29 +50,28 @@ impl Heap {
     }
 
     pub(super) fn count_free(&'static self, requested: usize, bytes: usize) {
-        let counted = fast::with(self, |cache| {
-            cache.with(|_| self.count(&cache.tally, |tally| tally.free(requested, bytes)))
-        });
-        if counted.flatten().is_none() {
-            self.count_outside(|core| {
-                core.tally.free(requested, bytes);
-            });
-            if self.is_closed() {
-                self.end_if_empty();
-            }
+        let add = |tally: &Tally| tally.free(requested, bytes);
+        if !self.count_inside(add) && self.is_closed() {
+            self.end_if_empty();
         }
     }
 
     fn count_resize(&'static self, from: usize, to: usize) {
-        let counted = fast::with(self, |cache| {
-            cache.with(|_| self.count(&cache.tally, |tally| tally.resize(from, to)))
-        });
-        if counted.flatten().is_none() {
-            let _inside = inside();
-            self.count_outside(|core| {
-                core.tally.resize(from, to);
-            });
+        self.count_inside(|tally| tally.resize(from, to));
+    }
+
+    /// Counts an operation while the thread is inside its cache. Returns false if it has no cache or another thread has the
+    /// cache. In that case the operation is counted under the pool's lock.
+    fn count_inside(&'static self, work: impl Fn(&Tally) -> bool) -> bool {
+        let counted = fast::with(self, |cache| cache.with(|_| self.count(&cache.tally, &work)));
+        if counted.flatten().is_some() {
+            return true;
         }
+        let _inside = inside();
+        self.count_outside(|core| {
+            work(&core.tally);
+        });
+        false
     }
 
     pub(super) fn count_outside(&self, work: impl FnOnce(&mut Core)) {
