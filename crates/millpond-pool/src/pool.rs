@@ -317,13 +317,13 @@ impl Pool {
     }
 }
 
-pub use request::by_a_source;
 pub(crate) use background::{Alarm, wake_at};
 pub use budgeted::BudgetedSource;
 pub use conf::{PoolConf, SettingsChange, expect_time, limit_of};
 pub(crate) use guard::{is_filled_around, refill_around};
 pub use heap::next_number;
 pub use heap::{Heap as PoolHeap, RawBlock};
+pub use request::by_a_source;
 pub use terms::Terms;
 pub use watch::SourceTraffic;
 pub use {

@@ -1,15 +1,15 @@
 //! Gives memory back: trimming, compaction, and the end of a pool.
 
-use super::request::by_a_source;
 use super::background;
-use super::cache::Cache;
 use super::biased_lock;
+use super::cache::Cache;
 use super::conf::{SettingsChange, limit_of};
 use super::core::Core;
 use super::figures::live;
 use super::fork;
 use super::guard::Guard;
 use super::heap::{Heap, lock};
+use super::request::by_a_source;
 use super::slow_path_reason::SlowPathReason;
 use millpond_account::watchers::Watchers;
 use millpond_engine::{Compaction, ConfError, Mark, RetainConf};
