@@ -114,7 +114,7 @@ fn ones(pool: &Pool, layout: Layout) -> NonNull<u8> {
 }
 
 #[test]
-fn what_fits_stays_and_what_does_not_is_copied() {
+fn a_resized_block_stays_if_it_fits_and_is_copied_if_not() {
     let pool = pool();
     let layout = |bytes, align| Layout::from_size_align(bytes, align).expect("a layout");
     for align in [1, 64, 256, 4096, 1 << 16] {
@@ -172,7 +172,7 @@ fn zeroed_is_zero_where_it_was_not() {
 }
 
 #[test]
-fn what_a_pool_refuses_is_an_error() {
+fn a_collection_gets_an_error_when_its_pool_refuses() {
     let small = Pool::builder().limit(4 << 20).host().expect("a pool");
     let mut bytes: Vec<u8, &Pool> = Vec::new_in(&small);
     assert!(bytes.try_reserve(8 << 20).is_err());

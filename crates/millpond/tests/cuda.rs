@@ -88,7 +88,7 @@ fn the_best_there_is_serves() {
 }
 
 #[test]
-fn what_a_source_holds_goes_back_with_it() {
+fn a_dropped_source_returns_its_memory() {
     let Some(device) = device() else { return };
     for memory in [CudaMemory::Virtual, CudaMemory::Pooled, CudaMemory::Plain] {
         if !has(&device, memory) {

@@ -125,31 +125,35 @@ fn a_forgotten_loan_is_waited_for() {
 
 /// The same holds for a rented buffer, which nobody rents again.
 #[test]
-fn what_was_rented_and_lent_for_good_is_not_kept() {
-    alone("what_was_rented_and_lent_for_good_is_not_kept", seeds(10), || {
-        let (device, pool, context) = device();
-        let ours = CudaStream::new(&device).expect("a stream");
-        let theirs = context.new_stream().expect("a stream");
-        let rental = pool.rental();
-        let mut rented = rental.rent::<u32>(LEN, &ours).expect("memory");
-        let mut lent = rented.lend(&theirs).expect("lent");
-        let third = context.new_stream().expect("a stream");
-        third.memset_zeros(&mut lent.view_mut()).expect("zeros");
-        std::mem::forget(lent);
-        drop(rented);
-        let mut next = rental.rent::<u32>(LEN, &ours).expect("memory");
-        let ones = vec![1; next.len()];
-        next.copy_from_host(&ones).expect("a copy");
-        assert_eq!(next.to_vec().expect("a copy"), ones);
-        assert_eq!(emulator::findings(), (0, String::new()));
-    });
+fn a_rented_buffer_with_a_forgotten_loan_is_not_kept() {
+    alone(
+        "a_rented_buffer_with_a_forgotten_loan_is_not_kept",
+        seeds(10),
+        || {
+            let (device, pool, context) = device();
+            let ours = CudaStream::new(&device).expect("a stream");
+            let theirs = context.new_stream().expect("a stream");
+            let rental = pool.rental();
+            let mut rented = rental.rent::<u32>(LEN, &ours).expect("memory");
+            let mut lent = rented.lend(&theirs).expect("lent");
+            let third = context.new_stream().expect("a stream");
+            third.memset_zeros(&mut lent.view_mut()).expect("zeros");
+            std::mem::forget(lent);
+            drop(rented);
+            let mut next = rental.rent::<u32>(LEN, &ours).expect("memory");
+            let ones = vec![1; next.len()];
+            next.copy_from_host(&ones).expect("a copy");
+            assert_eq!(next.to_vec().expect("a copy"), ones);
+            assert_eq!(emulator::findings(), (0, String::new()));
+        },
+    );
 }
 
 /// A loan is forgotten, and its buffer is freed while others capture a stream. The loan ends with the next free.
 #[test]
-fn what_was_put_off_ends_under_no_lock() {
+fn a_loan_ended_late_holds_no_lock() {
     alone(
-        "what_was_put_off_ends_under_no_lock",
+        "a_loan_ended_late_holds_no_lock",
         ["strict:on".to_owned()],
         || {
             let (device, _, context) = device();
@@ -378,8 +382,8 @@ fn a_slice_is_taken_over() {
 }
 
 #[test]
-fn what_is_of_another_context_is_refused() {
-    alone("what_is_of_another_context_is_refused", [String::new()], || {
+fn streams_of_another_context_are_refused() {
+    alone("streams_of_another_context_are_refused", [String::new()], || {
         let (device, pool, _) = device();
         let foreign = CudaContext::new_non_primary(0, 0).expect("a context");
         let stream = foreign.new_stream().expect("a stream");

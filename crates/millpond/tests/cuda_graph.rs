@@ -185,8 +185,8 @@ fn streams_that_join_are_captured_too() {
 }
 
 #[test]
-fn what_may_not_be_captured_is_told() {
-    alone("what_may_not_be_captured_is_told", strictly(), || {
+fn calls_that_a_capture_forbids_are_errors() {
+    alone("calls_that_a_capture_forbids_are_errors", strictly(), || {
         let (device, stream, pool) = device();
         assert!(pool.capture(&CudaStream::legacy(&device)).is_err());
         let capture = pool.capture(&stream).expect("it begins");

@@ -157,8 +157,8 @@ fn headers_are_found_where_the_options_say() {
 }
 
 #[test]
-fn what_does_not_compile_says_where() {
-    with_nvrtc("what_does_not_compile_says_where", "", || {
+fn a_compile_error_has_the_line() {
+    with_nvrtc("a_compile_error_has_the_line", "", || {
         let device = CudaDevice::get(0).expect("a device");
         let options = CompileOptions::new().name("mine.cu");
         let error = CudaModule::compile_with(&device, SOURCE, &options).expect_err("no BY");

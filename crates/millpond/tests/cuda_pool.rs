@@ -58,7 +58,7 @@ fn builder() -> DevicePoolBuilder {
 }
 
 #[test]
-fn what_it_reserves_and_hands_out_is_charged() {
+fn reserved_and_allocated_memory_is_charged() {
     let Some((device, stream)) = device() else { return };
     let process = Budget::builder("process")
         .limit(64 * MIB)
@@ -268,8 +268,8 @@ fn the_account_says_who_holds_what() {
 }
 
 #[test]
-fn what_others_hold_of_the_device_is_named() {
-    if !is_alone("what_others_hold_of_the_device_is_named") {
+fn memory_of_other_users_of_the_device_is_reported() {
+    if !is_alone("memory_of_other_users_of_the_device_is_reported") {
         return;
     }
     let Some((device, stream)) = device() else { return };
@@ -597,8 +597,8 @@ fn places(
 }
 
 #[test]
-fn what_comes_back_and_is_asked_for_again_lies_where_the_engine_has_it() {
-    if !is_alone("what_comes_back_and_is_asked_for_again_lies_where_the_engine_has_it") {
+fn a_block_allocated_again_has_the_address_of_the_engine() {
+    if !is_alone("a_block_allocated_again_has_the_address_of_the_engine") {
         return;
     }
     let Some((device, stream)) = device() else { return };

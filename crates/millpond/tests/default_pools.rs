@@ -142,7 +142,7 @@ fn replaced() {
 }
 
 #[test]
-fn what_the_environment_says_wrongly_is_an_error_of_the_call() {
+fn a_wrong_setting_in_the_environment_is_an_error_of_the_call() {
     run("misread", Some("limit:lots"));
 }
 
@@ -175,7 +175,7 @@ fn tight() {
 }
 
 #[test]
-fn what_the_environment_has_ready_takes_the_place_of_the_small_sizes() {
+fn prewarm_in_the_environment_replaces_the_default_sizes() {
     run("own sizes", Some("prewarm:[64*16],trim-every:off"));
 }
 

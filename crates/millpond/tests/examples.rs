@@ -86,7 +86,7 @@ fn a_scope_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_is_rented_comes_back_and_is_seen_by_nobody_else() {
+fn a_rented_buffer_is_exclusive_until_it_is_returned() {
     let said = run("rental");
     assert!(
         said.contains("yes  of 4000 rents all but the first few met a buffer that was there")
@@ -130,7 +130,7 @@ fn images_pass_through_memory_that_is_there() {
 }
 
 #[test]
-fn what_the_environment_says_changes_no_proof() {
+fn examples_pass_with_any_settings_in_the_environment() {
     for name in ["monitor", "scoped", "rental", "image_pipeline"] {
         let output = Command::new(example(name, name))
             .env("MILLPOND_CONF", "limit:3GiB,prewarm:[1MiB*8],trim-at-pressure:1%")

@@ -27,7 +27,7 @@ fn said(name: &str, conf: Option<&str>) -> String {
 }
 
 #[test]
-fn what_is_held_at_the_end_is_told_once_in_debug_builds() {
+fn live_blocks_are_reported_once_at_exit_in_debug_builds() {
     let error = said("alone_holds_blocks", None);
     if !cfg!(debug_assertions) {
         assert_eq!(error, "", "never in a release unless asked for");

@@ -152,7 +152,7 @@ fn nobody_waits_for_a_budget_in_a_child() {
 }
 
 #[test]
-fn what_was_kept_for_another_thread_is_nobodys_in_a_child() {
+fn a_charge_granted_to_another_thread_is_free_in_the_child() {
     let budget = Budget::builder("granted").limit(100).build().expect("a budget");
     let held = budget.charge(100).expect("room");
     let (asked, forked) = (Barrier::new(2), Barrier::new(2));

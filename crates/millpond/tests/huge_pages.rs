@@ -53,7 +53,7 @@ fn only_what_a_source_gives_past_the_first_is_huge() {
 }
 
 #[test]
-fn what_was_emptied_in_part_is_not_filled_up_again() {
+fn partly_discarded_huge_pages_are_not_refilled() {
     if !known() {
         return;
     }

@@ -151,7 +151,7 @@ fn check(history: &History) -> u64 {
 /// A program that is killed at any moment leaves a file that opens. The marks of each of its threads agree with the
 /// rows before them, and the file shows that it is truncated.
 #[test]
-fn what_is_there_of_a_killed_program_is_right() {
+fn the_readable_part_of_a_killed_programs_recording_is_correct() {
     let mut random = Random(u64::from(std::process::id()));
     let (mut marks, mut most) = (0, 0);
     for round in 0..20 {
@@ -188,7 +188,7 @@ fn what_is_there_of_a_killed_program_is_right() {
 /// exact. Frees are only counted: if the allocation was lost, the file has the bytes of the previous block at that
 /// address.
 #[test]
-fn what_had_no_room_is_counted_to_the_byte() {
+fn dropped_events_are_counted_to_the_byte() {
     let _alone = alone();
     let file = Scratch::new("lost");
     let recorder = Recorder::builder()

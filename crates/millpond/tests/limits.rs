@@ -38,7 +38,7 @@ fn under<T>(resource: Resource, bytes: u64, run: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn what_the_system_refuses_loses_nothing() {
+fn refusals_of_the_system_lose_no_memory() {
     a_builder_says_what_cannot_be();
     a_dropped_source_leaves_nothing();
     a_move_that_fails_half_way_is_undone();

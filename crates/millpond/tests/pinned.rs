@@ -36,8 +36,8 @@ fn locked_memory_is_counted_found_and_limited() {
         Ok(segment) => trial.give(segment),
         Err(error) => return eprintln!("skipped: {error}"),
     }
-    what_is_committed_is_locked();
-    what_stays_behind_stays_locked();
+    committed_pages_are_locked();
+    pages_that_stay_after_a_move_are_locked();
     a_dropped_source_pins_nothing();
     // Root may lock any amount, so the limit has no effect.
     let mut child = Command::new(std::env::current_exe().expect("this test"));
@@ -55,7 +55,7 @@ fn locked_memory_is_counted_found_and_limited() {
     }
 }
 
-fn what_is_committed_is_locked() {
+fn committed_pages_are_locked() {
     let before = status("VmLck");
     let mut source = source();
     let range = source.reserve(64 * PAGE).expect("addresses");
@@ -79,7 +79,7 @@ fn what_is_committed_is_locked() {
     assert!(!is_pinned(&local) && !is_pinned(std::ptr::null::<u8>()));
 }
 
-fn what_stays_behind_stays_locked() {
+fn pages_that_stay_after_a_move_are_locked() {
     let before = status("VmLck");
     let mut source = source();
     let range = source.reserve(64 * PAGE).expect("addresses");

@@ -106,7 +106,7 @@ fn one_for_each_kind_and_their_sum() {
 }
 
 #[test]
-fn what_is_put_in_is_given_out() {
+fn an_inserted_pool_is_returned() {
     let set = quiet();
     let made = set.host().expect("a pool").id();
     let mine = Pool::builder().name("mine").host().expect("a pool");
@@ -119,7 +119,7 @@ fn what_is_put_in_is_given_out() {
 }
 
 #[test]
-fn what_a_set_is_told_its_later_pools_hear_too() {
+fn settings_of_a_set_apply_to_later_pools() {
     let set = Pools::with(Pool::builder().trim_every(None).limit(64 * MIB));
     set.configure("limit:8MiB").expect("known");
     set.configure("memory-fraction:0.5,decay:3").expect("known");

@@ -13,7 +13,7 @@ fn tagged(pool: &Pool, tag: &str, bytes: usize) -> Buffer<u8> {
 }
 
 #[test]
-fn what_all_threads_do_while_it_is_on() {
+fn the_report_has_the_allocations_of_all_threads_while_it_is_enabled() {
     let pool = Pool::builder()
         .name("busy")
         .track(None)

@@ -116,7 +116,7 @@ fn a_segment_that_cannot_be_unmapped_is_emptied_and_unmapped_later() {
 }
 
 #[test]
-fn what_cannot_be_opened_stays_closed() {
+fn pages_that_cannot_be_opened_stay_closed() {
     let mut host = builder().build().expect("a host");
     let range = host.reserve(64 * PAGE).expect("addresses");
     without(OPEN, || {
@@ -130,7 +130,7 @@ fn what_cannot_be_opened_stays_closed() {
 }
 
 #[test]
-fn what_cannot_be_closed_is_emptied_and_closed_before_it_is_used_again() {
+fn pages_that_cannot_be_closed_are_emptied_and_closed_before_reuse() {
     let mut host = builder().build().expect("a host");
     let range = host.reserve(64 * PAGE).expect("addresses");
     let at = range.address();

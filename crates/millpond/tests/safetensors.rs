@@ -661,7 +661,7 @@ fn memory_is_counted_and_can_be_refused() {
 }
 
 #[test]
-fn what_cannot_be_written_is_told_and_leaves_nothing() {
+fn a_refused_write_is_an_error_and_leaves_no_file() {
     let folder = Folder::new("safetensors-write");
     let path = folder.0.join("a");
     let one = TensorRef::from_slice(&[1u8], []).expect("one");

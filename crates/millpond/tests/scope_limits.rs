@@ -232,7 +232,7 @@ fn an_inner_scope_counts_for_the_outer_one_too_also_when_it_has_ended() {
 }
 
 #[test]
-fn what_an_inner_scope_leaves_is_found_at_the_end_of_the_outer_one() {
+fn an_outer_scope_reports_leaks_of_inner_scopes() {
     let pool = pool("left");
     let mut held = Vec::new();
     let outer = Limits::new().leaked(0).enter().expect("a scope");

@@ -171,7 +171,7 @@ fn a_share_of_the_memory_is_a_limit() {
 }
 
 #[test]
-fn what_a_policy_does_nothing_with_is_refused() {
+fn settings_that_a_policy_ignores_are_refused() {
     let pool = |policy: &str| Pool::builder().settings("").policy(policy);
     let is_unused = |error: &ConfError, key: &str| {
         let ConfError::Unused {
@@ -213,7 +213,7 @@ fn what_a_policy_does_nothing_with_is_refused() {
 }
 
 #[test]
-fn what_a_text_can_change_a_setter_can() {
+fn every_setting_in_text_has_a_setter() {
     let pool = fine()
         .settings("")
         .trim_every(None)
@@ -282,7 +282,7 @@ fn holes_are_fragmentation_between_blocks() {
 }
 
 #[test]
-fn what_is_idle_goes_back_by_itself() {
+fn idle_memory_is_trimmed_in_the_background() {
     let pool = fine()
         .settings("decay:3")
         .trim_every(Some(Duration::from_millis(5)))
@@ -397,7 +397,7 @@ fn tree() -> (Budget, Budget, Budget) {
 }
 
 #[test]
-fn what_a_pool_takes_from_its_source_is_charged() {
+fn memory_reserved_by_a_pool_is_charged() {
     let (process, one, two) = tree();
     let pools = [&one, &two].map(|budget| {
         let builder = Pool::builder().name("p").budget(budget).trim_every(None);

@@ -124,7 +124,7 @@ fn one_served_below_waits_on_above_and_keeps_its_turn() {
 }
 
 #[test]
-fn what_is_dropped_leaves_the_line() {
+fn a_dropped_request_leaves_the_queue() {
     let budget = budget(100);
     let held = budget.charge(90).expect("fits");
     let (large, mut small) = (waiting(&budget, 50), waiting(&budget, 10));
@@ -171,7 +171,7 @@ fn limits_change_while_someone_waits() {
 }
 
 #[test]
-fn what_can_never_fit_does_not_wait() {
+fn a_charge_above_the_limit_does_not_wait() {
     let pool = budget(100);
     let tenant = child(&pool, 200);
     let held = pool.charge(100).expect("fits");

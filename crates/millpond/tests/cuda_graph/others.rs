@@ -118,33 +118,37 @@ fn a_request_that_wants_room_is_refused() {
 
 /// A policy that requires one stream to wait for another allocates nothing until that is possible.
 #[test]
-fn what_cannot_be_ordered_is_not_handed_out() {
-    alone("others::what_cannot_be_ordered_is_not_handed_out", ways(), || {
-        let (device, stream, _) = device();
-        let other = CudaStream::new(&device).expect("a stream");
-        for policy in ["cuda-async", "rmm-pool"] {
-            let builder = DevicePool::builder().settings("").policy(policy);
-            let pool = builder.build(&device).expect("a pool");
-            if policy == "cuda-async" && pool.memory() != CudaMemory::Virtual {
-                continue;
+fn a_block_is_refused_if_its_stream_cannot_wait() {
+    alone(
+        "others::a_block_is_refused_if_its_stream_cannot_wait",
+        ways(),
+        || {
+            let (device, stream, _) = device();
+            let other = CudaStream::new(&device).expect("a stream");
+            for policy in ["cuda-async", "rmm-pool"] {
+                let builder = DevicePool::builder().settings("").policy(policy);
+                let pool = builder.build(&device).expect("a pool");
+                if policy == "cuda-async" && pool.memory() != CudaMemory::Virtual {
+                    continue;
+                }
+                let free = pool.alloc::<u8>(20 << 20, &stream).expect("memory");
+                emulator::set_bytes(free.address(), 1, 20 << 20, stream.as_raw());
+                emulator::begin_capture_in(0, stream.as_raw());
+                drop(free);
+                for _ in 0..2 {
+                    let error = pool.alloc::<u8>(20 << 20, &other);
+                    let error = error.expect_err("nobody has waited");
+                    assert!(is_held(&error) && error.is_out_of_memory(), "{error}");
+                    assert!(error.to_string().contains("captured"), "{error}");
+                }
+                assert_eq!(pool.lost(), None);
+                assert!(emulator::end_capture(stream.as_raw()), "it is spoilt");
+                let next = pool.alloc::<u8>(20 << 20, &other).expect("the capture has ended");
+                emulator::set_bytes(next.address(), 2, 20 << 20, other.as_raw());
             }
-            let free = pool.alloc::<u8>(20 << 20, &stream).expect("memory");
-            emulator::set_bytes(free.address(), 1, 20 << 20, stream.as_raw());
-            emulator::begin_capture_in(0, stream.as_raw());
-            drop(free);
-            for _ in 0..2 {
-                let error = pool.alloc::<u8>(20 << 20, &other);
-                let error = error.expect_err("nobody has waited");
-                assert!(is_held(&error) && error.is_out_of_memory(), "{error}");
-                assert!(error.to_string().contains("captured"), "{error}");
-            }
-            assert_eq!(pool.lost(), None);
-            assert!(emulator::end_capture(stream.as_raw()), "it is spoilt");
-            let next = pool.alloc::<u8>(20 << 20, &other).expect("the capture has ended");
-            emulator::set_bytes(next.address(), 2, 20 << 20, other.as_raw());
-        }
-        no_findings();
-    });
+            no_findings();
+        },
+    );
 }
 
 /// A pool, and a device without a pool, that end during a capture free their memory afterwards.

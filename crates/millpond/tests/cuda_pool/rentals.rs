@@ -32,7 +32,7 @@ fn a_rented_buffer_says_how_long_it_is() {
 }
 
 #[test]
-fn what_is_given_back_is_rented_again_on_its_stream() {
+fn a_returned_buffer_is_rented_again_on_its_stream() {
     let Some((device, stream)) = device() else { return };
     let pool = builder().build(&device).expect("a pool");
     let other = CudaStream::new(&device).expect("a stream");
@@ -67,7 +67,7 @@ fn what_is_given_back_is_rented_again_on_its_stream() {
 }
 
 #[test]
-fn what_a_renter_swaps_in_is_not_kept() {
+fn a_buffer_swapped_in_by_its_renter_is_not_kept() {
     let Some((device, stream)) = device() else { return };
     let pool = builder().build(&device).expect("a pool");
     let another = builder().build(&device).expect("a pool");

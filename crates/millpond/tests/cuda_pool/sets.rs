@@ -98,9 +98,9 @@ const ALL: [Device; 3] = [Device::Host, Device::Cuda(0), Device::Cuda(1)];
 
 /// Statistics of the host and both devices, and operations on all of them by one call.
 #[test]
-fn what_acts_on_the_default_set_acts_on_the_host_and_every_device() {
+fn operations_on_the_default_set_reach_the_host_and_all_devices() {
     with_two_devices(
-        "sets::what_acts_on_the_default_set_acts_on_the_host_and_every_device",
+        "sets::operations_on_the_default_set_reach_the_host_and_all_devices",
         || {
             set_default_pools(set());
             assert_eq!(millpond::memory_stats().hit_rate(), 0.0, "and no NaN");

@@ -50,8 +50,8 @@ fn until(mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn what_is_idle_goes_back_by_itself() {
-    if !is_alone("upkeep::what_is_idle_goes_back_by_itself") {
+fn idle_memory_is_trimmed_in_the_background() {
+    if !is_alone("upkeep::idle_memory_is_trimmed_in_the_background") {
         return;
     }
     let Some((device, stream)) = device() else { return };
@@ -290,8 +290,8 @@ fn said_at_exit(test: &str, conf: &str) -> String {
 }
 
 #[test]
-fn what_is_held_at_the_end_is_told() {
-    const TEST: &str = "upkeep::what_is_held_at_the_end_is_told";
+fn live_blocks_are_reported_at_exit() {
+    const TEST: &str = "upkeep::live_blocks_are_reported_at_exit";
     if !emulator::load() {
         return;
     }

@@ -247,46 +247,50 @@ fn where_there_is_none_the_kernel_forms_products_and_says_why() {
 }
 
 #[test]
-fn what_it_does_not_take_the_kernel_does() {
+fn products_that_the_library_does_not_support_use_the_kernel() {
     let path = library();
     let runs = [("strict:on", Some(path.as_str()))];
-    in_children("blas::what_it_does_not_take_the_kernel_does", &runs, || {
-        let queue = queue();
-        assert_eq!(
-            formed(&queue, DType::I32),
-            MatmulBackend::Tiled {
-                why: CublasError::Type { dtype: DType::I32 }
-            }
-        );
-        assert_eq!(
-            formed(&queue, DType::F32),
-            MatmulBackend::Cublas { version: 120_000 }
-        );
-        let every_second = ones(&queue, DType::F32).step(1, 2).expect("a view");
-        let product = every_second.matmul(&every_second.transpose(0, 1).expect("a view"));
-        assert_eq!(
-            product.expect("a product").to_vec::<f32>().expect("a copy"),
-            [4.0; 64]
-        );
-        let layout = MatmulBackend::Tiled {
-            why: CublasError::Layout,
-        };
-        assert_eq!(queue.matmul_backend(), Some(layout));
-        // There are more unevenly spaced batches than the maximum number of calls.
-        let many = DeviceTensor::ones(&queue, [70, 1, 2, 2], DType::F32).expect("memory");
-        let others = DeviceTensor::ones(&queue, [1, 70, 2, 2], DType::F32).expect("memory");
-        let product = many.matmul(&others).expect("a product");
-        assert_eq!(product.to_vec::<f32>().expect("a copy"), [2.0; 70 * 70 * 4]);
-        assert_eq!(queue.matmul_backend(), Some(layout));
+    in_children(
+        "blas::products_that_the_library_does_not_support_use_the_kernel",
+        &runs,
+        || {
+            let queue = queue();
+            assert_eq!(
+                formed(&queue, DType::I32),
+                MatmulBackend::Tiled {
+                    why: CublasError::Type { dtype: DType::I32 }
+                }
+            );
+            assert_eq!(
+                formed(&queue, DType::F32),
+                MatmulBackend::Cublas { version: 120_000 }
+            );
+            let every_second = ones(&queue, DType::F32).step(1, 2).expect("a view");
+            let product = every_second.matmul(&every_second.transpose(0, 1).expect("a view"));
+            assert_eq!(
+                product.expect("a product").to_vec::<f32>().expect("a copy"),
+                [4.0; 64]
+            );
+            let layout = MatmulBackend::Tiled {
+                why: CublasError::Layout,
+            };
+            assert_eq!(queue.matmul_backend(), Some(layout));
+            // There are more unevenly spaced batches than the maximum number of calls.
+            let many = DeviceTensor::ones(&queue, [70, 1, 2, 2], DType::F32).expect("memory");
+            let others = DeviceTensor::ones(&queue, [1, 70, 2, 2], DType::F32).expect("memory");
+            let product = many.matmul(&others).expect("a product");
+            assert_eq!(product.to_vec::<f32>().expect("a copy"), [2.0; 70 * 70 * 4]);
+            assert_eq!(queue.matmul_backend(), Some(layout));
 
-        let small = DevicePool::builder().settings("limit:2MiB");
-        let small = small.build(queue.device()).expect("a pool");
-        let small = small.on(queue.stream()).expect("memory");
-        let MatmulBackend::Tiled { why } = formed(&small, DType::F32) else {
-            panic!("there is no memory for a workspace");
-        };
-        assert_eq!(why, CublasError::Workspace { bytes: 4 << 20 });
-    });
+            let small = DevicePool::builder().settings("limit:2MiB");
+            let small = small.build(queue.device()).expect("a pool");
+            let small = small.on(queue.stream()).expect("memory");
+            let MatmulBackend::Tiled { why } = formed(&small, DType::F32) else {
+                panic!("there is no memory for a workspace");
+            };
+            assert_eq!(why, CublasError::Workspace { bytes: 4 << 20 });
+        },
+    );
 }
 
 /// Only permitted types are rounded.
@@ -314,20 +318,24 @@ fn singles_are_whole_unless_tf32_is_allowed() {
 
 /// The pool counts cuBLAS's workspace, which is freed with the queue.
 #[test]
-fn what_it_works_in_is_the_pools() {
+fn the_workspace_of_the_library_is_memory_of_the_pool() {
     let path = library();
     let runs = [("strict:on", Some(path.as_str()))];
-    in_children("blas::what_it_works_in_is_the_pools", &runs, || {
-        let queue = queue();
-        let pool = queue.pool().clone();
-        let held = pool.stats().requested.current;
-        for _ in 0..3 {
-            formed(&queue, DType::F64);
-            assert_eq!(pool.stats().requested.current, held + (4 << 20));
-        }
-        drop(queue);
-        assert_eq!(pool.stats().requested.current, 0);
-    });
+    in_children(
+        "blas::the_workspace_of_the_library_is_memory_of_the_pool",
+        &runs,
+        || {
+            let queue = queue();
+            let pool = queue.pool().clone();
+            let held = pool.stats().requested.current;
+            for _ in 0..3 {
+                formed(&queue, DType::F64);
+                assert_eq!(pool.stats().requested.current, held + (4 << 20));
+            }
+            drop(queue);
+            assert_eq!(pool.stats().requested.current, 0);
+        },
+    );
 }
 
 /// A product comes after earlier work on its operands in other streams, and before later work. Two queues run at once.

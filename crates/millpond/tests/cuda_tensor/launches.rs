@@ -97,7 +97,7 @@ fn launches_are_ordered_whatever_runs_first() {
 }
 
 #[test]
-fn what_cannot_be_launched_is_told() {
+fn a_wrong_launch_is_an_error() {
     let Some((device, pool, stream)) = device() else {
         return;
     };
@@ -142,7 +142,7 @@ fn what_cannot_be_launched_is_told() {
 }
 
 #[test]
-fn what_cannot_be_loaded_says_why() {
+fn a_module_that_cannot_be_loaded_is_an_error_with_the_reason() {
     let Some((device, ..)) = device() else { return };
     let refused = |ptx: &str| CudaModule::load(&device, ptx).expect_err("it is none");
     assert_eq!(refused("a\0b"), KernelError::NoText { at: 1 });

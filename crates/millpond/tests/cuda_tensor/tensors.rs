@@ -71,7 +71,7 @@ fn views_share_and_copies_do_not() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_as_on_the_host() {
+fn device_tensors_refuse_the_same_operations_as_host_tensors() {
     let Some(queue) = queue() else { return };
     let (mut a, b) = (numbers(&queue, &[2, 3]), numbers(&queue, &[4]));
     let (mut host, other) = (

@@ -218,7 +218,7 @@ fn transfers_have_both_ends_until_they_are_done() {
 }
 
 #[test]
-fn what_is_forgotten_is_kept() {
+fn a_forgotten_transfer_keeps_its_buffers() {
     let Some(Place {
         pool, pinned, first, ..
     }) = Place::new()
@@ -238,7 +238,7 @@ fn what_is_forgotten_is_kept() {
 }
 
 #[test]
-fn what_cannot_be_copied_comes_back() {
+fn a_refused_copy_returns_its_buffers() {
     let Some(Place {
         device,
         pool,

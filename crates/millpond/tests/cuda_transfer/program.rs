@@ -163,9 +163,9 @@ fn transfers_wait_for_others_and_others_for_them() {
 
 /// All memory of the driver is returned.
 #[test]
-fn what_the_driver_gave_goes_back() {
+fn all_memory_of_the_driver_is_returned() {
     in_children(
-        "program::what_the_driver_gave_goes_back",
+        "program::all_memory_of_the_driver_is_returned",
         std::iter::once(String::new()),
         || {
             let device = CudaDevice::get(0).expect("a device");

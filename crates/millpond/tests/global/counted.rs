@@ -6,7 +6,7 @@ use millpond::profiler;
 use std::hint::black_box;
 
 #[test]
-fn what_collections_allocate_counts() {
+fn allocations_of_collections_are_counted() {
     child("counted::counts", |_| {});
 }
 

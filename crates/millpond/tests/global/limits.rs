@@ -264,7 +264,7 @@ fn is_told_to_give_back() {
 }
 
 #[test]
-fn what_the_environment_says_goes_before_what_is_assumed() {
+fn the_limit_in_the_environment_replaces_the_default() {
     child("limits::is_told_its_limit", |command| {
         command.env("MILLPOND_CONF", "limit:700MiB");
         // SAFETY: the child only sets a limit of its own.

@@ -79,7 +79,7 @@ fn whole(file: &Path) {
 }
 
 #[test]
-fn what_ends_a_program_is_in_a_file_before() {
+fn a_snapshot_is_written_before_the_program_aborts() {
     aborted("hoards_up_to_a_limit_of_the_pool", "limit:48MiB,track:all");
     aborted("hoards_up_to_a_limit_of_the_system", "track:all");
 }

@@ -30,7 +30,7 @@ fn collections_live_in_the_pool() {
 }
 
 #[test]
-fn what_one_thread_allocates_another_frees() {
+fn blocks_are_freed_by_other_threads() {
     let (to, from) = mpsc::channel::<Stamped>();
     std::thread::scope(|scope| {
         for thread in 0..4usize {

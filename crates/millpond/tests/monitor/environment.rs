@@ -101,7 +101,7 @@ fn a_port_is_said_where_the_system_chose_it() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_once_and_the_program_lives() {
+fn a_wrong_address_in_the_environment_is_reported_once() {
     let runtime = Runtime::new("bad");
     let blocked = runtime.0.join("file");
     std::fs::write(&blocked, "").expect("a file");

@@ -182,7 +182,7 @@ fn only_this_machine_is_served_and_only_when_it_is_meant() {
 }
 
 #[test]
-fn what_is_no_good_request_is_told_so() {
+fn a_malformed_request_gets_an_error_status() {
     let (monitor, address) = served();
     let host = "Host: localhost\r\n";
     for (request, code) in [

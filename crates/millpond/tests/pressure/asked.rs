@@ -235,7 +235,7 @@ fn a_limit_nobody_is_kept_to_is_told_and_binds_nothing() {
 }
 
 #[test]
-fn what_may_be_mapped_is_a_limit_where_the_system_says_so() {
+fn the_commit_limit_counts_where_overcommit_is_off() {
     let tree = Tree::new();
     assert!(ask(&tree).limits().iter().all(|l| l.kind != LimitKind::Commit));
     tree.write("proc/sys/vm/overcommit_memory", "2\n");
@@ -277,7 +277,7 @@ fn stalls_of_the_own_cgroup_come_before_the_machine_s() {
 }
 
 #[test]
-fn what_is_no_file_is_told() {
+fn unreadable_files_are_reported() {
     let tree = Tree::version_2("/a");
     tree.folder("/a", "max", "max", 0, 0, 0);
     tree.remove("sys/fs/cgroup/a/memory.max");
@@ -334,7 +334,7 @@ fn a_deep_tree_is_looked_at_in_part() {
 }
 
 #[test]
-fn what_is_told_too_often_is_kept_once() {
+fn repeated_lines_are_kept_once() {
     let tree = Tree::new();
     let line = "some avg10=1.00 avg60=0.50 avg300=0.25 total=12\n";
     tree.write("proc/pressure/memory", line.repeat(1000));

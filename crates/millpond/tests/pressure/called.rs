@@ -80,7 +80,7 @@ fn changes_are_told_trims_first() {
 }
 
 #[test]
-fn what_is_scarce_at_the_start_is_told() {
+fn pressure_at_the_start_is_reported() {
     let tree = Tree::new();
     tree.machine(16 * GIB, 0);
     let (sender, seen) = channel();
