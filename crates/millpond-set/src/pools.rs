@@ -39,7 +39,7 @@ use millpond_account::memory::MemoryKind;
 use millpond_account::registry::LivePool;
 use millpond_os::device::Device;
 use millpond_pool::pool::{Pool, PoolBuilder, PoolError};
-use set::{Place, Set};
+use set::{PoolPlace, Set};
 use std::fmt;
 use std::sync::Arc;
 
@@ -140,7 +140,7 @@ impl Pools {
     /// Returns an error if the pool cannot be created with its template or with the settings of `MILLPOND_CONF`. Returns
     /// [`PoolError::Reentered`] if a callback requests the pool while this thread creates it.
     pub fn pool(&self, device: Device, kind: MemoryKind) -> Result<Pool, PoolError> {
-        self.set.pool(Place { device, kind })
+        self.set.pool(PoolPlace { device, kind })
     }
 
     /// Inserts a pool for the device and kind of its memory, and returns the pool that it replaces. The inserted pool does not
@@ -161,7 +161,7 @@ impl Pools {
 
     /// Removes a pool from the set. The next request creates another one.
     pub fn remove(&self, device: Device, kind: MemoryKind) -> Option<Pool> {
-        self.set.remove(Place { device, kind })
+        self.set.remove(PoolPlace { device, kind })
     }
 
     /// Returns the existing pools whose memory the host can access, by device and kind.

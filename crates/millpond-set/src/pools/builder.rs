@@ -1,7 +1,7 @@
 //! The builder of a set of pools.
 
 use super::Pools;
-use super::set::{Place, Set};
+use super::set::{PoolPlace, Set};
 use millpond_account::memory::MemoryKind;
 use millpond_engine::ConfError;
 use millpond_os::device::Device;
@@ -27,7 +27,7 @@ pub struct PoolsBuilder {
     name: Option<String>,
     template: PoolBuilder,
     /// The templates for single devices and kinds.
-    own: Vec<(Place, PoolBuilder)>,
+    own: Vec<(PoolPlace, PoolBuilder)>,
     carves: bool,
     #[cfg(feature = "cuda")]
     cuda: Option<millpond_cuda::DevicePoolBuilder>,
@@ -52,7 +52,7 @@ impl PoolsBuilder {
     /// Sets the template of the pool of one device and kind. If the template has a name, the pool has exactly this name.
     #[must_use]
     pub fn template_for(mut self, device: Device, kind: MemoryKind, template: PoolBuilder) -> Self {
-        let place = Place { device, kind };
+        let place = PoolPlace { device, kind };
         self.own.retain(|(other, _)| *other != place);
         self.own.push((place, template));
         self
@@ -100,7 +100,7 @@ impl PoolsBuilder {
         }
     }
 
-    pub(super) fn make(&self, place: Place) -> Result<Pool, PoolError> {
+    pub(super) fn make(&self, place: PoolPlace) -> Result<Pool, PoolError> {
         let own = self.own.iter().find(|(other, _)| *other == place);
         let mut builder = match own {
             Some((_, own)) if own.given_name().is_some() => own.clone(),

@@ -20,12 +20,12 @@ use std::time::Duration;
 
 /// The device and kind of a pool in the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct PoolPlace {
     pub(super) device: Device,
     pub(super) kind: MemoryKind,
 }
 
-impl Place {
+impl PoolPlace {
     fn of(pool: &Pool) -> Self {
         Self {
             device: pool.device(),
@@ -34,7 +34,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for PoolPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             MemoryKind::Host => write!(f, "{}", self.device),
@@ -54,8 +54,8 @@ enum Slot {
 }
 
 #[derive(Default)]
-struct State {
-    slots: BTreeMap<Place, Slot>,
+struct SetState {
+    slots: BTreeMap<PoolPlace, Slot>,
     /// The settings for pools that are created later, in this order.
     told: Vec<Arc<str>>,
     /// The observers.
@@ -66,7 +66,7 @@ struct State {
 pub(super) struct Set {
     pub(super) rules: PoolsBuilder,
     /// Accessed only by [`Set::with`].
-    state: Ranked<State>,
+    state: Ranked<SetState>,
     #[cfg(feature = "cuda")]
     pub(super) devices: super::devices::Devices,
 }
@@ -85,7 +85,7 @@ impl Set {
     pub(super) fn new(rules: PoolsBuilder) -> Self {
         Self {
             rules,
-            state: Ranked::new(Rank::Set, State::default()),
+            state: Ranked::new(Rank::Set, SetState::default()),
             #[cfg(feature = "cuda")]
             devices: super::devices::Devices::default(),
         }
@@ -93,7 +93,7 @@ impl Set {
 
     /// Reads or changes the state. `work` calls no callback and drops nothing of the caller. Its allocations do not come from the
     /// program's pool, so no observer is called under the lock.
-    fn with<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
+    fn with<R>(&self, work: impl FnOnce(&mut SetState) -> R) -> R {
         let _inside = inside();
         let _at_work = at_work();
         work(&mut self.state.lock())
@@ -111,7 +111,7 @@ impl Set {
     }
 
     pub(super) fn insert(&self, pool: Pool) -> Option<Pool> {
-        let place = Place::of(&pool);
+        let place = PoolPlace::of(&pool);
         let before = self.with(|state| state.slots.insert(place, Slot::Ready(pool)));
         here::changed();
         match before {
@@ -121,7 +121,7 @@ impl Set {
         }
     }
 
-    pub(super) fn remove(&self, place: Place) -> Option<Pool> {
+    pub(super) fn remove(&self, place: PoolPlace) -> Option<Pool> {
         let removed = self.with(|state| match state.slots.get(&place) {
             Some(Slot::Ready(_)) => state.slots.remove(&place),
             _ => None,
@@ -133,7 +133,7 @@ impl Set {
         }
     }
 
-    pub(super) fn pool(&self, place: Place) -> Result<Pool, PoolError> {
+    pub(super) fn pool(&self, place: PoolPlace) -> Result<Pool, PoolError> {
         let mut pause = Duration::from_micros(50);
         loop {
             match self.find(place) {
@@ -151,7 +151,7 @@ impl Set {
         }
     }
 
-    fn find(&self, place: Place) -> Found {
+    fn find(&self, place: PoolPlace) -> Found {
         let here = thread_number();
         self.with(|state| match state.slots.get(&place) {
             Some(Slot::Ready(pool)) => Found::Ready(pool.clone()),
@@ -172,7 +172,7 @@ impl Set {
     }
 
     /// Creates a pool and puts it into its slot.
-    fn make(&self, place: Place) -> Result<Pool, PoolError> {
+    fn make(&self, place: PoolPlace) -> Result<Pool, PoolError> {
         let making = Making { set: self, place };
         let pool = self.rules.make(place)?;
         let mut before = None;
@@ -250,7 +250,7 @@ fn keys(text: &str) -> Result<HashSet<String>, ConfError> {
 /// A guard that this thread creates a pool. When it is dropped, no thread waits for the pool any more.
 struct Making<'a> {
     set: &'a Set,
-    place: Place,
+    place: PoolPlace,
 }
 
 impl Drop for Making<'_> {
