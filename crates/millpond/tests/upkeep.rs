@@ -244,6 +244,11 @@ fn every_setting_in_text_has_a_setter() {
     let before = pool.stats().reserved.current;
     pool.set_cache_size(8 * MIB).expect("a size");
     assert!(pool.set_trim_every(Some(Duration::ZERO)).is_err());
+    let never = Pool::builder().trim_every(Some(Duration::ZERO)).host();
+    assert!(
+        matches!(never, Err(PoolError::Settings(_))),
+        "an interval of zero"
+    );
     assert_eq!(pool.stats().reserved.current, before, "no time has passed");
     pool.set_trim_every(Some(Duration::from_millis(5)))
         .expect("a time");
