@@ -19,6 +19,7 @@ pub mod scope;
 pub mod session;
 #[cfg(target_os = "linux")]
 pub mod stats;
+pub mod table;
 pub mod tags;
 pub mod tally;
 pub mod watchers;

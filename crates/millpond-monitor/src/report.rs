@@ -2,6 +2,7 @@
 
 use super::series::{Quantity, Subject};
 use super::threshold::Crossing;
+use millpond_account::table::write_table;
 use millpond_engine::display_size;
 use std::fmt;
 use std::time::Duration;
@@ -92,18 +93,10 @@ impl fmt::Display for MonitorReport {
             ]
         };
         let head = ["", "", "least", "mean", "peak", "last", "samples"].map(str::to_owned);
-        let rows: Vec<[String; 7]> = std::iter::once(head).chain(self.series.iter().map(row)).collect();
-        let widths: [usize; 7] = std::array::from_fn(|column| {
-            let lengths = rows.iter().map(|row| row[column].chars().count());
-            lengths.max().unwrap_or(0)
-        });
-        write!(f, "{} samples in {:.1?}", self.samples, self.elapsed)?;
-        for row in &rows {
-            write!(f, "\n{:<2$}  {:<3$}", row[0], row[1], widths[0], widths[1])?;
-            for (cell, width) in row.iter().zip(widths).skip(2) {
-                write!(f, "  {cell:>width$}")?;
-            }
-        }
+        let mut rows = vec![head];
+        rows.extend(self.series.iter().map(row));
+        writeln!(f, "{} samples in {:.1?}", self.samples, self.elapsed)?;
+        write_table(f, 2, &rows)?;
         for (at, crossing) in &self.crossings {
             write!(f, "\nafter {at:.1?} {crossing}")?;
         }

@@ -3,6 +3,7 @@
 use crate::pools::{Pools, live};
 use millpond_account::registry::LivePool;
 use millpond_account::stats::PoolStats;
+use millpond_account::table::write_table;
 use millpond_engine::display_size;
 use millpond_os::device::Device;
 use millpond_pool::pool::Pool;
@@ -208,22 +209,9 @@ impl fmt::Display for ProfileReport {
                 of.misses().to_string(),
             ]
         };
-        let rows: Vec<[String; 9]> = std::iter::once(HEAD.map(str::to_owned))
-            .chain(self.pools.iter().map(row))
-            .collect();
-        let widths: Vec<usize> = (0..HEAD.len())
-            .map(|column| {
-                let lengths = rows.iter().map(|row| row[column].chars().count());
-                lengths.max().unwrap_or(0)
-            })
-            .collect();
-        for (at, row) in rows.iter().enumerate() {
-            let newline = if at == 0 { "" } else { "\n" };
-            write!(f, "{newline}{:<1$}", row[0], widths[0])?;
-            for (cell, width) in row.iter().zip(&widths).skip(1) {
-                write!(f, "  {cell:>width$}")?;
-            }
-        }
+        let mut rows = vec![HEAD.map(str::to_owned)];
+        rows.extend(self.pools.iter().map(row));
+        write_table(f, 1, &rows)?;
         for of in self.pools.iter().filter(|of| of.refusals() > 0) {
             let (refused, s) = (of.refusals(), if of.refusals() == 1 { "" } else { "s" });
             write!(f, "\n{}: {refused} request{s} refused", of.name)?;

@@ -3,6 +3,7 @@
 use super::Pools;
 use millpond_account::memory::MemoryKind;
 use millpond_account::stats::PoolStats;
+use millpond_account::table::write_table;
 use millpond_engine::display_size;
 use millpond_os::device::Device;
 use std::fmt;
@@ -125,18 +126,7 @@ impl fmt::Display for PoolsStats {
         if self.pools.len() != 1 {
             rows.push(row("all", &self.total));
         }
-        let widths: [usize; HEAD.len()] = std::array::from_fn(|column| {
-            let lengths = rows.iter().map(|row| row[column].chars().count());
-            lengths.max().unwrap_or(0)
-        });
-        for (at, row) in rows.iter().enumerate() {
-            let newline = if at == 0 { "" } else { "\n" };
-            write!(f, "{newline}{:<1$}", row[0], widths[0])?;
-            for (cell, width) in row.iter().zip(&widths).skip(1) {
-                write!(f, "  {cell:>width$}")?;
-            }
-        }
-        Ok(())
+        write_table(f, 1, &rows)
     }
 }
 
