@@ -215,12 +215,12 @@ fn calls(grid: &mut Grid, results: &[PolicyResult]) {
     let kinds: [Kind; 10] = [
         ("\nmalloc", |r| r.driver_calls.malloc),
         ("\nfree", |r| r.driver_calls.free),
-        ("\nreserve", |r| r.driver_calls.reserve),
+        ("re-\nserve", |r| r.driver_calls.reserve),
         ("\ncreate", |r| r.driver_calls.create),
         ("\nmap", |r| r.driver_calls.map),
         ("set\naccess", |r| r.driver_calls.set_access),
         ("\nunmap", |r| r.driver_calls.unmap),
-        ("\nrelease", |r| r.driver_calls.release),
+        ("re-\nlease", |r| r.driver_calls.release),
         ("event\nrecord", |r| r.driver_calls.event_record),
         ("event\nwait", |r| r.driver_calls.event_wait),
     ];

@@ -129,20 +129,44 @@ impl Grid {
         out.trim_end().to_owned()
     }
 
-    /// Distributes the columns over tables: whole groups while they fit, then single columns.
+    /// Distributes the columns over tables: whole groups while they fit, then single columns. If a group does not fit, the tables get
+    /// about the same width, so that no table has only the one column that is left over.
     fn deal(&self, width: usize) -> Vec<Vec<&Column>> {
+        let tables = self.fill(width);
+        let groups = 1..=self.group;
+        let (fitting, wider): (Vec<usize>, Vec<usize>) = groups
+            .map(|group| self.width_with(group))
+            .partition(|needed| *needed <= width);
+        if wider.is_empty() {
+            return tables;
+        }
+        let narrowest = fitting.into_iter().max().unwrap_or(0);
+        let mut narrower = (narrowest..width).map(|width| self.fill(width));
+        narrower
+            .find(|filled| filled.len() == tables.len())
+            .unwrap_or(tables)
+    }
+
+    /// Returns the width of a table with only the names and this group.
+    fn width_with(&self, group: usize) -> usize {
+        let names = self.columns.first().map_or(0, Column::width);
+        let rest = self.columns.iter().skip(1);
+        let mine = rest.filter(|column| column.group == group);
+        names + mine.map(|column| GAP + column.width()).sum::<usize>()
+    }
+
+    /// Fills tables of this width one after the other.
+    fn fill(&self, width: usize) -> Vec<Vec<&Column>> {
         let Some((names, rest)) = self.columns.split_first() else {
             return Vec::new();
         };
         let mut tables = vec![vec![names]];
         let mut used = names.width();
         for (index, column) in rest.iter().enumerate() {
-            let mine = |c: &&Column| c.group == column.group;
-            let starts = index == 0 || !mine(&&rest[index - 1]);
-            let group: usize = rest.iter().filter(mine).map(|c| GAP + c.width()).sum();
-            let alone = names.width() + group <= width;
-            let needed = if starts && alone {
-                group
+            let starts = index == 0 || rest[index - 1].group != column.group;
+            let group = self.width_with(column.group);
+            let needed = if starts && group <= width {
+                group - names.width()
             } else {
                 GAP + column.width()
             };
@@ -263,6 +287,20 @@ mod tests {
         assert_eq!(groups(50), [4, 4]);
         assert_eq!(groups(30), [3, 3, 3]);
         assert_eq!(groups(1), [2; 6]);
+    }
+
+    #[test]
+    fn a_group_that_is_too_wide_is_split_evenly() {
+        let mut grid = Grid::new();
+        grid.column("name", Align::Left, Vec::new());
+        grid.start_group();
+        for n in 0..5 {
+            grid.column(&format!("column{n}"), Align::Right, Vec::new());
+        }
+        let tables = |width| grid.deal(width).iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(tables(49), [6]);
+        assert_eq!(tables(48), [4, 3]);
+        assert_eq!(tables(30), [3, 3, 2]);
     }
 
     #[test]
