@@ -59,46 +59,46 @@ zstd, or Millpond's own (.mpr). Nothing in it is ever executed.
 
 Exit status: 0 done, 1 a run or a limit failed, 2 bad input, 3 no policy fits the device.";
 
-/// What to do.
+/// The subcommand.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Replay recordings under one or more allocation policies
     Replay(ReplayArgs),
     /// Search the settings of each allocator, and print the line to paste into the environment
     Tune(TuneArgs),
-    /// Say what recordings hold, and what is missing from them
+    /// Print the contents of recordings, and the data that is missing from them
     Info(InfoArgs),
     /// Write a recording in another tool's format: Perfetto, PyTorch, pprof, speedscope, heaptrack and more
     Convert(ConvertArgs),
-    /// Say who held what in a recording, when, and what is worth changing
+    /// Show which code held memory in a recording and when, and recommend changes
     Report(ReportArgs),
     /// Compare two recordings, or two moments of one
     Diff(DiffArgs),
     /// Show recordings as a timeline in the browser, or as one page that needs no network
     View(ViewArgs),
-    /// Find the repeating step of a recording, and solve where its blocks go
+    /// Find the repeating step of a recording, and compute a placement of its blocks
     Plan(PlanArgs),
-    /// Measure memory on this machine: Millpond's pools beside other allocators, and beside a CUDA driver
+    /// Measure memory on this machine: compare Millpond's pools with other allocators and with a CUDA driver
     #[cfg(feature = "bench")]
     Bench(BenchArgs),
     /// Measure memory on this machine (not in this build: install it with `--features bench`)
     #[cfg(not(feature = "bench"))]
     #[command(disable_help_flag = true)]
     Bench(AbsentArgs),
-    /// List the allocation policies, and how true each is to its original
+    /// List the allocation policies, and how closely each reproduces its original
     Policies(PoliciesArgs),
-    /// Run a command with an emulated CUDA driver in the place of the real one
+    /// Run a command with an emulated CUDA driver instead of the real one
     CudaEmu(CudaEmuArgs),
     /// List the cards that --device knows by name
     Cards,
-    /// Show what programs that use Millpond have, live: pools, budgets, devices, tags, warnings
+    /// Show live statistics of programs that use Millpond: pools, budgets, devices, tags, warnings
     #[cfg(feature = "top")]
     Top(TopArgs),
-    /// Show what programs that use Millpond have, live (not in this build: install it with `--features top`)
+    /// Show live statistics of programs that use Millpond (not in this build: install it with `--features top`)
     #[cfg(not(feature = "top"))]
     #[command(disable_help_flag = true)]
     Top(AbsentArgs),
-    /// Say what this machine offers (memory, limits, huge pages, CUDA) and what to do about what is missing
+    /// Check the memory features of this machine (limits, huge pages, CUDA), and explain how to enable missing ones
     Doctor(DoctorArgs),
 }
 
@@ -115,37 +115,37 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Args)]
 #[command(after_help = TOP_EXAMPLES, max_term_width = 100)]
 pub(crate) struct TopArgs {
-    /// A process by its number, the path of a socket, or an address such as 127.0.0.1:9464 [default: a list of all]
+    /// The process: its id, the path of its socket, or an address such as 127.0.0.1:9464 [default: list all processes]
     #[arg(value_name = "PID|SOCKET|ADDRESS")]
     pub(crate) process: Option<String>,
 
-    /// Print one frame as plain text, and end; also where stdout is no terminal
+    /// Print one frame as plain text and exit; this is the default if stdout is not a terminal
     #[arg(long)]
     pub(crate) once: bool,
 
-    /// Print what the process says as JSON, or the list of processes, and end
+    /// Print the statistics of the process, or the list of processes, as JSON and exit
     #[arg(long, conflicts_with = "once")]
     pub(crate) json: bool,
 }
 
 #[cfg(feature = "top")]
 const TOP_EXAMPLES: &str = "\
-A program is seen when it is started with MILLPOND_MONITOR=1, or starts a Monitor with a socket
-itself. It is only read, and does not notice who comes and goes.
+The list contains programs that run with MILLPOND_MONITOR=1, or that start a Monitor with a
+socket. This command only reads from them.
 
 Examples:
-  MILLPOND_MONITOR=1 ./train &      a program that says nothing of monitors
+  MILLPOND_MONITOR=1 ./train &      a program that does not start a monitor itself
   millpond top                      the list of processes, and a live view of the chosen one
   millpond top 4242                 a live view of one
   millpond top 4242 --once          one frame as plain text
   millpond top 4242 --json | jq .pools
-  millpond top 127.0.0.1:9464       by way of a port, MILLPOND_MONITOR=127.0.0.1:9464";
+  millpond top 127.0.0.1:9464       the process that serves MILLPOND_MONITOR=127.0.0.1:9464";
 
 /// `millpond replay`.
 #[derive(Debug, Args)]
 #[command(after_help = REPLAY_EXAMPLES, max_term_width = 100)]
 pub(crate) struct ReplayArgs {
-    /// Recordings; a folder stands for all files in it, - for standard input
+    /// Recordings; a folder means all files in it, and - means standard input
     #[arg(required = true, value_name = "FILE", value_parser = recording())]
     pub(crate) files: Vec<PathBuf>,
 
@@ -159,7 +159,7 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) host: HostArgs,
 
-    /// Find the smallest device on which each policy finishes, and what running there costs
+    /// Find the smallest device on which each policy finishes, and the stalls of a run on it
     #[arg(long)]
     pub(crate) fit: bool,
 
@@ -171,19 +171,19 @@ pub(crate) struct ReplayArgs {
     pub(crate) torch_conf: Option<String>,
 
     /// Settings of millpond and planned, as in MILLPOND_CONF; `millpond policies` lists them; keys
-    /// that only pools have are for --source host
+    /// that only pools have need --source host
     #[arg(long, value_name = "KEY:VALUE,…")]
     pub(crate) conf: Option<String>,
 
-    /// When time passes for millpond and planned: at each `step`, or after every N calls [default: never]
+    /// Advance the clock of millpond and planned at each `step`, or after every N calls [default: never]
     #[arg(long, value_name = "step|N", value_parser = parse_tick)]
     pub(crate) tick: Option<TickEvery>,
 
-    /// A plan saved by `millpond plan --save`, for the policy planned to start with
+    /// Start the policy planned with a plan that `millpond plan --save` wrote
     #[arg(long, value_name = "PLAN")]
     pub(crate) plan: Option<PathBuf>,
 
-    /// Hold the replay against the addresses the recording names (PyTorch snapshots with a history)
+    /// Compare the replayed addresses with the recorded ones (PyTorch snapshots with a history)
     #[arg(long)]
     pub(crate) verify: bool,
 
@@ -209,7 +209,7 @@ Examples:
 Exit status: 0 replayed, 1 an allocator of --source host or the driver of --source cuda:N failed,
              2 bad input, 3 every policy ran out of memory on --device or --source cuda:N.";
 
-/// The device, and what is known about its driver.
+/// The device and the costs of its driver.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceArgs {
     /// Memory of the device: 80GiB, 24G (= GiB), 80GB (powers of ten), or a card (see `millpond cards`) [default:
@@ -217,11 +217,11 @@ pub(crate) struct DeviceArgs {
     #[arg(long, short = 'd', value_name = "SIZE", value_parser = device)]
     pub(crate) device: Option<DeviceSize>,
 
-    /// What else lives on the device: other processes, libraries, communication buffers
+    /// Memory that other processes, libraries and communication buffers use on the device
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "device")]
     pub(crate) reserve: Option<u64>,
 
-    /// Whether the device can map pages (virtual memory management)
+    /// Map pages on the device (virtual memory management)
     #[arg(
         long,
         value_enum,
@@ -231,21 +231,21 @@ pub(crate) struct DeviceArgs {
     )]
     pub(crate) paged: Paged,
 
-    /// Memory to replay on: a simulated device, this machine's own memory beside its allocators, or a CUDA device's
+    /// Replay on a simulated device, on this machine's memory (compared with other allocators), or on a CUDA device
     #[arg(long, value_name = "sim|host|cuda:N", default_value = "sim", value_parser = parse_source)]
     pub(crate) source: SourceKind,
 
-    /// Costs of driver calls to use instead of the assumed ones, as TOML
+    /// Read the costs of driver calls from this TOML file instead of assuming them
     #[arg(long, value_name = "FILE")]
     pub(crate) costs: Option<PathBuf>,
 }
 
-/// Whether pages can be mapped.
+/// Page mapping on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Paged {
-    /// They can
+    /// The device maps pages
     On,
-    /// The device only gives whole allocations
+    /// The device only provides whole allocations
     Off,
 }
 
@@ -259,24 +259,24 @@ const HOST: &str = "With --source host (not in this build: install it with `--fe
 /// How a recording is replayed on real memory.
 #[derive(Debug, Args)]
 pub(crate) struct HostArgs {
-    /// What is written to each block: nothing, one byte of each 4 KiB page, or all of it [default: page]
+    /// Write nothing to each block, one byte of each 4 KiB page, or all bytes [default: page]
     #[arg(long, help_heading = HOST, value_enum, value_name = "none|page|full", hide_possible_values = true)]
     pub(crate) touch: Option<Touched>,
 
-    /// Write marks at both ends of each block (on a CUDA device in each 2 MiB too) and compare them when it is freed
+    /// Write marks at both ends of each block (on a CUDA device also in each 2 MiB), and compare them when it is freed
     #[arg(long, help_heading = HOST)]
     pub(crate) check: bool,
 
-    /// Divide every size by N [default: auto, so that the peak fits a quarter of the memory that is free]
+    /// Divide every size by N [default: auto, the divisor with which the peak fits a quarter of the free memory]
     #[arg(long, help_heading = HOST, value_name = "N|auto", value_parser = parse_scale)]
     pub(crate) scale: Option<Scale>,
 
-    /// Runs of each allocator, in turn, a process for each [default: 3]
+    /// Run each allocator N times, each time in a new process [default: 3]
     #[arg(long, help_heading = HOST, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: Option<u16>,
 }
 
-/// What is written to a block.
+/// The bytes that are written to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Touched {
     /// Nothing
@@ -299,12 +299,12 @@ pub(crate) struct SelectionArgs {
     pub(crate) streams: Streams,
 }
 
-/// What becomes of streams.
+/// The treatment of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Streams {
-    /// Each stays its own
+    /// Keep each stream
     Keep,
-    /// All become one
+    /// Merge all streams into one
     Merge,
 }
 
@@ -317,18 +317,18 @@ impl From<&SelectionArgs> for Selection {
     }
 }
 
-/// What is printed, and how.
+/// The format of the output.
 #[derive(Debug, Args)]
 pub(crate) struct OutputArgs {
     /// Print the result as JSON, and nothing else
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Replace file, module and function names by stand-ins, so that the report can be shared
+    /// Replace file, module and function names with placeholders, so that the report can be shared
     #[arg(long)]
     pub(crate) redact: bool,
 
-    /// Say nothing on stderr but errors
+    /// Print only errors on stderr
     #[arg(long, short)]
     pub(crate) quiet: bool,
 
@@ -345,7 +345,7 @@ pub(crate) struct TuneArgs {
     #[arg(value_name = "FILE", value_parser = recording())]
     pub(crate) file: PathBuf,
 
-    /// Whose settings to search, comma-separated: torch, millpond [default: both]
+    /// Search the settings of these allocators, comma-separated: torch, millpond [default: both]
     #[arg(long, short = 'p', value_name = "NAME,…", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
 
@@ -366,7 +366,7 @@ pub(crate) struct TuneArgs {
 /// `millpond info`.
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
-    /// Recordings; a folder stands for all files in it, - for standard input
+    /// Recordings; a folder means all files in it, and - means standard input
     #[arg(required = true, value_name = "FILE", value_parser = recording())]
     pub(crate) files: Vec<PathBuf>,
 
@@ -374,7 +374,7 @@ pub(crate) struct InfoArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Say nothing on stderr but errors
+    /// Print only errors on stderr
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
@@ -387,15 +387,15 @@ pub(crate) struct ConvertArgs {
     #[arg(value_name = "IN", value_parser = recording())]
     pub(crate) input: PathBuf,
 
-    /// The file to write; its ending says the format
+    /// The file to write; its extension selects the format
     #[arg(value_name = "OUT")]
     pub(crate) output: PathBuf,
 
-    /// The format, by its ending, where OUT's says another or none
+    /// The format, named by its extension; it overrides the extension of OUT
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: Option<String>,
 
-    /// Which blocks a profile counts: those live at the peak, all there ever were, those live at the end
+    /// Count in a profile the blocks that are live at the peak, all blocks, or the blocks that are live at the end
     #[arg(
         long,
         value_enum,
@@ -405,27 +405,27 @@ pub(crate) struct ConvertArgs {
     )]
     pub(crate) at: Counted,
 
-    /// Only what is on this device; -1 is the host
+    /// Write only the events of this device; -1 is the host
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) device: Option<i32>,
 
-    /// Only this part, counted from the first event: 1.5s..3s, 200ms.., ..2s
+    /// Write only this part, counted from the first event: 1.5s..3s, 200ms.., ..2s
     #[arg(long, value_name = "FROM..TO", value_parser = parse_window, conflicts_with_all = ["from", "to_time"])]
     pub(crate) time_window: Option<(u64, u64)>,
 
-    /// The older spelling of `--time-window FROM..`
+    /// The former name of `--time-window FROM..`
     #[arg(long, value_name = "TIME", value_parser = parse_time, hide = true)]
     pub(crate) from: Option<u64>,
 
-    /// The older spelling of `--time-window ..TO`
+    /// The former name of `--time-window ..TO`
     #[arg(long, value_name = "TIME", value_parser = parse_time, hide = true)]
     pub(crate) to_time: Option<u64>,
 
-    /// At most so many of the last events of each device, in a .pickle
+    /// Write at most the last N events of each device to a .pickle
     #[arg(long, value_name = "N")]
     pub(crate) last: Option<u64>,
 
-    /// Say nothing on stderr but errors
+    /// Print only errors on stderr
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
@@ -461,14 +461,14 @@ Examples:
   millpond convert run.mpr leaks.folded --at end
   millpond convert run.pickle part.mpr --device 0 --time-window 1.5s..3s";
 
-/// Which blocks a profile counts.
+/// The blocks that a profile counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Counted {
-    /// Those live at the peak
+    /// The blocks that are live at the peak
     Peak,
-    /// All there ever were
+    /// All blocks
     Total,
-    /// Those live at the end
+    /// The blocks that are live at the end
     End,
 }
 
@@ -482,7 +482,7 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
 
-    /// Draw the plan to this file, address by time
+    /// Draw the plan as a picture of addresses over time in this file
     #[arg(long, value_name = "SVG")]
     pub(crate) svg: Option<PathBuf>,
 
@@ -490,7 +490,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "PLAN")]
     pub(crate) save: Option<PathBuf>,
 
-    /// Replace the recording's name by a stand-in
+    /// Replace the recording's name with a placeholder
     #[arg(long)]
     pub(crate) redact: bool,
 
@@ -498,7 +498,7 @@ pub(crate) struct PlanArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Say nothing on stderr but errors
+    /// Print only errors on stderr
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
@@ -519,54 +519,54 @@ pub(crate) struct BenchArgs {
     pub(crate) what: Bench,
 }
 
-/// What is measured.
+/// The benchmark to run.
 #[cfg(feature = "bench")]
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// Allocators under the usual loads: hot pairs, batches, blocks that stay, threads, zeroed memory
+    /// Measure host allocators: hot pairs, batches, long-lived blocks, threads, zeroed memory
     #[command(disable_help_flag = true)]
     Host {
         /// Workloads and options; `--help` lists them
         #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Copies between the host and a CUDA device: pinned, staged and ordinary memory, beside what the link can do
+    /// Measure copies between the host and a CUDA device: pinned, staged and pageable memory, compared with the link's limit
     Transfer {
         /// The device, as `cuda:0`
         #[arg(long, value_name = "DEVICE", default_value = "cuda:0")]
         device: String,
 
-        /// Only see that all of it runs: two sizes, once
+        /// Run two sizes once, only to check that everything works
         #[arg(long)]
         quick: bool,
     },
-    /// What five tensor libraries' documents claim of their pools, and the same loops here
+    /// Measure the claims that five tensor libraries publish about their pools
     Seeds {
-        /// Only see that all of it runs: one pass of each loop
+        /// Run each loop once, only to check that everything works
         #[arg(long)]
         quick: bool,
 
-        /// Rounds, a process for each allocator and loop in every one [default: 3; quick: 1]
+        /// Run N rounds, with a process for each allocator and loop [default: 3; quick: 1]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
         rounds: Option<u16>,
     },
-    /// What calls of a CUDA driver cost, as the table that `replay --costs` reads
+    /// Measure the calls of a CUDA driver, and print the table that `replay --costs` reads
     Driver(MeasuredArgs),
-    /// A pool of a CUDA device beside its driver: hot pairs, a loop of buffers, latencies
+    /// Compare a pool of a CUDA device with its driver: hot pairs, a loop of buffers, latencies
     Alloc(MeasuredArgs),
-    /// The same update of an array of structures and of a structure of arrays, by kernels on a CUDA device
+    /// Compare kernels that update an array of structures and a structure of arrays on a CUDA device
     Kernels(MeasuredArgs),
-    /// What a recording costs: time of an event, bytes of the file, events that had no room
+    /// Measure the cost of recording: time for each event, bytes of the file, dropped events
     Record {
-        /// A recorded program, whose calls are made again while they are recorded
+        /// A recorded program; its calls are repeated and recorded
         #[arg(value_name = "FILE")]
         trace: Option<PathBuf>,
 
-        /// Rounds of the pairs, of which medians are printed
+        /// Run N rounds of pairs, and print the medians
         #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
         rounds: u16,
 
-        /// Events of the program at the least, for which its calls are made again and again
+        /// Repeat the program until it has at least N events
         #[arg(long, value_name = "N", default_value_t = 10_000_000)]
         events: u64,
     },
@@ -580,7 +580,7 @@ pub(crate) struct MeasuredArgs {
     #[arg(long, short = 'd', value_name = "cuda:N", default_value = "cuda:0", value_parser = parse_cuda)]
     pub(crate) device: u32,
 
-    /// Rounds, of which medians are printed
+    /// Run N rounds, and print the medians
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
 }
@@ -597,7 +597,7 @@ pub(crate) struct PoliciesArgs {
 #[derive(Debug, Args)]
 #[command(after_help = CUDA_EMU_EXAMPLES, max_term_width = 100)]
 pub(crate) struct CudaEmuArgs {
-    /// What the driver is to be like, as in MILLPOND_CUDA_EMU; one that is wrong lists them all
+    /// Options of the driver, as in MILLPOND_CUDA_EMU; the error for an unknown option lists all of them
     #[arg(long, short = 'o', value_name = "KEY:VALUE,…")]
     pub(crate) options: Option<String>,
 
@@ -612,11 +612,11 @@ Examples:
   millpond cuda-emu -o devices:2,memory:24G -- ./program
   millpond cuda-emu -o streams:seeded,seed:7,strict:on -- cargo test
 
-It serves clients of the driver's interface, such as cudarc; NVIDIA's runtime
-and its libraries ask the driver for more than is public. Kernels are functions
-registered by name: no foreign code is run.
+The emulator supports programs that use the driver API, such as cudarc. It does not
+support NVIDIA's runtime and libraries, which use functions of the driver that are not
+documented. Kernels are functions that are registered by name: no device code runs.
 
-Exit status: that of the command; 2 if it could not be started.";
+Exit status: the exit status of the command; 2 if the command could not be started.";
 
 /// Parses the path of a recording; `-` is standard input. Commands that read a recording several times refuse a pipe.
 fn recording() -> impl TypedValueParser<Value = PathBuf> {

@@ -13,7 +13,7 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "FILE", value_parser = super::recording())]
     pub(crate) file: PathBuf,
 
-    /// What held bytes are grouped by
+    /// Group held bytes by tag, call site, pool, stream, thread or kind of memory
     #[arg(
         long,
         value_enum,
@@ -23,23 +23,23 @@ pub(crate) struct ReportArgs {
     )]
     pub(crate) by: GroupedBy,
 
-    /// Only what is held at a moment: peak, end, a time such as 1.5s, or the peak of a step
+    /// Show only the blocks that are held at a moment: peak, end, a time such as 1.5s, or the peak of a step
     #[arg(long, value_name = "peak|end|TIME|step:K", value_parser = parse_moment, conflicts_with_all = ["time_window", "from", "to", "plot"])]
     pub(crate) at: Option<Moment>,
 
-    /// Only this part, counted from the recording's beginning: 1.5s..3s, 200ms.., ..2s
+    /// Report only this part, counted from the start of the recording: 1.5s..3s, 200ms.., ..2s
     #[arg(long, value_name = "FROM..TO", value_parser = parse_window, conflicts_with_all = ["from", "to"])]
     pub(crate) time_window: Option<(u64, u64)>,
 
-    /// The older spelling of `--time-window FROM..`
+    /// The former name of `--time-window FROM..`
     #[arg(long, value_name = "TIME", value_parser = parse_time, hide = true)]
     pub(crate) from: Option<u64>,
 
-    /// The older spelling of `--time-window ..TO`
+    /// The former name of `--time-window ..TO`
     #[arg(long, value_name = "TIME", value_parser = parse_time, hide = true)]
     pub(crate) to: Option<u64>,
 
-    /// Groups to show; the others are one row
+    /// Number of groups to show; the others are one row
     #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true)]
     pub(crate) top: usize,
 
@@ -51,16 +51,16 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Say nothing on stderr but errors
+    /// Print only errors on stderr
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
 
 const REPORT_EXAMPLES: &str = "\
 Examples:
-  millpond report run.mpr                    who held what at the peak, and what to change
-  millpond report run.pickle --by site       the same by the function that asked
-  millpond report run.mpr --at step:12       what is held at the peak of a step
+  millpond report run.mpr                    holders at the peak, and recommended changes
+  millpond report run.pickle --by site       the same by the function that allocated
+  millpond report run.mpr --at step:12       blocks held at the peak of a step
   millpond report run.mpr --time-window 2s..4s  a part of it: its peak, its leaks
   millpond report run.mpr --plot run.svg     bytes by tag over time";
 
@@ -72,15 +72,15 @@ pub(crate) struct DiffArgs {
     #[arg(value_name = "FIRST", value_parser = super::recording())]
     pub(crate) first: PathBuf,
 
-    /// The second; without it two moments of the first are compared
+    /// The second recording; without it, two moments of the first are compared
     #[arg(value_name = "SECOND", value_parser = super::recording())]
     pub(crate) second: Option<PathBuf>,
 
-    /// When: peak, end, a time or the peak of a step; two of them, with a comma, for two moments
+    /// Compare at this moment: peak, end, a time or the peak of a step; give two, separated by a comma, to compare two moments
     #[arg(long, value_name = "peak|end|TIME|step:K[,…]", default_value = "peak", value_parser = parse_moments)]
     pub(crate) at: Moments,
 
-    /// What held bytes are grouped by
+    /// Group held bytes by tag, call site, pool, stream, thread or kind of memory
     #[arg(
         long,
         value_enum,
@@ -90,11 +90,11 @@ pub(crate) struct DiffArgs {
     )]
     pub(crate) by: GroupedBy,
 
-    /// Groups to show; the others are one row
+    /// Number of groups to show; the others are one row
     #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true)]
     pub(crate) top: usize,
 
-    /// Fail if this holds, as peak>+2%, peak>24GiB, leaks>0 or allocations>+5%; may be given several times
+    /// Fail if this condition holds: peak>+2%, peak>24GiB, leaks>0 or allocations>+5%; may be given several times
     #[arg(long, value_name = "FIGURE>LIMIT")]
     pub(crate) fail_if: Vec<Gate>,
 
@@ -102,30 +102,30 @@ pub(crate) struct DiffArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Say nothing on stderr but errors
+    /// Print only errors on stderr
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
 
 const DIFF_EXAMPLES: &str = "\
 Examples:
-  millpond diff before.mpr after.mpr                      what grew at the peak, by tag
-  millpond diff before.mpr after.mpr --by site --at end   what else is kept, by function
-  millpond diff run.mpr --at step:2,step:50               what grew from step to step
+  millpond diff before.mpr after.mpr                      growth at the peak, by tag
+  millpond diff before.mpr after.mpr --by site --at end   growth at the end, by function
+  millpond diff run.mpr --at step:2,step:50               growth between two steps
   millpond diff base.mpr new.mpr --fail-if 'peak>+2%' --fail-if 'leaks>0'
 
 Figures: peak, requested, reserved, fragmentation, end, leaks, allocations,
-allocated, temporaries. A plus compares with the first recording, in bytes, in
-number or in per cent of it.
+allocated, temporaries. A plus sign compares with the first recording, in bytes, as a
+count or in per cent.
 
 Exit status: 0 compared, 1 a --fail-if holds, 2 bad input.";
 
-/// What held bytes are grouped by.
+/// The grouping of held bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GroupedBy {
-    /// What they are for
+    /// The tag
     Tag,
-    /// The function that asked for them
+    /// The function that allocated
     Site,
     /// The pool
     Pool,
@@ -154,32 +154,32 @@ impl From<GroupedBy> for By {
 #[derive(Debug, Args)]
 #[command(after_help = VIEW_EXAMPLES, max_term_width = 100)]
 pub(crate) struct ViewArgs {
-    /// The recordings; several are shown beneath each other on one clock
+    /// The recordings; several are shown one below the other with the same time axis
     #[arg(required = true, value_name = "FILE", value_parser = super::recording())]
     pub(crate) files: Vec<PathBuf>,
 
-    /// Write one HTML page that needs no network, instead of serving it
+    /// Write one HTML page that needs no network, instead of serving a page
     #[arg(long, value_name = "FILE", conflicts_with_all = ["port", "no_open"])]
     pub(crate) html: Option<PathBuf>,
 
-    /// The port to serve on [default: one that is free]
+    /// The port to serve on [default: a free port]
     #[arg(long, value_name = "N")]
     pub(crate) port: Option<u16>,
 
-    /// Only print the address, and open no browser
+    /// Print the address, and do not open a browser
     #[arg(long)]
     pub(crate) no_open: bool,
 
-    /// Also draw what these policies would have taken, comma-separated; the served page offers all of them
+    /// Also draw the memory that these policies would reserve, comma-separated; the served page offers all of them
     #[arg(long, short = 'p', value_name = "NAME,…", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
 
-    /// Blocks that are told one by one at most, the largest; the others are one sum [default: 8,000,000; in a page
+    /// Show at most the N largest blocks one by one, and the others as one total [default: 8,000,000; with --html
     /// 1,000,000]
     #[arg(long, value_name = "N")]
     pub(crate) blocks: Option<u64>,
 
-    /// Say nothing on stderr but errors
+    /// Print only errors on stderr
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
@@ -188,7 +188,7 @@ const VIEW_EXAMPLES: &str = "\
 Examples:
   millpond view run.mpr                      in the browser, until ctrl-c
   millpond view run.pickle --html run.html   one file to keep or to send
-  millpond view before.mpr after.mpr         both on one clock, and what differs
-  millpond view run.pickle -p millpond       beside what another policy would have taken
+  millpond view before.mpr after.mpr         both with the same time axis, and their differences
+  millpond view run.pickle -p millpond       compared with another policy
 
-The page is served on 127.0.0.1 alone, under an address that nobody can guess.";
+The page is served only on 127.0.0.1, under an address that cannot be guessed.";
