@@ -43,7 +43,7 @@ fn tune_marks_the_first_rank_and_sets_nothing_where_nothing_is_gained() {
 }
 
 #[test]
-fn what_tune_recommends_replays_to_what_it_promised() {
+fn recommended_settings_replay_to_the_promised_peak() {
     let file = growing(&folder("tune_promise"));
     let tuned = json(&["tune", &file, "--json", "--policy", "torch"]);
     let family = &tuned["families"][0];

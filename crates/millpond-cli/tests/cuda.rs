@@ -305,7 +305,7 @@ fn a_device_that_is_too_small_is_the_limit_itself() {
 }
 
 #[test]
-fn what_can_never_fit_is_no_failure_of_the_driver() {
+fn requests_larger_than_the_device_are_no_driver_failure() {
     let path = folder("cuda_never").join("never.csv");
     let csv = format!(
         "time_us,action,id,bytes,stream,tag\n0,alloc,1,{},0,\n",
@@ -435,7 +435,7 @@ fn several_recordings_are_a_list_and_names_are_replaced() {
 }
 
 #[test]
-fn what_cannot_be_is_one_sentence() {
+fn impossible_options_are_refused_in_one_line() {
     let file = small(&folder("cuda_wrong"), "small.csv");
     for (args, said) in [
         (
@@ -486,7 +486,7 @@ fn what_cannot_be_is_one_sentence() {
 }
 
 #[test]
-fn what_a_driver_costs_is_what_a_replay_reads() {
+fn replay_reads_the_costs_that_bench_driver_prints() {
     let folder = folder("cuda_costs");
     let file = small(&folder, "small.csv");
     for (options, there) in [("devices:1", true), ("without:vmm,without:pools", false)] {
@@ -622,7 +622,7 @@ fn bodies_are_moved_in_both_layouts() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_one_sentence() {
+fn bench_reports_a_device_error_in_one_line() {
     for what in ["driver", "alloc", "kernels"] {
         let (code, stdout, stderr) = emulated("devices:1", &["bench", what, "--device", "cuda:3"]);
         assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");

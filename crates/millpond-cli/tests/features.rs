@@ -1,10 +1,11 @@
-//! Tests what the command says of parts that its Cargo features leave out. The default build leaves out all of them.
+//! Tests the errors and help texts for features that are not in this build. The default build contains none of them.
 
 mod support;
 
 use support::{folder, run, small};
 
-/// Runs the program. Returns whether it refused to, because the feature is off, with the right exit code and the command that installs it.
+/// Runs the program, and returns whether it failed because the feature is not built. If so, checks the exit code, and that the error names
+/// the command that installs the feature.
 fn is_refused(feature: &str, args: &[&str]) -> bool {
     let (code, stdout, stderr) = run(args);
     let refused = stderr.contains("this build of millpond does not contain");

@@ -106,7 +106,7 @@ fn scripts_read_the_same() {
 }
 
 #[test]
-fn what_is_touched_is_what_is_resident() {
+fn touched_pages_are_resident() {
     let file = small(&folder("host_touch"), "run.csv");
     let resident = |touch: &str| {
         let facts = json(&[
@@ -235,7 +235,7 @@ fn pools_get_their_own_settings_from_the_option_or_the_environment() {
 }
 
 #[test]
-fn what_the_environment_tells_pools_does_not_reach_the_bench() {
+fn bench_ignores_pool_settings_of_the_environment() {
     let bench = |conf: &str| {
         let output = command(&["bench", "host", "guda-hot", "--rounds", "1"])
             .env("MILLPOND_CONF", conf)
@@ -310,7 +310,7 @@ fn an_allocator_that_fails_is_named_and_the_others_are_shown() {
 }
 
 #[test]
-fn what_does_not_apply_is_refused_in_one_line() {
+fn options_that_do_not_apply_are_refused_in_one_line() {
     let file = small(&folder("host_refuses"), "run.csv");
     let host = ["replay", &file, "--source", "host"];
     let cases: &[(&[&str], &str)] = &[

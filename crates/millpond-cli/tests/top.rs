@@ -190,7 +190,7 @@ fn an_address_serves_as_well_as_a_socket() {
 }
 
 #[test]
-fn what_names_no_process_is_told_so() {
+fn targets_without_a_process_are_refused() {
     let runtime = Runtime::new("wrong");
     let file = runtime.0.join("file");
     std::fs::write(&file, "").expect("a file");

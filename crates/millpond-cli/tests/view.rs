@@ -435,7 +435,7 @@ fn names_in_a_file_cannot_run_and_large_numbers_do_no_harm() {
 }
 
 #[test]
-fn what_other_policies_would_have_taken_is_what_a_replay_says() {
+fn view_and_replay_agree_on_other_policies() {
     let file = trace("gnn_sage_sampled");
     let named = "millpond,torch-native,none";
     let (code, said, stderr) = run(&["replay", &file, "-p", named, "--json", "--quiet"]);
@@ -519,7 +519,7 @@ fn a_browser_draws_other_policies_and_compares_steps() {
 }
 
 #[test]
-fn what_a_cut_recording_lacks_is_said() {
+fn view_reports_that_a_recording_is_truncated() {
     let folder = folder("view-cut");
     let whole = hostile(&folder);
     let bytes = std::fs::read(&whole).expect("it is there");

@@ -87,7 +87,7 @@ fn an_address_is_named_with_its_line() {
 
 /// A module that differs has no names, and the reason is reported.
 #[test]
-fn what_differs_has_no_names() {
+fn changed_modules_are_not_resolved() {
     let (path, code) = mapped();
     let path = path.to_str().expect("UTF-8");
     let own = build_id(Path::new(path));

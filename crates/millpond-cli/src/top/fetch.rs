@@ -169,7 +169,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn what_is_no_monitor_is_told_apart() {
+    fn answers_of_other_servers_are_refused() {
         let of = |body: &str| read(body).expect_err(body).to_string();
         assert!(of("<html>").starts_with("what answers is no monitor of Millpond's"));
         assert!(of(r#"{"schema":"other","version":1,"process":{"id":1}}"#).contains("'other'"));

@@ -146,7 +146,7 @@ fn runs_and_threads_change_no_figure() {
 }
 
 #[test]
-fn what_cannot_be_said_is_in_the_json() {
+fn cautions_are_in_the_json() {
     let file = folder("cut").join("run.csv");
     std::fs::write(
         &file,

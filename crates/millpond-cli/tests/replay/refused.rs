@@ -12,7 +12,7 @@ fn beyond(dir: &Path) -> String {
 }
 
 #[test]
-fn what_no_device_holds_is_told_and_left_out() {
+fn blocks_larger_than_any_device_are_left_out() {
     let damaged = beyond(&folder("beyond"));
     let (code, facts, stderr) = run(&["info", &damaged]);
     assert_eq!(code, 0, "{stderr}");

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_use_stands_below_what_is_reserved() {
+    fn allocated_bytes_are_drawn_below_reserved_bytes() {
         let pool = PoolStats {
             allocated_history: vec![0, 50, 80],
             reserved_history: vec![80, 80, 80],
