@@ -1,11 +1,13 @@
 //! Memory-mapped files of a data set: slices without a copy, for callers that can guarantee that the files do not change.
 
 use super::error::DataError;
-use super::files::Files;
+use super::files::{Files, Opened, failed};
 use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
 use millpond_pool::dtype::Element;
 use std::fmt;
+use std::io;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The way in which a map is going to be read.
@@ -30,6 +32,55 @@ impl Access {
             Self::Random => Advice::Random,
             Self::Soon => Advice::WillNeed,
         }
+    }
+}
+
+/// A read-only mapping of the first bytes of a file. It begins at a page, so data that is aligned in the file is aligned in memory.
+///
+/// Invariant: nobody changes the file as long as this value lives.
+pub(super) struct FileMap(Mmap);
+
+impl FileMap {
+    /// # Safety
+    /// Nobody changes the file as long as the mapping lives.
+    pub(super) unsafe fn new(file: &Opened, bytes: u64) -> Result<Self, DataError> {
+        let length =
+            usize::try_from(bytes).map_err(|_| io::Error::other("it is larger than the address space"));
+        // SAFETY: the caller guarantees it.
+        let map = length.and_then(|length| unsafe { MmapOptions::new().len(length).map(file.file()) });
+        Ok(Self(map.map_err(failed(file.path(), "map it"))?))
+    }
+
+    /// Returns the number of bytes.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns the bytes of a range. They are empty, and at the start of the mapping, if the range does not lie in it.
+    pub(super) fn get(&self, range: Range<usize>) -> &[u8] {
+        self.0
+            .get(range)
+            .unwrap_or_else(|| self.0.get(..0).unwrap_or(&[]))
+    }
+
+    /// Tells the system how the mapping will be accessed. This is a hint: a refusal is not an error.
+    pub(super) fn advise(&self, access: Access) {
+        let _ = self.0.advise(access.advice());
+    }
+
+    /// Tells the system to start reading a range.
+    pub(super) fn expect(&self, range: Range<usize>) {
+        let _ = self.0.advise_range(Advice::WillNeed, range.start, range.len());
+    }
+
+    /// Releases the memory of a range. The system reads the file again at the next access.
+    pub(super) fn forget(&self, range: Range<usize>) {
+        // SAFETY: the map is of a file and shared without writes, so dropped pages are read from the file again. By the
+        // type's invariant the file has not changed, so slices show the same bytes afterwards.
+        let _ = unsafe {
+            self.0
+                .unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len())
+        };
     }
 }
 
@@ -62,7 +113,7 @@ impl Access {
 pub struct Mapped<T> {
     files: Arc<Files>,
     /// One for each file. It is `None` for a file without rows.
-    maps: Vec<Option<Mmap>>,
+    maps: Vec<Option<FileMap>>,
     of: PhantomData<fn() -> T>,
 }
 
@@ -93,19 +144,11 @@ impl<T: Element> Mapped<T> {
             }
             part.file.check()?;
             let bytes = skip + part.rows * files.row_bytes() as u64;
-            let failed = |source| DataError::Io {
-                path: part.file.path().to_owned(),
-                what: "map it",
-                source,
-            };
-            let length = usize::try_from(bytes)
-                .map_err(|_| failed(std::io::Error::other("it is larger than the address space")))?;
             maps.push(if part.rows == 0 {
                 None
             } else {
-                // The map begins at the beginning of the file, so that elements that are aligned in the file are aligned in memory.
                 // SAFETY: the caller guarantees that nobody changes the file while the map lives.
-                Some(unsafe { MmapOptions::new().len(length).map(part.file.file()) }.map_err(failed)?)
+                Some(unsafe { FileMap::new(&part.file, bytes) }?)
             });
         }
         Ok(Self {
@@ -125,14 +168,14 @@ impl<T: Element> Mapped<T> {
     /// empty past the end of the data.
     #[must_use]
     pub fn batch(&self, start: u64, count: usize) -> &[T] {
-        let Some((map, from, to)) = self.place(start, count) else {
+        let Some((map, range)) = self.place(start, count) else {
             return &[];
         };
-        bytemuck::cast_slice(map.get(from..to).unwrap_or(&[]))
+        bytemuck::cast_slice(map.get(range))
     }
 
-    /// Returns the map that contains the rows, and their first byte and end in it.
-    fn place(&self, start: u64, count: usize) -> Option<(&Mmap, usize, usize)> {
+    /// Returns the map that contains the rows, and their bytes in it.
+    fn place(&self, start: u64, count: usize) -> Option<(&FileMap, Range<usize>)> {
         let parts = self.files.parts_from(start);
         let (part, which) = (parts.first()?, self.files.count() - parts.len());
         let map = self.maps.get(which)?.as_ref()?;
@@ -140,30 +183,28 @@ impl<T: Element> Mapped<T> {
         let rows = (part.rows - row).min(count as u64);
         // The place lies inside the map, whose length is a `usize`.
         let from = (part.skip + row * self.files.row_bytes() as u64) as usize;
-        Some((map, from, from + rows as usize * self.files.row_bytes()))
+        Some((map, from..from + rows as usize * self.files.row_bytes()))
     }
 
     /// Advises the system about the way in which the maps are going to be read. Errors are ignored.
     pub fn advise(&self, access: Access) {
         for map in self.maps.iter().flatten() {
-            let _ = map.advise(access.advice());
+            map.advise(access);
         }
     }
 
     /// Advises the system to begin to read rows.
     pub fn expect(&self, start: u64, count: usize) {
-        if let Some((map, from, to)) = self.place(start, count) {
-            let _ = map.advise_range(Advice::WillNeed, from, to - from);
+        if let Some((map, range)) = self.place(start, count) {
+            map.expect(range);
         }
     }
 
     /// Releases the memory of rows, which are read again at the next access. A pass over files larger than memory that forgets the
     /// rows behind it keeps resident memory small.
     pub fn forget(&self, start: u64, count: usize) {
-        if let Some((map, from, to)) = self.place(start, count) {
-            // SAFETY: the map is of a file and shared or private without writes, so the dropped pages are read from the file again.
-            // The file has not changed, so slices show the same bytes.
-            let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, from, to - from) };
+        if let Some((map, range)) = self.place(start, count) {
+            map.forget(range);
         }
     }
 }

@@ -1,11 +1,10 @@
 //! A memory-mapped `.npy` file: a view without a copy, for callers who can guarantee that the file does not change.
 
 use super::{Npy, NpyError};
+use crate::DataError;
 use crate::files::Files;
 use crate::load::Sizes;
-use crate::mapped::Access;
-use crate::{DataError, files};
-use memmap2::{Mmap, MmapOptions, UncheckedAdvice};
+use crate::mapped::{Access, FileMap};
 use millpond_tensor::TensorRef;
 use std::fmt;
 
@@ -37,7 +36,7 @@ pub struct MappedNpy {
     npy: Npy,
     /// The only file.
     files: Files,
-    map: Mmap,
+    map: FileMap,
 }
 
 impl fmt::Debug for MappedNpy {
@@ -58,7 +57,6 @@ impl MappedNpy {
             .map(|part| &part.file)
             .ok_or(DataError::NoFiles)?;
         let align = npy.dtype().align();
-        // The mapping begins at a page, so data that is aligned in the file is aligned in memory.
         if !npy.skip.is_multiple_of(align as u64) {
             return Err(DataError::Misaligned {
                 path: npy.path.clone(),
@@ -67,11 +65,8 @@ impl MappedNpy {
             }
             .into());
         }
-        let failed = |source| files::failed(file.path(), "map it")(source);
-        let length = usize::try_from(file.bytes())
-            .map_err(|_| failed(std::io::Error::other("it is larger than the address space")))?;
         // SAFETY: the caller guarantees that nobody changes the file as long as the map lives.
-        let map = unsafe { MmapOptions::new().len(length).map(file.file()) }.map_err(failed)?;
+        let map = unsafe { FileMap::new(file, file.bytes()) }?;
         Ok(Self {
             npy: npy.clone(),
             files,
@@ -106,18 +101,16 @@ impl MappedNpy {
 
     /// Returns the bytes after the header. The header's check ensures that their number matches the shape.
     fn elements(&self) -> &[u8] {
-        self.map.get(self.npy.skip as usize..).unwrap_or(&[])
+        self.map.get(self.npy.skip as usize..self.map.len())
     }
 
     /// Tells the system how the mapping will be accessed. This is a hint: a refusal is not an error.
     pub fn advise(&self, access: Access) {
-        let _ = self.map.advise(access.advice());
+        self.map.advise(access);
     }
 
     /// Releases the memory of the mapping. The system reads the file again at the next access.
     pub fn forget(&self) {
-        // SAFETY: the map is of a file and shared without writes, so dropped pages are read from the file again. By the
-        // type's invariant the file has not changed, so views show the same bytes afterwards.
-        let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
+        self.map.forget(0..self.map.len());
     }
 }

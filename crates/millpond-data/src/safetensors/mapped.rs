@@ -1,10 +1,9 @@
 //! Memory-mapped safetensors files: views without a copy, for callers who can guarantee that the file does not change.
 
 use super::{SafeTensors, SafeTensorsError, TensorInfo};
+use crate::DataError;
 use crate::load::Sizes;
-use crate::mapped::Access;
-use crate::{DataError, files};
-use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
+use crate::mapped::{Access, FileMap};
 use millpond_tensor::TensorRef;
 use std::fmt;
 use std::ops::Range;
@@ -37,7 +36,7 @@ use std::ops::Range;
 /// ```
 pub struct MappedTensors {
     of: SafeTensors,
-    map: Mmap,
+    map: FileMap,
 }
 
 impl fmt::Debug for MappedTensors {
@@ -52,11 +51,8 @@ impl MappedTensors {
     pub(super) unsafe fn new(of: &SafeTensors) -> Result<Self, SafeTensorsError> {
         let file = &of.file;
         file.check()?;
-        let failed = |source| files::failed(file.path(), "map it")(source);
-        let length = usize::try_from(file.bytes())
-            .map_err(|_| failed(std::io::Error::other("it is larger than the address space")))?;
         // SAFETY: the caller guarantees that nobody changes the file as long as the map lives.
-        let map = unsafe { MmapOptions::new().len(length).map(file.file()) }.map_err(failed)?;
+        let map = unsafe { FileMap::new(file, file.bytes()) }?;
         Ok(Self { of: of.clone(), map })
     }
 
@@ -78,7 +74,6 @@ impl MappedTensors {
         let info = self.of.info(name)?;
         let (dtype, shape) = (self.of.dtype(&info)?, Sizes::of(info.shape)?);
         let begin = self.of.place(&info);
-        // The mapping begins at a page, so data that is aligned in the file is aligned in memory.
         if info.bytes() > 0 && !begin.is_multiple_of(dtype.align() as u64) {
             return Err(DataError::Misaligned {
                 path: self.of.file.path().to_owned(),
@@ -87,7 +82,7 @@ impl MappedTensors {
             }
             .into());
         }
-        let bytes = self.map.get(self.range(&info)).unwrap_or(&[]);
+        let bytes = self.map.get(self.range(&info));
         Ok(TensorRef::from_bytes(bytes, dtype, &shape)?)
     }
 
@@ -99,25 +94,20 @@ impl MappedTensors {
 
     /// Tells the system how the mapping will be accessed. This is a hint: a refusal is not an error.
     pub fn advise(&self, access: Access) {
-        let _ = self.map.advise(access.advice());
+        self.map.advise(access);
     }
 
     /// Tells the system to start reading a tensor. Does nothing if there is no tensor with this name.
     pub fn expect(&self, name: &str) {
         if let Ok(info) = self.of.info(name) {
-            let range = self.range(&info);
-            let _ = self.map.advise_range(Advice::WillNeed, range.start, range.len());
+            self.map.expect(self.range(&info));
         }
     }
 
     /// Releases the memory of a tensor. The system reads the file again at the next access.
     pub fn forget(&self, name: &str) {
         if let Ok(info) = self.of.info(name) {
-            let range = self.range(&info);
-            let advice = UncheckedAdvice::DontNeed;
-            // SAFETY: the map is of a file and shared without writes, so dropped pages are read from the file again. By
-            // the type's invariant the file has not changed, so views show the same bytes afterwards.
-            let _ = unsafe { self.map.unchecked_advise_range(advice, range.start, range.len()) };
+            self.map.forget(self.range(&info));
         }
     }
 }
