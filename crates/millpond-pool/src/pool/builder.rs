@@ -89,7 +89,8 @@ impl From<UnknownPolicy> for PoolError {
 ///
 /// ```
 /// use millpond::{Pool, Prewarm};
-/// ///
+/// use std::time::Duration;
+///
 /// let pool = Pool::builder()
 ///     .name("activations")
 ///     .limit(2 << 30)
