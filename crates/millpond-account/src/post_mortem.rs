@@ -99,16 +99,17 @@ impl fmt::Display for PostMortem {
             }
         }
         for holder in self.holders.named() {
-            let (bytes, blocks) = (display_size(holder.bytes), Blocks(holder.blocks));
+            let (bytes, blocks) = (display_size(holder.bytes), Count(holder.blocks, "block"));
             write!(f, "\n  {bytes:>9} in {blocks} held by {}", holder.name)?;
         }
         if self.holders.others() > 0 {
             let (others, bytes) = (self.holders.others(), display_size(self.holders.other_bytes()));
-            let (blocks, s) = (
-                Blocks(self.holders.other_blocks()),
-                if others == 1 { "" } else { "s" },
-            );
-            write!(f, "\n  {bytes:>9} in {blocks} held by {others} more tag{s}")?;
+            let blocks = Count(self.holders.other_blocks(), "block");
+            write!(
+                f,
+                "\n  {bytes:>9} in {blocks} held by {}",
+                Count(others, "more tag")
+            )?;
         }
         match self.without_account {
             0 => {}
@@ -138,11 +139,11 @@ impl fmt::Display for PostMortem {
 /// The hint how to enable an account.
 const ACCOUNT: &str = "track:all or PoolBuilder::track keeps one";
 
-/// Formats a number of blocks with the noun.
-struct Blocks(u64);
+/// Formats a count with its noun.
+pub(crate) struct Count(pub(crate) u64, pub(crate) &'static str);
 
-impl fmt::Display for Blocks {
+impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} block{}", self.0, if self.0 == 1 { "" } else { "s" })
+        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
     }
 }

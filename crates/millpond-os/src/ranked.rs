@@ -22,9 +22,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// The purpose of a lock. Locks are taken in the order of the variants, also by a [fork](crate::fork).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rank {
+macro_rules! ranks {
+    ($($(#[$doc:meta])* $rank:ident,)*) => {
+        /// The purpose of a lock. Locks are taken in the order of the variants, also by a [fork](crate::fork).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Rank {
+            $($(#[$doc])* $rank,)*
+        }
+
+        #[cfg(debug_assertions)]
+        impl Rank {
+            const ALL: [Self; RANKS] = [$(Self::$rank),*];
+        }
+    };
+}
+
+ranks! {
     /// Recordings that begin or end.
     Recording,
     /// The initialisation of the clock.
@@ -54,7 +67,6 @@ pub enum Rank {
     /// The errors that were found in guarded blocks.
     Found,
     /// For tests: simulates that the system makes no more mappings.
-    #[cfg(any(test, feature = "testing"))]
     NoMaps,
     /// The engine.
     Core,
@@ -93,40 +105,6 @@ pub(crate) const RANKS: usize = Rank::Tables as usize + 1;
 
 #[cfg(debug_assertions)]
 impl Rank {
-    const ALL: [Self; RANKS] = [
-        Self::Recording,
-        Self::Clock,
-        Self::Sets,
-        Self::Set,
-        Self::Names,
-        Self::Background,
-        Self::Profiler,
-        Self::Counting,
-        Self::Snapshots,
-        Self::Heaps,
-        Self::CacheRegistry,
-        Self::Shelf,
-        Self::Book,
-        Self::Found,
-        #[cfg(any(test, feature = "testing"))]
-        Self::NoMaps,
-        Self::Core,
-        Self::Watchers,
-        Self::Retain,
-        Self::Charges,
-        Self::Forgotten,
-        Self::Ledgers,
-        Self::WaitQueue,
-        Self::Shard,
-        Self::Stacks,
-        Self::Scopes,
-        Self::Locking,
-        Self::Pinned,
-        Self::Budgets,
-        Self::Participants,
-        Self::Tables,
-    ];
-
     fn is_of_a_pool(self) -> bool {
         (Self::CacheRegistry..=Self::WaitQueue).contains(&self)
     }

@@ -4,6 +4,7 @@ use super::Ledger;
 use super::leak::{Leak, Mark};
 use super::places::Places;
 use super::stack::{Frame, Stack};
+use crate::post_mortem::Count;
 use crate::tags::Tag;
 use millpond_engine::display_size;
 use std::cmp::Reverse;
@@ -272,14 +273,5 @@ impl fmt::Display for LeakGroup {
             (one, other) if one == other => write!(f, ", thread {one}"),
             (first, last) => write!(f, ", threads {first} to {last}"),
         }
-    }
-}
-
-/// Formats a count with its noun.
-struct Count(u64, &'static str);
-
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
     }
 }

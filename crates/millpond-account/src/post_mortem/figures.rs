@@ -1,6 +1,6 @@
 //! The figures of a post-mortem and their text.
 
-use super::Blocks;
+use super::Count;
 use super::measure::Measure;
 use super::text::Text;
 use millpond_engine::display_size;
@@ -108,7 +108,7 @@ impl fmt::Display for Least {
         let (need, bytes, blocks) = (
             display_size(self.need),
             display_size(self.bytes),
-            Blocks(self.blocks),
+            Count(self.blocks, "block"),
         );
         match self.method {
             Method::Need => write!(f, "to go at least: {need}"),
