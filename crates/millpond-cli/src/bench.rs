@@ -38,8 +38,7 @@ pub(crate) fn command(args: &BenchArgs) -> Result<Exit, CliError> {
             if done.is_ok()
                 && let Err(error) = tensors(*quick)
             {
-                complain(&error);
-                return Ok(Exit::Failed);
+                return Ok(failed(&error));
             }
             (done, "millpond bench seeds --help")
         }
@@ -58,11 +57,15 @@ pub(crate) fn command(args: &BenchArgs) -> Result<Exit, CliError> {
             source,
         }),
         Err(Error::Usage(error)) => Err(CliError::Usage(format!("{error}; see `{usage}`"))),
-        Err(error) => {
-            complain(&error);
-            Ok(Exit::Failed)
-        }
+        Err(error) => Ok(failed(&error)),
     }
+}
+
+/// Prints the error of a measurement.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn failed(error: &dyn std::fmt::Display) -> Exit {
+    crate::exit::complain(error);
+    Exit::Failed
 }
 
 /// Runs a measurement on a CUDA device.
@@ -82,10 +85,7 @@ fn on_device(
         Err(Error::Cuda(error @ (CudaError::NoDriver | CudaError::NoDevice { .. }))) => {
             Err(CliError::Usage(format!("--device cuda:{}: {error}", args.device)))
         }
-        Err(error) => {
-            crate::exit::complain(&format!("cuda:{}: {error}", args.device));
-            Ok(Exit::Failed)
-        }
+        Err(error) => Ok(failed(&format!("cuda:{}: {error}", args.device))),
     }
 }
 
@@ -97,13 +97,8 @@ fn record(
     events: u64,
     out: &mut dyn std::io::Write,
 ) -> Result<Exit, CliError> {
-    match millpond_bench::record::run(trace, rounds, events, out) {
-        Ok(()) => Ok(Exit::Done),
-        Err(error) => {
-            crate::exit::complain(&error);
-            Ok(Exit::Failed)
-        }
-    }
+    let done = millpond_bench::record::run(trace, rounds, events, out);
+    Ok(done.map_or_else(|error| failed(&error), |()| Exit::Done))
 }
 
 /// Measures copies to a device and back.
@@ -122,13 +117,8 @@ fn transfer(device: &str, quick: bool, out: &mut dyn std::io::Write) -> Result<E
     } else {
         (&[64 << 10, 1 << 20, 16 << 20, 256 << 20], 9)
     };
-    match millpond_bench::transfer::run(number, sizes, rounds, out) {
-        Ok(()) => Ok(Exit::Done),
-        Err(error) => {
-            crate::exit::complain(&error);
-            Ok(Exit::Failed)
-        }
-    }
+    let done = millpond_bench::transfer::run(number, sizes, rounds, out);
+    Ok(done.map_or_else(|error| failed(&error), |()| Exit::Done))
 }
 
 /// Runs the benchmarks of tensors, of layouts, and of data larger than memory.
