@@ -10,8 +10,6 @@ use crate::symbols::ModuleSymbols;
 use crate::text::{counted, nearest, size};
 use crate::{files, output};
 use millpond_trace::export::{At, Dialect, ExportError, ExportOptions, Exported, Packing, Target, export};
-use millpond_trace::history::{History, HistoryError};
-use millpond_trace::{ReadError, ReadOptions};
 use std::path::Path;
 
 /// The only format that this crate writes itself.
@@ -36,7 +34,7 @@ pub(crate) fn command(args: &ConvertArgs) -> Result<Exit, CliError> {
     }
     files::check_regular(&args.input)?;
     output::check_writable(&args.output)?;
-    let history = open(&args.input, args.quiet)?;
+    let history = files::open_history(&args.input, args.quiet)?;
     let symbols = ModuleSymbols::new(&history.definitions);
     let bar = Progress::share(
         args.quiet,
@@ -116,30 +114,6 @@ fn tell(args: &ConvertArgs, exported: &Exported, symbols: &ModuleSymbols<'_>) {
     for caution in symbols.cautions() {
         output::note(args.quiet, &caution);
     }
-}
-
-fn open(path: &Path, quiet: bool) -> Result<History, CliError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let bar = Progress::bytes(quiet, &format!("reading {name}"));
-    let report = |done, all| bar.set(done, all);
-    let options = ReadOptions {
-        progress: Some(&report),
-        ..ReadOptions::default()
-    };
-    History::open(path, &options).map_err(|error| match error {
-        HistoryError::Read(ReadError::Io { source, .. }) => CliError::Open {
-            path: path.to_owned(),
-            source,
-        },
-        HistoryError::Read(source) => CliError::Read {
-            path: path.to_owned(),
-            source,
-        },
-        other => CliError::Export {
-            path: path.to_owned(),
-            source: other.into(),
-        },
-    })
 }
 
 fn format(args: &ConvertArgs) -> Result<Format, CliError> {

@@ -1,8 +1,9 @@
 //! Finds and reads the files that the user named.
 
-use crate::exit::CliError;
+use crate::args::ReplayArgs;
+use crate::exit::{CliError, complain};
 use crate::progress::Progress;
-use millpond_replay::Selection;
+use millpond_replay::{Redactor, ReplayError, Selection};
 use millpond_trace::history::{History, HistoryError};
 use millpond_trace::{Caution, ReadError, ReadOptions, Recording, Trace, read, read_from};
 use std::fs::{File, Metadata, OpenOptions};
@@ -167,13 +168,7 @@ fn is_pipe(_: &Metadata) -> bool {
 
 /// Reads one file, with a progress bar if that takes long.
 pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
-    let bar = Progress::bytes(
-        quiet,
-        &format!(
-            "reading {}",
-            path.file_name().unwrap_or_default().to_string_lossy()
-        ),
-    );
+    let bar = reading(path, quiet);
     let report = |done, all| bar.set(done, all);
     let options = ReadOptions {
         progress: Some(&report),
@@ -190,16 +185,95 @@ pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
             read_from(pipe, &name, None, &options)
         }
     };
-    read.map_err(|source| match source {
-        ReadError::Io { source, .. } => CliError::Open {
-            path: path.to_owned(),
-            source,
-        },
-        source => CliError::Read {
-            path: path.to_owned(),
-            source,
-        },
-    })
+    read.map_err(|source| unread(path, source))
+}
+
+/// Returns the progress bar of reading a file.
+fn reading(path: &Path, quiet: bool) -> Progress {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Progress::bytes(quiet, &format!("reading {name}"))
+}
+
+fn unread(path: &Path, source: ReadError) -> CliError {
+    let path = path.to_owned();
+    match source {
+        ReadError::Io { source, .. } => CliError::Open { path, source },
+        source => CliError::Read { path, source },
+    }
+}
+
+/// The results of several recordings.
+pub(crate) struct Results<T> {
+    pub(crate) done: Vec<T>,
+    /// The number of files that could not be replayed. Their errors have been printed.
+    pub(crate) failed: usize,
+    files: usize,
+}
+
+impl<T> Results<T> {
+    /// Returns an error if some files could not be replayed.
+    pub(crate) fn check(&self) -> Result<(), CliError> {
+        let all = match self.failed {
+            0 => return Ok(()),
+            failed => format!("{failed} of {} files could not be replayed", self.files),
+        };
+        Err(CliError::Usage(all))
+    }
+}
+
+/// Replays each trace of the named files with `replay`, which also gets the trace's label and whether there are several traces.
+///
+/// If one of several files cannot be replayed, its error is printed at once, and the others are still replayed.
+pub(crate) fn replay_each<T>(
+    args: &ReplayArgs,
+    mut replay: impl FnMut(&Trace, String, bool) -> Result<T, CliError>,
+) -> Result<Results<T>, CliError> {
+    let paths = expand(&args.files)?;
+    let mut redactor = args.output.redact.then(Redactor::default);
+    let mut results = Results {
+        done: Vec::new(),
+        failed: 0,
+        files: paths.len(),
+    };
+    for path in &paths {
+        let traces = traces(path, args.output.quiet, &Selection::from(&args.selection));
+        let replayed = traces.and_then(|traces| {
+            let several = traces.len() > 1;
+            let one = |mut trace: Trace| {
+                if let Some(redactor) = &mut redactor {
+                    redactor.redact(&mut trace);
+                }
+                let label = match several {
+                    true => format!("{} (device {})", trace.origin.name, trace.origin.device),
+                    false => trace.origin.name.clone(),
+                };
+                replay(&trace, label, several || paths.len() > 1)
+            };
+            traces.into_iter().map(one).collect::<Result<Vec<T>, CliError>>()
+        });
+        match replayed {
+            Ok(replayed) => results.done.extend(replayed),
+            Err(error) if paths.len() == 1 => return Err(error),
+            Err(error) => {
+                results.failed += 1;
+                complain(&error);
+            }
+        }
+    }
+    Ok(results)
+}
+
+/// Checks that a time window contains events. Otherwise a replay would contain only blocks that lived in the window, and its figures
+/// would look like those of a run.
+pub(crate) fn check_window(args: &ReplayArgs, events: u64, label: &str) -> Result<(), CliError> {
+    if args.selection.time_window.is_none() || events > 0 {
+        return Ok(());
+    }
+    Err(ReplayError::NothingToReplay {
+        trace: label.to_owned(),
+        window: true,
+    }
+    .into())
 }
 
 /// Returns the traces of a file for a replay.
@@ -248,27 +322,14 @@ pub(crate) fn opened<T>(
     if !std::fs::metadata(path).map_err(open)?.is_file() {
         return Err(CliError::NotAFile(path.to_owned()));
     }
-    let bar = Progress::bytes(
-        quiet,
-        &format!(
-            "reading {}",
-            path.file_name().unwrap_or_default().to_string_lossy()
-        ),
-    );
+    let bar = reading(path, quiet);
     let report = |done, all| bar.set(done, all);
     let options = ReadOptions {
         progress: Some(&report),
         ..ReadOptions::default()
     };
     how(path, &options).map_err(|source| match source {
-        HistoryError::Read(ReadError::Io { source, .. }) => CliError::Open {
-            path: path.to_owned(),
-            source,
-        },
-        HistoryError::Read(source) => CliError::Read {
-            path: path.to_owned(),
-            source,
-        },
+        HistoryError::Read(source) => unread(path, source),
         source => CliError::Analysis {
             path: path.to_owned(),
             source: source.into(),

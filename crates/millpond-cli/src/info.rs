@@ -26,10 +26,9 @@ pub(crate) fn command(args: &InfoArgs) -> Result<Exit, CliError> {
             }
         }
     }
-    match (args.json, all.as_slice()) {
-        (true, [one]) => output::print_json(one)?,
-        (true, several) => output::print_json(&several)?,
-        (false, _) => output::print(&all.iter().map(text).collect::<Vec<_>>().join("\n"))?,
+    match args.json {
+        true => output::print_json_list(&all)?,
+        false => output::print(&all.iter().map(text).collect::<Vec<_>>().join("\n"))?,
     }
     match failed {
         0 => Ok(Exit::Done),

@@ -51,6 +51,14 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print_bytes(&text)
 }
 
+/// Prints one value as itself, and several as a list.
+pub(crate) fn print_json_list(values: &[impl Serialize]) -> Result<(), CliError> {
+    match values {
+        [one] => print_json(one),
+        several => print_json(&several),
+    }
+}
+
 /// Prints a message that is not a result.
 pub(crate) fn note(quiet: bool, text: &str) {
     if !quiet {

@@ -96,10 +96,9 @@ pub(crate) fn command(args: &PlanArgs) -> Result<Exit, CliError> {
         texts.push(text(&facts, plan.as_ref()));
         all.push(facts);
     }
-    match (args.json, all.as_slice()) {
-        (true, [one]) => output::print_json(one)?,
-        (true, several) => output::print_json(&several)?,
-        (false, _) => output::print(&texts.join("\n"))?,
+    match args.json {
+        true => output::print_json_list(&all)?,
+        false => output::print(&texts.join("\n"))?,
     }
     Ok(Exit::Done)
 }

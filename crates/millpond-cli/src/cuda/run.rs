@@ -9,9 +9,7 @@ use crate::{files, output, settings};
 use millpond::cuda::{CudaDevice, CudaError, CudaMemory, CudaSource, CudaStream, DeviceMemory, driver_calls};
 use millpond_bench::device::{Streams, run_checked, streams};
 use millpond_engine::{AllocError, CallKind, Engine, Settings, Simulated, Source};
-use millpond_replay::{
-    DriverCalls, Observer, Op, Options, PolicyResult, Prepared, Real, Redactor, ReplayError, Run,
-};
+use millpond_replay::{DriverCalls, Observer, Op, Options, PolicyResult, Prepared, Real, Run};
 use millpond_trace::Trace;
 
 /// Runs the command. If one file cannot be replayed, the others still are, as with a simulated device.
@@ -25,45 +23,17 @@ pub(crate) fn command(args: &ReplayArgs, number: u32) -> Result<Exit, CliError> 
         // The setting is a share of the device. Without a limit, it would have no meaning.
         options.device.bytes = Some(card.look()?.total);
     }
-    let paths = files::expand(&args.files)?;
-    let mut redactor = args.output.redact.then(Redactor::default);
-    let (mut done, mut unread) = (Vec::new(), 0);
-    for path in &paths {
-        let traces = files::traces(path, args.output.quiet, &options.selection);
-        let facts = traces.and_then(|mut traces| {
-            if let Some(redactor) = &mut redactor {
-                traces.iter_mut().for_each(|trace| redactor.redact(trace));
-            }
-            let several = traces.len() > 1;
-            let all = traces
-                .iter()
-                .map(|trace| measure(trace, several, args, &options, &card));
-            all.collect::<Result<Vec<Facts>, CliError>>()
-        });
-        match facts {
-            Ok(facts) => done.extend(facts),
-            Err(error) if paths.len() == 1 => return Err(error),
-            Err(error) => {
-                unread += 1;
-                complain(&error);
-            }
-        }
-    }
+    let results = files::replay_each(args, |trace, label, _| {
+        measure(trace, label, args, &options, &card)
+    })?;
+    let done = &results.done;
     if args.output.json {
-        match &done[..] {
-            [one] => output::print_json(one)?,
-            several => output::print_json(&several)?,
-        }
+        output::print_json_list(done)?;
     } else if !done.is_empty() {
         let texts: Vec<String> = done.iter().map(report::text).collect();
         output::print(&format!("{}\n{}\n", texts.join("\n"), report::legend()))?;
     }
-    if unread > 0 {
-        return Err(CliError::Usage(format!(
-            "{unread} of {} files could not be replayed",
-            paths.len()
-        )));
-    }
+    results.check()?;
     let failed: Vec<&String> = done.iter().flat_map(|facts| &facts.source.failed).collect();
     failed.iter().for_each(|line| complain(line));
     let wrong: Vec<String> = done.iter().flat_map(Facts::wrong).collect();
@@ -146,27 +116,16 @@ impl Card {
 
 fn measure(
     trace: &Trace,
-    several: bool,
+    label: String,
     args: &ReplayArgs,
     options: &Options,
     card: &Card,
 ) -> Result<Facts, CliError> {
-    let label = match several {
-        true => format!("{} (device {})", trace.origin.name, trace.origin.device),
-        false => trace.origin.name.clone(),
-    };
     let before = card.look()?;
     let bar = Progress::steps(args.output.quiet, &format!("replaying {label}"));
     let mut options = options.clone();
     let prepared = Prepared::new(trace, &options)?;
-    if options.selection.window_us.is_some() && prepared.program().events == 0 {
-        // Otherwise the replay would contain only blocks that lived in the window, and its figures would look like those of a run.
-        return Err(ReplayError::NothingToReplay {
-            trace: label,
-            window: true,
-        }
-        .into());
-    }
+    files::check_window(args, prepared.program().events, &label)?;
     let mut simulated = simulate(&prepared, &options)?;
     let largest = simulated.iter().map(|of| of.result.peak_reserved_bytes).max();
     let too_large = args.device.device.is_none() && largest.is_some_and(|peak| peak > before.free);

@@ -11,7 +11,7 @@ use crate::values::Scale;
 use crate::{files, output, settings};
 use millpond_bench::host::Again;
 use millpond_bench::host::recording::{Refused, Replay, Touch, replay as replay_on_host};
-use millpond_replay::{Program, Redactor, ReplayError, Selection};
+use millpond_replay::{Program, Selection};
 use millpond_trace::Trace;
 
 /// The default number of runs of each allocator.
@@ -31,45 +31,17 @@ struct Rules {
 pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
     refuse_with(args)?;
     let rules = rules(args)?;
-    let paths = files::expand(&args.files)?;
-    let mut redactor = args.output.redact.then(Redactor::default);
-    let (mut done, mut unread) = (Vec::new(), 0);
-    for path in &paths {
-        let traces = files::traces(path, args.output.quiet, &Selection::from(&args.selection));
-        let facts = traces.and_then(|mut traces| {
-            if let Some(redactor) = &mut redactor {
-                traces.iter_mut().for_each(|trace| redactor.redact(trace));
-            }
-            let several = traces.len() > 1;
-            let all = traces.iter().map(|trace| measure(trace, several, args, &rules));
-            all.collect::<Result<Vec<Facts>, CliError>>()
-        });
-        match facts {
-            Ok(facts) => done.extend(facts),
-            Err(error) if paths.len() == 1 => return Err(error),
-            Err(error) => {
-                unread += 1;
-                complain(&error);
-            }
-        }
-    }
+    let results = files::replay_each(args, |trace, label, _| measure(trace, label, args, &rules))?;
+    let done = &results.done;
     if args.output.json {
-        match &done[..] {
-            [one] => output::print_json(one)?,
-            several => output::print_json(&several)?,
-        }
+        output::print_json_list(done)?;
     } else if !done.is_empty() {
         let texts: Vec<String> = done.iter().map(report::text).collect();
-        output::print(&format!("{}\n{}\n", texts.join("\n"), report::legend(&done)))?;
+        output::print(&format!("{}\n{}\n", texts.join("\n"), report::legend(done)))?;
     }
     let failed: Vec<&String> = done.iter().flat_map(|facts| &facts.failed).collect();
     failed.iter().for_each(|line| complain(line));
-    if unread > 0 {
-        return Err(CliError::Usage(format!(
-            "{unread} of {} files could not be replayed",
-            paths.len()
-        )));
-    }
+    results.check()?;
     Ok(if failed.is_empty() {
         Exit::Done
     } else {
@@ -101,20 +73,9 @@ fn rules(args: &ReplayArgs) -> Result<Rules, CliError> {
     })
 }
 
-fn measure(trace: &Trace, several: bool, args: &ReplayArgs, rules: &Rules) -> Result<Facts, CliError> {
-    let label = match several {
-        true => format!("{} (device {})", trace.origin.name, trace.origin.device),
-        false => trace.origin.name.clone(),
-    };
+fn measure(trace: &Trace, label: String, args: &ReplayArgs, rules: &Rules) -> Result<Facts, CliError> {
     let program = Program::as_recorded(trace, Selection::from(&args.selection))?;
-    if args.selection.time_window.is_some() && program.events == 0 {
-        // Otherwise the replay would contain only blocks that lived in the window, and its figures would look like those of a run.
-        return Err(ReplayError::NothingToReplay {
-            trace: label,
-            window: true,
-        }
-        .into());
-    }
+    files::check_window(args, program.events, &label)?;
     let what = Replay {
         program: &program,
         scale: rules.scale,
