@@ -5,7 +5,7 @@ mod file;
 
 use millpond::{Npy, Tensor};
 
-fn look(npy: &Npy, bytes: usize) -> Result<Tensor, millpond::NpyError> {
+fn look(npy: &Npy, bytes: usize) -> Result<Tensor, millpond::data::NpyError> {
     let elements: u64 = npy.shape().iter().product();
     let tensor = npy.tensor()?;
     // No more than the file has.

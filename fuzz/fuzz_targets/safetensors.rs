@@ -4,7 +4,7 @@
 
 mod file;
 
-use millpond::{SafeTensors, SafeTensorsError, Tensor};
+use millpond::{SafeTensors, Tensor, data::SafeTensorsError};
 
 /// What both say of a tensor: name, type, shape, bytes.
 type Found = Vec<(String, String, Vec<usize>, Vec<u8>)>;

@@ -66,7 +66,7 @@ use sync::Ordering;
 /// to the same budget.
 ///
 /// ```
-/// use millpond::{Budget, Measure};
+/// use millpond::{Budget, budget::Measure};
 /// use std::time::Duration;
 ///
 /// let process = Budget::builder("process").limit(64 << 30).build()?;
@@ -83,7 +83,7 @@ use sync::Ordering;
 /// drop(block);
 /// assert_eq!((pool.used(), pool.peak()), (0, 1 << 20));
 /// # drop(segment);
-/// # Ok::<(), millpond::BudgetError>(())
+/// # Ok::<(), millpond::budget::BudgetError>(())
 /// ```
 #[derive(Clone)]
 pub struct Budget(Arc<Node>);

@@ -159,7 +159,7 @@ impl LedgerBuilder {
 /// block may be older than the account.
 ///
 /// ```
-/// use millpond::{Facts, Ledger, MemoryKind, Tag, Tracking};
+/// use millpond::{Ledger, MemoryKind, Tag, Tracking, event::Facts};
 ///
 /// let ledger = Ledger::new(Tracking::All);
 /// let mark = ledger.mark();

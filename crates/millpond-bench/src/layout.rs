@@ -11,7 +11,7 @@ use crate::console::{indented, wrap};
 use crate::measure::{Clock, Samples, fixed, in_turn, repeat};
 use clap::Parser;
 use millpond::engine::display_size;
-use millpond::{Buffer, Pool, Soa, SoaLayout, TensorError, TensorMut, TensorRef, set_threads};
+use millpond::{Buffer, Pool, Soa, TensorError, TensorMut, TensorRef, set_threads, soa::SoaLayout};
 use std::convert::Infallible;
 use std::error::Error;
 use std::hint::black_box;

@@ -10,7 +10,10 @@ use crate::measure::{Clock, Samples, Timer, in_turn};
 use crate::scratch::Scratch;
 use crate::{Op, Program, Table};
 use millpond::engine::display_size;
-use millpond::{Pool, RecordReport, RecordStacks, Recorder};
+use millpond::{
+    Pool, Recorder,
+    record::{RecordReport, RecordStacks},
+};
 use std::error::Error;
 use std::hint::black_box;
 use std::io::Write;

@@ -21,7 +21,7 @@ use std::ffi::{c_uint, c_void};
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaPinned, CudaStream, DevicePool};
-/// use millpond::{MemoryKind, Pool, is_pinned};
+/// use millpond::{MemoryKind, Pool, source::is_pinned};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let device = match CudaDevice::get(0) {

@@ -19,7 +19,7 @@ use std::ops::{Deref, DerefMut};
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, Registered};
-/// use millpond::{Pool, is_pinned};
+/// use millpond::{Pool, source::is_pinned};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let device = match CudaDevice::get(0) {

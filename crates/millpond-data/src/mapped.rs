@@ -95,7 +95,7 @@ impl FileMap {
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-map-{}.u8", std::process::id()));
 /// # std::fs::write(&path, vec![1u8; 1 << 20])?;
-/// use millpond::{Access, DataSet};
+/// use millpond::{DataSet, data::Access};
 ///
 /// let data = DataSet::<u8>::builder().file(&path).row(1024).open()?;
 /// // SAFETY: nobody else knows of the file.

@@ -13,7 +13,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
     let described = input.fields.iter().map(|field| {
         let (field, ty) = (&field.name, &field.ty);
         let text = field.unraw().to_string();
-        quote!(#krate::SoaField::of::<#ty>(#text, ::core::mem::offset_of!(#name, #field)))
+        quote!(#krate::soa::SoaField::of::<#ty>(#text, ::core::mem::offset_of!(#name, #field)))
     });
     let names = input.fields.iter().map(|field| field.name.unraw().to_string());
     let names: Vec<_> = names.collect();
@@ -29,8 +29,8 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
         #[automatically_derived]
         impl #krate::Soa for #name {
             type Vec = #owner;
-            const LAYOUT: #krate::SoaLayout =
-                #krate::SoaLayout::of::<Self>(#text, &const { #krate::__soa::arrange::<Self, _>([#(#described),*]) });
+            const LAYOUT: #krate::soa::SoaLayout =
+                #krate::soa::SoaLayout::of::<Self>(#text, &const { #krate::__soa::arrange::<Self, _>([#(#described),*]) });
 
             fn columns(arrays: &#owner) -> impl ::core::iter::Iterator<Item = (&'static str, &[u8])> {
                 [#((#names, #column::bytes(&arrays.#field))),*].into_iter()

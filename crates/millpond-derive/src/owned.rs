@@ -284,7 +284,7 @@ fn read(input: &Input) -> TokenStream {
         /// # Errors
         /// Returns an error if there is no such element.
         #[inline]
-        pub fn set(&mut self, index: usize, value: #name) -> ::core::result::Result<(), #krate::SoaIndexError> {
+        pub fn set(&mut self, index: usize, value: #name) -> ::core::result::Result<(), #krate::soa::SoaIndexError> {
             self.slices_mut().set(index, value)
         }
 
@@ -333,12 +333,12 @@ fn read(input: &Input) -> TokenStream {
         }
 
         /// Returns an iterator over parts of `len` elements. The last part may have fewer. A length of 0 means 1.
-        pub fn chunks(&self, len: usize) -> #krate::SoaChunks<#slices<'_>> {
+        pub fn chunks(&self, len: usize) -> #krate::soa::SoaChunks<#slices<'_>> {
             self.slices().chunks(len)
         }
 
         /// Returns an iterator over mutable parts, which different threads can write.
-        pub fn chunks_mut(&mut self, len: usize) -> #krate::SoaChunks<#slices_mut<'_>> {
+        pub fn chunks_mut(&mut self, len: usize) -> #krate::soa::SoaChunks<#slices_mut<'_>> {
             self.slices_mut().chunks(len)
         }
 

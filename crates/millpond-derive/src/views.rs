@@ -213,9 +213,9 @@ fn exclusive(input: &Input) -> TokenStream {
                 &mut self,
                 index: usize,
                 value: #name,
-            ) -> ::core::result::Result<(), #krate::SoaIndexError> {
+            ) -> ::core::result::Result<(), #krate::soa::SoaIndexError> {
                 let len = self.len();
-                let mut place = self.get_mut(index).ok_or(#krate::SoaIndexError { index, len })?;
+                let mut place = self.get_mut(index).ok_or(#krate::soa::SoaIndexError { index, len })?;
                 place.set(value);
                 ::core::result::Result::Ok(())
             }
@@ -293,7 +293,7 @@ fn common(input: &Input) -> TokenStream {
         }
 
         /// Returns an iterator over parts of `len` elements. The last part may have fewer. A length of 0 means 1.
-        pub fn chunks(self, len: usize) -> #krate::SoaChunks<Self> {
+        pub fn chunks(self, len: usize) -> #krate::soa::SoaChunks<Self> {
             #krate::__soa::chunks(self, len)
         }
 

@@ -17,7 +17,7 @@ use thiserror::Error;
 /// assert_eq!((dtype, dtype.size(), dtype.to_string().as_str()), (DType::BF16, 2, "bf16"));
 /// assert_eq!((DType::Complex64.size(), DType::Complex64.align()), (8, 4));
 /// assert!("f12".parse::<DType>().is_err());
-/// # Ok::<(), millpond::ParseDTypeError>(())
+/// # Ok::<(), millpond::dtype::ParseDTypeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DType {

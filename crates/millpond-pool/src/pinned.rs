@@ -23,7 +23,7 @@ use millpond_engine::{HeldMemory, SourceEvent, SourceWrapper};
 /// `host` except these, and nothing else of it.
 ///
 /// ```
-/// use millpond::{Host, engine::Source, is_pinned};
+/// use millpond::{Host, engine::Source, source::is_pinned};
 ///
 /// let mut pinned = Host::builder().page_bytes(4096).build_pinned()?;
 /// match pinned.take(4096) {

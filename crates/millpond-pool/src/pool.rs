@@ -158,7 +158,7 @@ impl Pool {
     /// are not counted. [`collect_garbage`](Self::collect_garbage) returns to the engine as many of them as it can.
     ///
     /// ```
-    /// # let pool = millpond::Pool::builder().huge_pages(millpond::HugePages::System).host()?;
+    /// # let pool = millpond::Pool::builder().huge_pages(millpond::source::HugePages::System).host()?;
     /// let mut held: Vec<_> = (0..16).map(|_| pool.alloc::<u8>(1 << 20)).collect::<Result<_, _>>()?;
     /// let mut at = 0;
     /// held.retain(|_| { at += 1; at % 2 == 0 });

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The timeout ends that.
 ///
 /// ```
-/// use millpond::{Budget, Measure, Pool};
+/// use millpond::{Budget, Pool, budget::Measure};
 /// use std::time::Duration;
 ///
 /// let pool = Pool::host()?;
@@ -45,7 +45,7 @@ impl Pool {
     /// block is charged to it once.
     ///
     /// ```
-    /// use millpond::{Budget, Measure, Pool};
+    /// use millpond::{Budget, Pool, budget::Measure};
     ///
     /// let all = Budget::builder("all").measure(Measure::Allocated).limit(1 << 30).build()?;
     /// let pool = Pool::builder().name("pool").budget(&all).host()?;

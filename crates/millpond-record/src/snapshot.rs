@@ -85,7 +85,7 @@ pub fn snapshot(path: impl AsRef<Path>) -> Result<SnapshotReport, RecordError> {
 /// The settings of snapshots, both of requested ones and of those after out-of-memory errors.
 ///
 /// ```
-/// use millpond::Snapshots;
+/// use millpond::record::Snapshots;
 /// use std::time::Duration;
 ///
 /// # let folder = std::env::temp_dir();

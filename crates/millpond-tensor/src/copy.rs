@@ -18,7 +18,7 @@ use std::ops::{Deref, Range};
 /// A tensor, and whether it shares the storage of the tensor that it was made from. Dereferences to the tensor.
 ///
 /// ```
-/// use millpond::{DType, Device, SharedOrCopied, Tensor};
+/// use millpond::{DType, Device, Tensor, tensor::SharedOrCopied};
 ///
 /// let tensor = Tensor::zeros([2, 3], DType::F32)?;
 /// assert!(tensor.to_contiguous()?.is_shared() && tensor.to(Device::Host)?.is_shared());

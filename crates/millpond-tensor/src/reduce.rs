@@ -349,7 +349,7 @@ macro_rules! sums {
 /// Sums and products of vectors.
 ///
 /// ```
-/// use millpond::{DType, Scalar, Tensor};
+/// use millpond::{DType, Tensor, tensor::Scalar};
 ///
 /// let table = Tensor::from_slice(&[200u8, 100, 30, 4], [2, 2])?;
 /// assert_eq!(table.sum()?, Scalar::UInt(334));

@@ -10,7 +10,7 @@ use std::fmt;
 /// elements of `bool` accept.
 ///
 /// ```
-/// use millpond::{DType, Scalar, Tensor};
+/// use millpond::{DType, Tensor, tensor::Scalar};
 ///
 /// let mut tensor = Tensor::zeros([3], DType::I8)?;
 /// tensor.fill(7)?;

@@ -3,7 +3,10 @@
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     use millpond::engine::Source;
-    use millpond::{Host, HugePages, MemorySource};
+    use millpond::{
+        Host,
+        source::{HugePages, MemorySource},
+    };
     use std::ptr::without_provenance_mut;
     use std::time::Instant;
 

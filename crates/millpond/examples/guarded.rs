@@ -13,7 +13,7 @@ fn main() -> Result<std::process::ExitCode, Box<dyn std::error::Error>> {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use millpond::{Pool, describe_fault, tag};
+    use millpond::{Pool, guard::describe_fault, tag};
     use std::error::Error;
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, ExitCode};

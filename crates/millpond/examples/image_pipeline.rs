@@ -25,7 +25,7 @@ fn main() -> std::process::ExitCode {
 #[cfg(target_os = "linux")]
 mod linux {
     use millpond::engine::display_size;
-    use millpond::{DType, Pool, Pools, Scratch, TensorError, TensorMut, TensorRef, Workspace};
+    use millpond::{DType, Pool, Pools, TensorError, TensorMut, TensorRef, Workspace, workspace::Scratch};
     use std::error::Error;
     use std::thread;
 

@@ -13,7 +13,7 @@ fn main() {}
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     use millpond::monitor::Threshold;
     use millpond::pressure::Share;
-    use millpond::{Budget, Buffer, Ledger, Measure, Monitor, Pool, Tracking, tag};
+    use millpond::{Budget, Buffer, Ledger, Monitor, Pool, Tracking, budget::Measure, tag};
     use std::time::{Duration, Instant};
 
     let seconds = std::env::args()

@@ -24,7 +24,7 @@ fn main() -> std::process::ExitCode {
 #[cfg(target_os = "linux")]
 mod linux {
     use millpond::engine::display_size;
-    use millpond::{Budget, Buffer, Measure, Pool, Pools, PoolsStats};
+    use millpond::{Budget, Buffer, Pool, Pools, budget::Measure, pools::PoolsStats};
     use std::error::Error;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};

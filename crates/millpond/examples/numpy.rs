@@ -218,7 +218,7 @@ pub extern "C" fn pond_requested() -> u64 {
 /// Returns the bytes of other libraries' memory that tensors use.
 #[unsafe(no_mangle)]
 pub extern "C" fn pond_foreign() -> u64 {
-    millpond::foreign_memory().bytes
+    millpond::source::foreign_memory().bytes
 }
 
 /// Returns the last error of this thread. The pointer is valid until the next error.

@@ -6,7 +6,10 @@
 //! ```
 
 use millpond::{
-    Event, Facts, Ledger, MemoryKind, PoolLabel, Sampler, Subscriber, Survey, Tag, Time, Tracking, Watchers,
+    Event, Ledger, MemoryKind, Tag, Tracking,
+    event::{Facts, PoolLabel, Subscriber, Time, Watchers},
+    ledger::Sampler,
+    post_mortem::Survey,
 };
 use std::hint::black_box;
 use std::sync::Arc;
@@ -130,7 +133,7 @@ fn main() {
     });
     #[cfg(feature = "tracing")]
     {
-        let (traced, _) = bare.with_subscriber(Arc::new(millpond::TracingSubscriber::new()));
+        let (traced, _) = bare.with_subscriber(Arc::new(millpond::event::TracingSubscriber::new()));
         table.row("to tracing, where nobody listens", 1 << 20, &mut |at| {
             traced.allocated(&facts(at));
         });

@@ -29,7 +29,8 @@ struct Recording;
 /// use millpond::monitor::Threshold;
 /// use millpond::pressure::Share;
 /// use millpond::{
-///     Budget, Context, DType, DataSet, Device, Event, Monitor, Node, Pool, Pools, Prewarm, Recorder, SafeTensors, Soa, Tensor, Tracking, Workspace,
+///     event::Context, pool::Prewarm, source::Node, Budget, DType, DataSet, Device, Event, Monitor, Pool,
+///     Pools, Recorder, SafeTensors, Soa, Tensor, Tracking, Workspace,
 /// };
 /// use std::ptr::NonNull;
 /// use std::time::Duration;
@@ -99,7 +100,7 @@ struct Recording;
 ///     let block = pool.alloc_raw(1024, 64)?;
 ///     // SAFETY: nothing uses the block.
 ///     unsafe { pool.free_raw(block.cast()) }?;
-///     millpond::is_pinned(block.as_ptr());
+///     millpond::source::is_pinned(block.as_ptr());
 ///     let buffer = pool.alloc::<u8>(1024)?;
 ///     buffer.free();
 ///     let zeroed = pool.alloc_zeroed::<f64>(128)?;

@@ -5,7 +5,7 @@
 //! same code on a simulated card.
 //!
 //! ```
-//! use millpond::{Budget, Measure, Pool};
+//! use millpond::{Budget, Pool, budget::Measure};
 //! use std::time::Duration;
 //!
 //! let pool = Pool::builder().limit(2 << 30).cache_size(512 << 20).host()?;
@@ -135,62 +135,154 @@ mod book;
 pub use millpond_account::__TagSite;
 #[cfg(target_os = "linux")]
 pub use millpond_account::PoolStats;
-#[cfg(feature = "tracing")]
-pub use millpond_account::TracingSubscriber;
 pub use millpond_account::{
-    AllocError, Budget, BudgetBuilder, BudgetError, BudgetFigures, Charge, Context, Event, EventKind, Facts,
-    Frame, FreedBlock, Holding, Leak, LeakGroup, LeakReport, Least, Ledger, LedgerBuilder, Lister, Mark,
-    Measure, MemoryKind, Method, OutOfMemory, PoolLabel, PostMortem, Record, Refusal, Report, Sampler, Sees,
-    SoftCrossing, SpaceFigures, Stack, Subscriber, SubscriptionId, Survey, Tag, TagScope, TagTotal, Text,
-    Top, Tracking, Wait, Watchers, WrongFree, tag,
+    AllocError, Budget, Event, Ledger, MemoryKind, OutOfMemory, PostMortem, Tag, Tracking, tag,
 };
-#[cfg(all(feature = "data", target_os = "linux"))]
-pub use millpond_data::{
-    Access, Chunk, DataError, DataSet, DataSetBuilder, Mapped, MappedNpy, Npy, NpyError, Order, Pass,
-    Progress,
-};
-#[cfg(all(feature = "data", feature = "cuda", target_os = "linux"))]
-pub use millpond_data::{DeviceChunk, DevicePass};
 #[cfg(all(feature = "safetensors", target_os = "linux"))]
-pub use millpond_data::{MappedTensors, SafeTensors, SafeTensorsError, TensorInfo};
+pub use millpond_data::SafeTensors;
+#[cfg(all(feature = "data", target_os = "linux"))]
+pub use millpond_data::{DataError, DataSet, Npy, Order};
 #[cfg(feature = "derive")]
 pub use millpond_derive::{Soa, limits};
 #[cfg(all(feature = "monitor", target_os = "linux"))]
 pub use millpond_monitor::{self as monitor, Monitor, Snapshot};
-pub use millpond_os::{Device, Time, thread_number};
+pub use millpond_os::Device;
 #[cfg(target_os = "linux")]
-pub use millpond_os::{Pressure, Watch, pressure, set_threads, threads};
+pub use millpond_os::{pressure, set_threads, threads};
 #[cfg(target_os = "linux")]
 pub use millpond_pool::{
-    Buffer, FaultPlace, FaultReport, ForeignMemory, GlobalPool, GuardStats, Host, HostBuilder, HostError,
-    HugePages, LeakCheck, Leaks, LengthError, Node, Origin, Pinned, Pool, PoolBuilder, PoolError, PoolRef,
-    Prewarm, RawBuffer, ReadSettings, Rental, RentalStats, Rented, SharedBuffer, Storage, Tenant, Unpooled,
-    describe_fault, foreign_memory, is_pinned, leaks, pinned_bytes,
+    Buffer, GlobalPool, Host, Pinned, Pool, PoolBuilder, PoolError, Rental, Rented, Storage, Tenant, Unpooled,
 };
-pub use millpond_pool::{DType, DTypeError, Element, MemorySource, ParseDTypeError};
+pub use millpond_pool::{DType, Element};
 #[cfg(all(feature = "record", target_os = "linux"))]
-pub use millpond_record::{
-    RecordError, RecordReport, RecordSettingError, RecordStacks, Recorder, RecorderBuilder, SnapshotReport,
-    Snapshots, mark, snapshot, snapshot_on_oom, step,
-};
+pub use millpond_record::{Recorder, mark, snapshot, snapshot_on_oom, step};
 #[cfg(all(feature = "set", target_os = "linux"))]
 pub use millpond_set::{
-    PoolProfile, PoolUse, Pools, PoolsBlock, PoolsBlocks, PoolsBuilder, PoolsEntry, PoolsScope, PoolsStats,
-    ProfileReport, Profiler, ProfilerReport, ProfilerSummary, TagPeak, alloc, alloc_from, alloc_from_fn,
-    alloc_zeroed, collect_garbage, compact, empty_cache, limits, memory_stats, set_default_pools, storage,
+    Pools, alloc, alloc_from, alloc_from_fn, alloc_zeroed, collect_garbage, compact, empty_cache, limits,
+    memory_stats, pools::pools, profile::profile, profiler::profiler, set_default_pools, storage,
 };
-#[cfg(all(feature = "set", target_os = "linux"))]
-pub use millpond_set::{pools::pools, profile::profile, profiler::profiler};
+#[cfg(all(feature = "derive", target_os = "linux"))]
+pub use millpond_tensor::Soa;
 #[cfg(all(feature = "dlpack", target_os = "linux"))]
 pub use millpond_tensor::dlpack;
 #[cfg(all(feature = "tensor", target_os = "linux"))]
-pub use millpond_tensor::{
-    Batches, BatchesMut, Destination, EmptyTensor, MAX_RANK, Named, Operand, Output, Scalar, Scratch,
-    SharedOrCopied, StillShared, Tensor, TensorError, TensorMut, TensorRef, Workspace, WorkspaceBuilder,
-    WorkspaceError, WorkspaceStats,
-};
+pub use millpond_tensor::{Tensor, TensorError, TensorMut, TensorRef, Workspace};
+
+/// Limits on the memory of a part of a program: the settings, charges and errors of a [`Budget`].
+pub mod budget {
+    pub use millpond_account::{
+        BudgetBuilder, BudgetError, Charge, Measure, Refusal, Report, SoftCrossing, Wait,
+    };
+}
+
+/// Callbacks for what happens to the memory of pools: the subscriptions to an [`Event`] and its parts.
+pub mod event {
+    #[cfg(feature = "tracing")]
+    pub use millpond_account::TracingSubscriber;
+    pub use millpond_account::{
+        Context, EventKind, Facts, PoolLabel, Sees, Subscriber, SubscriptionId, Watchers,
+    };
+    pub use millpond_os::{Time, thread_number};
+}
+
+/// The account of live blocks: the records of a [`Ledger`], reports of leaks, and wrong frees.
+pub mod ledger {
+    pub use millpond_account::{
+        Frame, FreedBlock, Leak, LeakGroup, LeakReport, LedgerBuilder, Mark, Record, Sampler, Stack,
+        TagScope, TagTotal, WrongFree,
+    };
+    #[cfg(target_os = "linux")]
+    pub use millpond_pool::{LeakCheck, Leaks, leaks};
+}
+
+/// The parts of a [`PostMortem`], the report on a request that a pool could not serve.
+pub mod post_mortem {
+    pub use millpond_account::{
+        BudgetFigures, Holding, Least, Lister, Method, SpaceFigures, Survey, Text, Top,
+    };
+}
+
+/// Settings and handles of a [`Pool`], and less common kinds of its memory.
+#[cfg(target_os = "linux")]
+pub mod pool {
+    pub use millpond_pool::{
+        LengthError, Origin, PoolRef, Prewarm, RawBuffer, ReadSettings, RentalStats, SharedBuffer,
+    };
+}
+
+/// Sources of memory for pools: the system's memory with its settings, locked memory, and memory of other libraries.
+pub mod source {
+    pub use millpond_pool::MemorySource;
+    #[cfg(target_os = "linux")]
+    pub use millpond_pool::{
+        ForeignMemory, HostBuilder, HostError, HugePages, Node, foreign_memory, is_pinned, pinned_bytes,
+    };
+}
+
+/// Pools that guard their blocks: the description of an access outside a block.
+#[cfg(target_os = "linux")]
+pub mod guard {
+    pub use millpond_pool::{FaultPlace, FaultReport, GuardStats, describe_fault};
+}
+
+/// Errors of a [`DType`].
+pub mod dtype {
+    pub use millpond_pool::{DTypeError, ParseDTypeError};
+}
+
+/// The parts of a set of [`Pools`].
+#[cfg(all(feature = "set", target_os = "linux"))]
+pub mod pools {
+    pub use millpond_set::{
+        PoolUse, PoolsBlock, PoolsBlocks, PoolsBuilder, PoolsEntry, PoolsScope, PoolsStats,
+    };
+}
+
+/// The reports of [`profile()`] and [`profiler()`].
+#[cfg(all(feature = "set", target_os = "linux"))]
+pub mod profile {
+    pub use millpond_set::{PoolProfile, ProfileReport, Profiler, ProfilerReport, ProfilerSummary, TagPeak};
+}
+
+/// Views, operands and outputs of a [`Tensor`].
+#[cfg(all(feature = "tensor", target_os = "linux"))]
+pub mod tensor {
+    pub use millpond_tensor::{
+        Batches, BatchesMut, Destination, EmptyTensor, MAX_RANK, Operand, Output, Scalar, SharedOrCopied,
+        StillShared,
+    };
+}
+
+/// The parts of a [`Workspace`].
+#[cfg(all(feature = "tensor", target_os = "linux"))]
+pub mod workspace {
+    pub use millpond_tensor::{Named, Scratch, WorkspaceBuilder, WorkspaceError, WorkspaceStats};
+}
+
+/// What a derived structure of arrays consists of: see [`Soa`](trait@Soa).
 #[cfg(all(feature = "derive", target_os = "linux"))]
-pub use millpond_tensor::{Soa, SoaChunks, SoaField, SoaIndexError, SoaLayout};
+pub mod soa {
+    pub use millpond_tensor::{SoaChunks, SoaField, SoaIndexError, SoaLayout};
+}
+
+/// Passes over a [`DataSet`], and maps of files.
+#[cfg(all(feature = "data", target_os = "linux"))]
+pub mod data {
+    pub use millpond_data::{Access, Chunk, DataSetBuilder, Mapped, MappedNpy, NpyError, Pass, Progress};
+    #[cfg(feature = "cuda")]
+    pub use millpond_data::{DeviceChunk, DevicePass};
+    #[cfg(feature = "safetensors")]
+    pub use millpond_data::{MappedTensors, SafeTensorsError, TensorInfo};
+}
+
+/// Settings, reports and errors of a [`Recorder`] and of snapshots.
+#[cfg(all(feature = "record", target_os = "linux"))]
+pub mod record {
+    pub use millpond_record::{
+        RecordError, RecordReport, RecordSettingError, RecordStacks, RecorderBuilder, SnapshotReport,
+        Snapshots,
+    };
+}
 
 /// CUDA: devices, streams, pools of device memory, copies, kernels and device tensors.
 ///

@@ -1,6 +1,6 @@
 //! The ledger in combination with limits, ends, tenants and threads.
 
-use millpond::{Budget, Measure, Pool};
+use millpond::{Budget, Pool, budget::Measure};
 use std::thread;
 
 const MIB: u64 = 1 << 20;

@@ -8,7 +8,7 @@
 //! ```
 #![cfg(target_os = "linux")]
 
-use millpond::{AllocError, Budget, Buffer, Measure, Pool, PoolBuilder, Tracking};
+use millpond::{AllocError, Budget, Buffer, Pool, PoolBuilder, Tracking, budget::Measure};
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -27,7 +27,7 @@ use millpond::cuda::{
     CudaDevice, CudaMemory, CudaStream, DevicePool, DevicePoolBuilder, DevicePoolError, UnpooledDevice,
 };
 use millpond::engine::{Settings, policies};
-use millpond::{Budget, Event, EventKind, Measure, Prewarm, Tag, Tracking};
+use millpond::{Budget, Event, Tag, Tracking, budget::Measure, event::EventKind, pool::Prewarm};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::emulator;

@@ -4,7 +4,7 @@
 
 mod support;
 
-use millpond::{Access, Budget, DataError, DataSet, Measure, Order, Pool, Unpooled};
+use millpond::{Budget, DataError, DataSet, Order, Pool, Unpooled, budget::Measure, data::Access};
 use proptest::prelude::*;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -310,7 +310,7 @@ fn a_computation_may_fail_or_panic_and_readers_end() {
         assert_eq!(failed.expect_err("it says so").to_string(), "enough");
         let panics = std::panic::catch_unwind(|| pass().for_each(|chunk| assert!(chunk.number() < 5)));
         assert!(panics.is_err());
-        let dies = |chunk: &mut millpond::Chunk<'_, u32>| assert!(chunk.number() < 5);
+        let dies = |chunk: &mut millpond::data::Chunk<'_, u32>| assert!(chunk.number() < 5);
         let panics = std::panic::catch_unwind(|| pass().prepare(dies).for_each(|_| {}));
         assert!(panics.is_err());
         assert_eq!(pool.stats().requested.current, 0, "every buffer is back");

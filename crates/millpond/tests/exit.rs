@@ -6,7 +6,10 @@
 mod child;
 
 use millpond::limits::{Limits, LimitsError};
-use millpond::{Buffer, LeakReport, Ledger, Pool, Stack, Tracking};
+use millpond::{
+    Buffer, Ledger, Pool, Tracking,
+    ledger::{LeakReport, Stack},
+};
 use std::collections::HashSet;
 use std::process::Command;
 use std::sync::Mutex;

@@ -7,7 +7,9 @@
 #![cfg(target_os = "linux")]
 
 use millpond::engine::{CallKind, Event, Range, Segment, Source, SourceError};
-use millpond::{AllocError, Budget, Buffer, Host, Measure, MemoryKind, MemorySource, Pool, Prewarm};
+use millpond::{
+    AllocError, Budget, Buffer, Host, MemoryKind, Pool, budget::Measure, pool::Prewarm, source::MemorySource,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

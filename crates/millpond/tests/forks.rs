@@ -11,7 +11,7 @@ mod forking;
 #[cfg(feature = "record")]
 use millpond::Recorder;
 use millpond::limits::Limits;
-use millpond::{__TagSite as Site, Budget, Measure, Pool, Tenant, is_pinned, profiler};
+use millpond::{__TagSite as Site, Budget, Pool, Tenant, budget::Measure, profiler, source::is_pinned};
 use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};

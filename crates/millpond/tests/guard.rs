@@ -6,7 +6,7 @@
 #[path = "support/child.rs"]
 mod parts;
 
-use millpond::{GlobalPool, Pool, describe_fault};
+use millpond::{GlobalPool, Pool, guard::describe_fault};
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};

@@ -4,7 +4,10 @@
 mod support;
 
 use millpond::engine::{Range, Source};
-use millpond::{Host, HostBuilder, HugePages, MemorySource, Pool};
+use millpond::{
+    Host, Pool,
+    source::{HostBuilder, HugePages, MemorySource},
+};
 use support::memory::{is_stamped, is_zero, stamp};
 use support::process::has_flag;
 

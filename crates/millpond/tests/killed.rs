@@ -6,7 +6,7 @@
 #[path = "support/child.rs"]
 mod parts;
 
-use millpond::{Pool, RecordStacks, Recorder, Tracking, mark, tag};
+use millpond::{Pool, Recorder, Tracking, mark, record::RecordStacks, tag};
 use millpond_trace::history::{Flow, History};
 use millpond_trace::recording::{End, Gauge, Kind, Row};
 use std::collections::HashMap;

@@ -1,7 +1,11 @@
 //! The ledger in a program whose allocator it tracks: there is no deadlock, the ledger's own allocations are not
 //! tracked, and the program's live blocks are found with their call sites.
 
-use millpond::{Event, EventKind, Facts, Ledger, MemoryKind, PoolLabel, Survey, Tag, Tracking, Watchers};
+use millpond::{
+    Event, Ledger, MemoryKind, Tag, Tracking,
+    event::{EventKind, Facts, PoolLabel, Watchers},
+    post_mortem::Survey,
+};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};

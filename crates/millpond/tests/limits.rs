@@ -5,7 +5,10 @@
 mod support;
 
 use millpond::engine::{Source, SourceError};
-use millpond::{Host, HostError, HugePages, MemorySource, Node};
+use millpond::{
+    Host,
+    source::{HostError, HugePages, MemorySource, Node},
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use support::memory::{is_stamped, is_zero, stamp};

@@ -7,7 +7,10 @@
 mod files;
 
 use files::{Folder, python, run};
-use millpond::{Access, DType, DataError, Npy, NpyError, Order, Pool, Tensor};
+use millpond::{
+    DType, DataError, Npy, Order, Pool, Tensor,
+    data::{Access, NpyError},
+};
 use std::fs;
 use std::path::Path;
 

@@ -6,7 +6,7 @@
 #![cfg(target_os = "linux")]
 
 use millpond::engine::{Event, Logged, Range, Segment, Source, SourceError, SourceEvent};
-use millpond::{AllocError, Buffer, Host, MemoryKind, MemorySource, Pool, Prewarm};
+use millpond::{AllocError, Buffer, Host, MemoryKind, Pool, pool::Prewarm, source::MemorySource};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};

@@ -5,7 +5,10 @@
 mod support;
 
 use millpond::engine::{Source, SourceError};
-use millpond::{Host, Pinned, is_pinned, pinned_bytes};
+use millpond::{
+    Host, Pinned,
+    source::{is_pinned, pinned_bytes},
+};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr::without_provenance;

@@ -5,7 +5,7 @@
 mod support;
 
 use millpond::engine::{AllocError, Block, Counted, Engine, Request, Settings, Stream, policies};
-use millpond::{Host, MemorySource};
+use millpond::{Host, source::MemorySource};
 use support::memory::{is_stamped, stamp};
 
 const MIB: u64 = 1 << 20;

@@ -3,8 +3,12 @@
 #![cfg(target_os = "linux")]
 
 use millpond::{
-    AllocError, Budget, Buffer, Context, Device, Event, EventKind, HugePages, Ledger, MemoryKind, Pool,
-    PoolError, Pools, PoolsBlocks, PoolsScope, Prewarm, Tracking, pools,
+    AllocError, Budget, Buffer, Device, Event, Ledger, MemoryKind, Pool, PoolError, Pools, Tracking,
+    event::{Context, EventKind},
+    pool::Prewarm,
+    pools,
+    pools::{PoolsBlocks, PoolsScope},
+    source::HugePages,
 };
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -77,7 +81,7 @@ fn one_for_each_kind_and_their_sum() {
     let pinned = set.pinned().expect("a pool");
     assert_eq!((pinned.kind(), pinned.limit()), (MemoryKind::Pinned, Some(MIB)));
     let locked = pinned.alloc_zeroed::<u8>(5000).expect("room");
-    assert!(millpond::is_pinned(locked.as_ptr()));
+    assert!(millpond::source::is_pinned(locked.as_ptr()));
     let stats = set.stats();
     let names: Vec<&str> = stats.pools.iter().map(|entry| entry.name.as_str()).collect();
     assert_eq!(names, ["both host", "both pinned"]);
@@ -102,7 +106,7 @@ fn one_for_each_kind_and_their_sum() {
         "{compacted}"
     );
     set.clear();
-    assert_eq!(set.stats().total, millpond::PoolsStats::default().total);
+    assert_eq!(set.stats().total, millpond::pools::PoolsStats::default().total);
 }
 
 #[test]
@@ -310,7 +314,7 @@ fn the_innermost_scope_holds_and_is_cleared() {
     }
     assert_eq!(
         two.stats().total,
-        millpond::PoolsStats::default().total,
+        millpond::pools::PoolsStats::default().total,
         "cleared"
     );
     assert!(is_from(&held(), &one));

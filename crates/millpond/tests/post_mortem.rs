@@ -2,7 +2,10 @@
 
 use millpond::engine::{Engine, Request, policies};
 use millpond::engine::{Piece, PieceState, Settings, Simulated, Stream};
-use millpond::{Budget, Method, PostMortem, Survey};
+use millpond::{
+    Budget, PostMortem,
+    post_mortem::{Method, Survey},
+};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

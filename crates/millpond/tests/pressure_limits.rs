@@ -8,7 +8,10 @@ use millpond::engine::Source;
 use millpond::pressure::{
     Cause, Level, LimitKind, Readings, Scope, Share, Stall, StallKind, Steps, Thresholds, Turn,
 };
-use millpond::{Host, Pressure, Watch, pressure};
+use millpond::{
+    Host, pressure,
+    pressure::{Pressure, Watch},
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::io::{self, Write};

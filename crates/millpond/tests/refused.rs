@@ -5,7 +5,10 @@
 mod support;
 
 use millpond::engine::Source;
-use millpond::{Host, HostBuilder, MemorySource, is_pinned};
+use millpond::{
+    Host,
+    source::{HostBuilder, MemorySource, is_pinned},
+};
 use std::ptr::without_provenance;
 use support::forbid::{Forbidden, without};
 use support::memory::{is_stamped, is_zero, stamp};

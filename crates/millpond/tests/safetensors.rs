@@ -8,8 +8,9 @@ mod files;
 
 use files::{Folder, python, run};
 use millpond::{
-    Access, Budget, DType, DataError, Measure, Pool, Pools, SafeTensors, SafeTensorsError, Tensor,
-    TensorError, TensorRef,
+    Budget, DType, DataError, Pool, Pools, SafeTensors, Tensor, TensorError, TensorRef,
+    budget::Measure,
+    data::{Access, SafeTensorsError},
 };
 use proptest::prelude::*;
 use safetensors::SafeTensors as Peer;

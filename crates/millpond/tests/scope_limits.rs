@@ -322,7 +322,7 @@ fn a_failure_says_who_holds_what() {
         .lines()
         .filter(|line| !line.starts_with("            "))
         .collect();
-    let thread = format!("thread {}", millpond::thread_number());
+    let thread = format!("thread {}", millpond::event::thread_number());
     // Removes the age of the block.
     let mut shown = lines.join("\n");
     if let (Some(from), Some(to)) = (shown.find(", age "), shown.find(&format!(", {thread}\nmost"))) {

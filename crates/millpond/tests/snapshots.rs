@@ -5,7 +5,10 @@
 #[path = "support/child.rs"]
 mod parts;
 
-use millpond::{AllocError, Budget, Measure, MemoryKind, Pool, Recorder, Snapshots, Tracking, snapshot, tag};
+use millpond::{
+    AllocError, Budget, MemoryKind, Pool, Recorder, Tracking, budget::Measure, record::Snapshots, snapshot,
+    tag,
+};
 use millpond_trace::history::{Flow, History};
 use millpond_trace::recording::{End, Kind, Row};
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 //! field.
 #![cfg(target_os = "linux")]
 
-use millpond::{AllocError, Budget, Measure, Pool, Soa, SoaIndexError};
+use millpond::{AllocError, Budget, Pool, Soa, budget::Measure, soa::SoaIndexError};
 use proptest::prelude::*;
 use std::sync::OnceLock;
 

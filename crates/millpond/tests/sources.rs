@@ -5,7 +5,10 @@
 mod support;
 
 use millpond::engine::{Counted, Faulty, Limit, Limited, Logged, Simulated, Source, SourceEvent};
-use millpond::{Host, HostBuilder, HugePages, MemoryKind, MemorySource, Node, Pinned};
+use millpond::{
+    Host, MemoryKind, Pinned,
+    source::{HostBuilder, HugePages, MemorySource, Node},
+};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use support::suite::{account, contents, faults, misuse, programs};

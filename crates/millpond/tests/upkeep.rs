@@ -2,8 +2,10 @@
 
 use millpond::engine::{ConfError, Counted, Source};
 use millpond::{
-    AllocError, Budget, BudgetError, Buffer, Host, HugePages, Measure, Pool, PoolBuilder, PoolError, Pools,
-    Prewarm,
+    AllocError, Budget, Buffer, Host, Pool, PoolBuilder, PoolError, Pools,
+    budget::{BudgetError, Measure},
+    pool::Prewarm,
+    source::HugePages,
 };
 use std::alloc::Layout;
 use std::ptr::NonNull;

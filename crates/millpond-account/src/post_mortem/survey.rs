@@ -22,7 +22,7 @@ pub trait Lister: Send + Sync {
 ///
 /// ```
 /// use millpond::engine::{Engine, Request, Settings, Simulated, Stream, policies};
-/// use millpond::Survey;
+/// use millpond::post_mortem::Survey;
 ///
 /// let card = Simulated::new().with_capacity(Some(64 << 20));
 /// let mut engine = Engine::new(policies::build("millpond", &Settings::default())?, card);

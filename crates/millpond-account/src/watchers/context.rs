@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// every event of that pool, on any thread. Cloning is cheap.
 ///
 /// ```
-/// use millpond::Context;
+/// use millpond::event::Context;
 ///
 /// assert_eq!(Context::from(7).number(), Some(7));
 /// assert_eq!(Context::from("step 7").text(), Some("step 7"));

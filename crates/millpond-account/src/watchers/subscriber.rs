@@ -21,7 +21,7 @@ use crate::ledger::WrongFree;
 /// A closure is a subscriber.
 ///
 /// ```
-/// use millpond::{Event, Facts, MemoryKind, PoolLabel, Watchers};
+/// use millpond::{Event, MemoryKind, event::{Facts, PoolLabel, Watchers}};
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicUsize, Ordering};
 ///

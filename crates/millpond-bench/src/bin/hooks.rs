@@ -6,7 +6,11 @@
 //! unobserved pairs run in turn, and an event takes half the difference of each round.
 
 use clap::Parser;
-use millpond::{Budget, Event, Ledger, Measure, Pool, PoolBuilder, Subscriber, Time, Tracking};
+use millpond::{
+    Budget, Event, Ledger, Pool, PoolBuilder, Tracking,
+    budget::Measure,
+    event::{Subscriber, Time},
+};
 use millpond_bench::measure::{Clock, in_turn, repeat};
 use std::alloc::Layout;
 use std::error::Error;

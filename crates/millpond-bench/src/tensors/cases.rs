@@ -1,6 +1,6 @@
 //! The operations, implemented by each side.
 
-use millpond::{Pool, Scalar, Tensor, TensorError};
+use millpond::{Pool, Tensor, TensorError, tensor::Scalar};
 use ndarray::{ArrayView1, ArrayViewMut1, Zip};
 use std::hint::black_box;
 

@@ -4,7 +4,7 @@
 use super::Settings;
 use crate::Table;
 use crate::measure::{Clock, fixed, in_turn, repeat};
-use millpond::{DType, Origin, Pool, Tensor, TensorError, Unpooled, pools};
+use millpond::{DType, Pool, Tensor, TensorError, Unpooled, pool::Origin, pools};
 use ndarray::Array2;
 use std::error::Error;
 use std::hint::black_box;

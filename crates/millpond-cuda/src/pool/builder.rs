@@ -62,7 +62,7 @@ impl From<UnknownPolicy> for DevicePoolError {
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaMemory, DevicePool};
-/// use millpond::{Budget, Prewarm, Tracking};
+/// use millpond::{Budget, Tracking, pool::Prewarm};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let device = match CudaDevice::get(0) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
-/// use millpond::{Budget, Measure};
+/// use millpond::{Budget, budget::Measure};
 /// use std::time::Duration;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -64,7 +64,7 @@ pub struct DeviceChange<'a> {
 /// Watches the pressure from a separate thread until it is dropped.
 ///
 /// ```
-/// use millpond::{Watch, pressure::Level};
+/// use millpond::pressure::{Level, Watch};
 ///
 /// let watch = Watch::builder()
 ///     .trim(|change| if change.to >= Level::High { /* give back what is cached */ })

@@ -22,7 +22,7 @@ pub struct ForeignMemory {
 /// that is lent to others by DLPack is counted by its pool as usual.
 ///
 /// ```
-/// use millpond::{Tensor, foreign_memory};
+/// use millpond::{Tensor, source::foreign_memory};
 ///
 /// let before = foreign_memory();
 /// let tensor = Tensor::from_vec(vec![1.0f64; 100], [10, 10])?;

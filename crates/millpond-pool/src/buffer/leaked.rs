@@ -32,11 +32,11 @@ impl<T: AnyBitPattern> Buffer<T> {
     ///
     /// ```
     /// let pool = millpond::Pool::host()?;
-    /// let before = millpond::leaks().buffers;
+    /// let before = millpond::ledger::leaks().buffers;
     /// let table: &'static mut [u32] = pool.alloc_from(&[1, 2, 3])?.leak();
     /// drop(pool);
     /// assert_eq!(table[2], 3);
-    /// assert_eq!(millpond::leaks().buffers, before + 1);
+    /// assert_eq!(millpond::ledger::leaks().buffers, before + 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

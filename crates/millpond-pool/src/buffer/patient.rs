@@ -43,7 +43,7 @@ impl Tenant {
     /// when there is room.
     ///
     /// ```
-    /// use millpond::{AllocError, Buffer, Budget, Measure, Pool};
+    /// use millpond::{AllocError, Budget, Buffer, Pool, budget::Measure};
     /// use std::time::Duration;
     ///
     /// async fn upload(tenant: &millpond::Tenant, rows: &[f32]) -> Result<Buffer<f32>, AllocError> {

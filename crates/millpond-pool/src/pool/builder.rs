@@ -88,7 +88,7 @@ impl From<UnknownPolicy> for PoolError {
 /// describe.
 ///
 /// ```
-/// use millpond::{Pool, Prewarm};
+/// use millpond::{Pool, pool::Prewarm};
 /// use std::time::Duration;
 ///
 /// let pool = Pool::builder()

@@ -64,7 +64,7 @@ macro_rules! observed_pool {
                 /// and outside of every lock. A subscriber may use the pool itself. Events that it causes are not reported.
                 ///
                 /// ```
-                /// use millpond::{Event, EventKind, Pool};
+                /// use millpond::{Event, Pool, event::EventKind};
                 /// use std::sync::Arc;
                 /// use std::sync::atomic::{AtomicUsize, Ordering};
                 ///

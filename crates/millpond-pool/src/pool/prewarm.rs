@@ -11,7 +11,7 @@ use std::fmt;
 /// The blocks that a pool prepares: sizes in bytes, and the number of blocks of each size.
 ///
 /// ```
-/// use millpond::{Pool, Prewarm};
+/// use millpond::{Pool, pool::Prewarm};
 ///
 /// let pool = Pool::builder().prewarm(Prewarm::six_sizes(12 << 20).touched()).host()?;
 /// assert!(pool.stats().reserved.current >= 12 << 20);

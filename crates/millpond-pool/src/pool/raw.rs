@@ -77,7 +77,7 @@ impl Pool {
     /// least as many as requested.
     ///
     /// ```
-    /// use millpond::{Pool, WrongFree};
+    /// use millpond::{Pool, ledger::WrongFree};
     ///
     /// let pool = Pool::host()?;
     /// let block = pool.alloc_raw(1000, 64)?;

@@ -244,7 +244,7 @@ macro_rules! common_settings {
                 /// it. The example `monitor` shows a warning at 80 %.
                 ///
                 /// ```
-                /// use millpond::{Budget, Measure, Pool};
+                /// use millpond::{Budget, Pool, budget::Measure};
                 /// use std::sync::Arc;
                 /// use std::sync::atomic::{AtomicU64, Ordering};
                 ///

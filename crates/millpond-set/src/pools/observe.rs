@@ -84,7 +84,7 @@ impl Pools {
     /// Registers an observer for the events of every pool, as [`Pool::subscribe`](millpond_pool::Pool::subscribe) does.
     ///
     /// ```
-    /// use millpond::{Event, EventKind, Pools};
+    /// use millpond::{Event, Pools, event::EventKind};
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicUsize, Ordering};
     ///

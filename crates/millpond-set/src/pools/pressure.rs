@@ -31,7 +31,7 @@ impl Pools {
     /// The watch does not keep the set alive.
     ///
     /// ```
-    /// use millpond::{Watch, pools};
+    /// use millpond::{pools, pressure::Watch};
     ///
     /// let told = Watch::builder().tell(|change| eprintln!("memory is {:?}", change.to));
     /// let _watch = pools().watch_pressure(told)?;
@@ -53,7 +53,7 @@ impl Pools {
     /// Does the same with an existing watch, until the result is dropped.
     ///
     /// ```
-    /// use millpond::{Pools, Watch};
+    /// use millpond::{Pools, pressure::Watch};
     ///
     /// let watch = Watch::builder().start()?;
     /// let set = Pools::new();

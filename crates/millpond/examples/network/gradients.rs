@@ -3,7 +3,7 @@
 
 use crate::data::{Batch, Random};
 use crate::model::Network;
-use millpond::{Operand, Scratch, TensorError, TensorRef};
+use millpond::{TensorError, TensorRef, tensor::Operand, workspace::Scratch};
 
 /// The length by which a parameter is moved, over all of its elements.
 const STEP: f64 = 2e-4;

@@ -2,7 +2,7 @@
 //! Parameters are permanent. The results of a step are allocated in a scope of a workspace and freed with it.
 
 use crate::data::{Batch, CLASSES, PIXELS, Random};
-use millpond::{DType, Pool, Scratch, Tensor, TensorError, TensorMut, TensorRef};
+use millpond::{DType, Pool, Tensor, TensorError, TensorMut, TensorRef, workspace::Scratch};
 
 const HIDDEN: [usize; 2] = [64, 32];
 const LAYERS: usize = HIDDEN.len() + 1;

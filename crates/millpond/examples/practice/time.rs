@@ -2,7 +2,7 @@
 
 use crate::linux::{Practice, Round, Unit};
 use millpond::{
-    Budget, Buffer, Ledger, Measure, Pool, PoolBuilder, Tracking, Unpooled, Workspace,
+    Budget, Buffer, Ledger, Pool, PoolBuilder, Tracking, Unpooled, Workspace, budget::Measure,
     bytemuck::AnyBitPattern,
 };
 use std::error::Error;

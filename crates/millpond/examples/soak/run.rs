@@ -1,7 +1,7 @@
 //! The soak run: its threads, its samples, and its criterion for growth.
 
 use super::work::{Post, child, worker};
-use millpond::{Budget, Measure, Pool};
+use millpond::{Budget, Pool, budget::Measure};
 use std::fmt;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

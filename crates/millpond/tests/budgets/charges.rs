@@ -1,6 +1,9 @@
 //! Charges without waiting.
 
-use millpond::{Budget, BudgetError, Measure};
+use millpond::{
+    Budget,
+    budget::{BudgetError, Measure},
+};
 
 fn family() -> (Budget, Budget, Budget) {
     let top = Budget::builder("top").limit(100).build().expect("a root");

@@ -1,7 +1,10 @@
 //! Requests that wait.
 
 use super::executor::{Task, run};
-use millpond::{Budget, BudgetError, Charge};
+use millpond::{
+    Budget,
+    budget::{BudgetError, Charge},
+};
 use std::future::Future;
 use std::thread;
 use std::time::Duration;
@@ -17,18 +20,18 @@ fn child(parent: &Budget, limit: u64) -> Budget {
     parent.child_builder("c").limit(limit).build().expect("a child")
 }
 
-fn waiting(budget: &Budget, bytes: u64) -> Task<millpond::Wait> {
+fn waiting(budget: &Budget, bytes: u64) -> Task<millpond::budget::Wait> {
     let mut task = Task::new(budget.charge_async(bytes));
     assert!(task.poll().is_none(), "there is no room for it yet");
     task
 }
 
-fn served(task: &mut Task<millpond::Wait>) -> Charge {
+fn served(task: &mut Task<millpond::budget::Wait>) -> Charge {
     assert_eq!(task.wakeups.count(), 1, "woken once, and only when served");
     task.poll().expect("served").expect("charged")
 }
 
-fn not_served(task: &mut Task<millpond::Wait>) {
+fn not_served(task: &mut Task<millpond::budget::Wait>) {
     assert_eq!(task.wakeups.count(), 0, "woken for nothing");
     assert!(task.poll().is_none());
 }

@@ -1,7 +1,10 @@
 //! Compares random programs with plain lists of charges.
 
 use super::executor::Task;
-use millpond::{Budget, Charge, Wait};
+use millpond::{
+    Budget,
+    budget::{Charge, Wait},
+};
 use proptest::prelude::*;
 
 /// The parent of each budget.

@@ -7,7 +7,11 @@ use millpond::engine::{
     Block, Engine, Event, Piece, Range, Request, Segment, Settings, Simulated, Source, SourceError, Stream,
     policies,
 };
-use millpond::{Budget, Charge, Lister, Measure, Method, PostMortem, Survey};
+use millpond::{
+    Budget, PostMortem,
+    budget::{Charge, Measure},
+    post_mortem::{Lister, Method, Survey},
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,6 +1,9 @@
 //! The messages of refusals.
 
-use millpond::{Budget, BudgetError, Measure};
+use millpond::{
+    Budget,
+    budget::{BudgetError, Measure},
+};
 use std::time::Duration;
 
 const GIB: u64 = 1 << 30;

@@ -4,7 +4,7 @@ use crate::support::emulator;
 use crate::{MIB, builder};
 use millpond::cuda::{CudaDevice, CudaStream};
 use millpond::pressure::{Level, Readings, Share, Turn, WatchBuilder};
-use millpond::{Device, Pools, Watch, pressure};
+use millpond::{Device, Pools, pressure, pressure::Watch};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -3,7 +3,7 @@
 use crate::support::emulator;
 use crate::{MIB, builder, device};
 use millpond::cuda::{CudaDevice, CudaStream, DevicePool};
-use millpond::{Budget, Device, Event, EventKind, Pool, Pools, Tracking, pools, set_default_pools};
+use millpond::{Budget, Device, Event, Pool, Pools, Tracking, event::EventKind, pools, set_default_pools};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 

@@ -1,7 +1,7 @@
 //! Snapshots of a device's pool, on request and when it has run out of memory.
 
 use crate::{MIB, builder, device, is_alone};
-use millpond::{Snapshots, Tracking, snapshot, tag};
+use millpond::{Tracking, record::Snapshots, snapshot, tag};
 use millpond_trace::history::History;
 use millpond_trace::recording::{End, Gauge, Kind, Row};
 use std::path::Path;

@@ -5,7 +5,7 @@ use crate::{builder, device, is_alone};
 use millpond::cuda::{
     CudaError, CudaQueue, CudaStream, DevicePool, DeviceTensor, DeviceWorkspace, UnpooledDevice,
 };
-use millpond::{AllocError, DType, Device, TensorError, WorkspaceError};
+use millpond::{AllocError, DType, Device, TensorError, workspace::WorkspaceError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const LEN: usize = 5000;

@@ -357,7 +357,7 @@ pub(crate) fn sums_are_near_the_hosts() {
         for len in [1, 255, 4097, 30_000] {
             let one = Pair::new(&mut random, &queue, &[len], dtype);
             let other = Pair::new(&mut random, &queue, &[len], dtype);
-            let close = |what: &str, host: millpond::Scalar, there: millpond::Scalar| {
+            let close = |what: &str, host: millpond::tensor::Scalar, there: millpond::tensor::Scalar| {
                 let (host, there) = (host.to_f64().expect("real"), there.to_f64().expect("real"));
                 assert!(
                     (host - there).abs() <= 1e-9 * host.abs(),

@@ -3,7 +3,7 @@
 use crate::agree::Random;
 use crate::{device, each_call_fails, emulator, in_any_order, in_children};
 use millpond::cuda::{CudaDevice, CudaError, CudaModule, CudaQueue, CudaStream, DevicePool, DeviceTensor};
-use millpond::{DType, Device, SharedOrCopied, Tensor, TensorError};
+use millpond::{DType, Device, Tensor, TensorError, tensor::SharedOrCopied};
 use std::error::Error;
 
 fn queue() -> Option<CudaQueue> {

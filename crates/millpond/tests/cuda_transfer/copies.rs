@@ -6,7 +6,10 @@ use millpond::cuda::{
     Advice, CudaDevice, CudaError, CudaManaged, CudaPinned, CudaStream, Registered, Staging, StagingError,
     Transfer,
 };
-use millpond::{Buffer, Device, MemoryKind, MemorySource, Pool, Unpooled, is_pinned};
+use millpond::{
+    Buffer, Device, MemoryKind, Pool, Unpooled,
+    source::{MemorySource, is_pinned},
+};
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 

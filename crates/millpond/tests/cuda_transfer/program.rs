@@ -98,7 +98,7 @@ fn each_call_fails_in_turn() {
         }
         assert_eq!(place.device.memory().expect("figures").free, free);
         assert_eq!(place.pinned.stats().reserved.current, 0);
-        assert_eq!(millpond::pinned_bytes(), 0);
+        assert_eq!(millpond::source::pinned_bytes(), 0);
         println!("{calls} calls: {told} failures told, {mended} made good");
         // Each of the calls that failed stands for as many others that did not.
         let each = calls / (told + mended);

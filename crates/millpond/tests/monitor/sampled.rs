@@ -2,7 +2,7 @@
 
 use super::{MIB, wait_for};
 use millpond::monitor::{Quantity, Subject};
-use millpond::{Budget, Ledger, Measure, Monitor, Pool, Snapshot, Tracking};
+use millpond::{Budget, Ledger, Monitor, Pool, Snapshot, Tracking, budget::Measure};
 use std::time::Duration;
 
 const SHORT: Duration = Duration::from_millis(10);

@@ -3,7 +3,7 @@
 use super::{MIB, wait_for};
 use millpond::monitor::{Crossing, Signal, Threshold};
 use millpond::pressure::Share;
-use millpond::{Budget, Measure, Monitor, Pool};
+use millpond::{Budget, Monitor, Pool, budget::Measure};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;

@@ -3,7 +3,7 @@
 use super::dice::Dice;
 use super::live::{Block, Held, Live, Raw};
 use super::terms::{Place, Terms};
-use millpond::{AllocError, Budget, Buffer, Prewarm};
+use millpond::{AllocError, Budget, Buffer, pool::Prewarm};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;

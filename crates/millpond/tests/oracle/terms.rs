@@ -1,7 +1,7 @@
 //! The configurations of a program.
 
 use millpond::engine::{CallKind, Failure, Faulty, When};
-use millpond::{Budget, Host, Measure, Pool, Tenant};
+use millpond::{Budget, Host, Pool, Tenant, budget::Measure};
 use std::time::Duration;
 
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! The pressure that simulated systems report.
 
 use crate::tree::Tree;
-use millpond::Pressure;
+use millpond::pressure::Pressure;
 use millpond::pressure::{
     Cause, Level, LimitKind, Overcommit, Scope, Share, StallKind, Steps, Thresholds, Why,
 };

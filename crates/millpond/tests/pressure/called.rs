@@ -1,7 +1,7 @@
 //! Callbacks for changes of the level, with simulated systems.
 
 use crate::tree::Tree;
-use millpond::Watch;
+use millpond::pressure::Watch;
 use millpond::pressure::{Cause, Level, LimitKind, Turn, WatchBuilder, Why};
 use std::fs::OpenOptions;
 use std::io::Write;

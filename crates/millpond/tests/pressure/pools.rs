@@ -2,7 +2,7 @@
 
 use crate::tree::Tree;
 use millpond::pressure::{Level, Share};
-use millpond::{HugePages, Pool, PoolBuilder, Pools, Watch};
+use millpond::{Pool, PoolBuilder, Pools, pressure::Watch, source::HugePages};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

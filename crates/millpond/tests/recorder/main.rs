@@ -2,7 +2,11 @@
 
 mod snapshots;
 
-use millpond::{Pool, RecordError, RecordReport, RecordStacks, Recorder, Snapshots, mark, step, tag};
+use millpond::{
+    Pool, Recorder, mark,
+    record::{RecordError, RecordReport, RecordStacks, Snapshots},
+    step, tag,
+};
 use millpond_trace::history::{Flow, History};
 use millpond_trace::recording::{End, Gauge, Kind, Row};
 use std::path::PathBuf;

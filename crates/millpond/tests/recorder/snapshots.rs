@@ -1,7 +1,7 @@
 //! Writes snapshots of pools of the tests and reads them.
 
 use super::{Scratch, number, rows};
-use millpond::{Ledger, LedgerBuilder, Pool, PoolStats, Snapshots, Tracking, snapshot, tag};
+use millpond::{Ledger, Pool, PoolStats, Tracking, ledger::LedgerBuilder, record::Snapshots, snapshot, tag};
 use millpond_trace::history::{Flow, History};
 use millpond_trace::recording::{End, Gauge, Kind, Row};
 

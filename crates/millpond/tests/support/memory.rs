@@ -1,6 +1,6 @@
 //! Functions that read and write memory of a source.
 
-use millpond::MemorySource;
+use millpond::source::MemorySource;
 
 /// Writes a value at both ends and in the middle of each page.
 pub(crate) fn stamp<S: MemorySource>(source: &S, address: u64, bytes: u64, value: u64) {

@@ -65,7 +65,7 @@ pub struct FaultReport {
 /// pool's book for a second, or if this thread holds it.
 ///
 /// ```
-/// use millpond::{FaultPlace, Pool, describe_fault};
+/// use millpond::{Pool, guard::{FaultPlace, describe_fault}};
 ///
 /// let pool = Pool::builder().guard(true).host()?;
 /// let block = pool.alloc_zeroed::<u8>(1000)?;

@@ -3,7 +3,7 @@
 use super::super::memory::{is_stamped, is_zero, stamp};
 use super::super::process::{is_closed, is_open, resident};
 use super::of_pages;
-use millpond::MemorySource;
+use millpond::source::MemorySource;
 
 pub(crate) fn fresh_memory_is_zero<S: MemorySource>(make: impl Fn(Option<u64>) -> Option<S>) {
     let Some((mut source, page)) = of_pages(make, 16) else {

@@ -3,8 +3,8 @@
 use super::super::program::{Op, program};
 use super::of_pages;
 use super::programs::{Eyes, PAGES, Pair, blind, seeing};
-use millpond::MemorySource;
 use millpond::engine::{CallKind, Failure, Faulty, Source, When};
+use millpond::source::MemorySource;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 

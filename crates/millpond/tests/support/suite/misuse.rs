@@ -2,8 +2,8 @@
 
 use super::super::memory::{is_stamped, stamp};
 use super::of_pages;
-use millpond::MemorySource;
 use millpond::engine::{Range, Segment, SourceError};
+use millpond::source::MemorySource;
 
 pub(crate) fn foreign_tokens_are_refused<S: MemorySource>(make: impl Fn(Option<u64>) -> Option<S>) {
     let Some((mut source, page)) = of_pages(&make, 16) else {

@@ -4,8 +4,8 @@ use super::super::memory::{is_stamped, stamp};
 use super::super::model::{self, Handle};
 use super::super::program::{Op, program};
 use super::of_pages;
-use millpond::MemorySource;
 use millpond::engine::{Range, Segment, Source};
+use millpond::source::MemorySource;
 use proptest::test_runner::{Config, TestRunner};
 
 /// The pages of a source in these tests.
