@@ -60,8 +60,6 @@ const OPEN: &[(&str, &str)] = &[
     ("millpond-cuda", "calls driver"),
     ("millpond-cuda", "registered transfer"),
     ("millpond-monitor", "builder serve"),
-    ("millpond-tensor", "batches device views"),
-    ("millpond-tensor", "display view"),
 ];
 
 /// The imports between the top-level modules of a crate: importing module, imported module, and a file with the import.

@@ -4,6 +4,7 @@ use super::Tensor;
 use super::error::TensorError;
 use super::view::{TensorMut, TensorRef};
 use std::iter::FusedIterator;
+use std::ops::Range;
 
 /// An iterator over views of some places of a dimension. [`Tensor::batches`] and [`TensorRef::batches`] create it.
 #[derive(Clone, Debug)]
@@ -29,54 +30,56 @@ impl<V> Batches<V> {
             end,
         })
     }
+}
 
-    fn take(&mut self) -> Option<(usize, usize)> {
+/// A view, a part of which is another view. The types of tensors that have batches implement it.
+pub trait Batched: Sized {
+    /// Returns the view of a part of a dimension, or `None` if there is no such part.
+    fn part(&self, dim: usize, places: Range<usize>) -> Option<Self>;
+}
+
+impl Batched for Tensor {
+    fn part(&self, dim: usize, places: Range<usize>) -> Option<Self> {
+        self.slice(dim, places).ok()
+    }
+}
+
+impl Batched for TensorRef<'_> {
+    fn part(&self, dim: usize, places: Range<usize>) -> Option<Self> {
+        self.slice(dim, places).ok()
+    }
+}
+
+impl<V: Batched> Iterator for Batches<V> {
+    type Item = V;
+
+    fn next(&mut self) -> Option<V> {
         let start = self.next;
         self.next = start.saturating_add(self.size).min(self.end);
-        (start < self.end).then_some((start, self.next))
+        if start == self.next {
+            return None;
+        }
+        self.whole.part(self.dim, start..self.next)
     }
 
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = (self.end - self.next).div_ceil(self.size);
+        (left, Some(left))
+    }
+}
+
+impl<V: Batched> DoubleEndedIterator for Batches<V> {
     /// Removes the last batch that is not yet returned. It is the smaller one if the size does not divide the dimension.
-    fn take_back(&mut self) -> Option<(usize, usize)> {
-        let (start, end) = (self.next, self.end);
-        let last = end.checked_sub(1)?.checked_sub(start)?;
-        self.end = start + last / self.size * self.size;
-        Some((self.end, end))
+    fn next_back(&mut self) -> Option<V> {
+        let end = self.end;
+        let last = end.checked_sub(1)?.checked_sub(self.next)?;
+        self.end = self.next + last / self.size * self.size;
+        self.whole.part(self.dim, self.end..end)
     }
 }
 
-macro_rules! batches {
-    ($view:ty $(, $life:lifetime)?) => {
-        impl$(<$life>)? Iterator for Batches<$view> {
-            type Item = $view;
-
-            fn next(&mut self) -> Option<$view> {
-                let (start, end) = self.take()?;
-                self.whole.slice(self.dim, start..end).ok()
-            }
-
-            fn size_hint(&self) -> (usize, Option<usize>) {
-                let left = (self.end - self.next).div_ceil(self.size);
-                (left, Some(left))
-            }
-        }
-
-        impl$(<$life>)? DoubleEndedIterator for Batches<$view> {
-            fn next_back(&mut self) -> Option<$view> {
-                let (start, end) = self.take_back()?;
-                self.whole.slice(self.dim, start..end).ok()
-            }
-        }
-
-        impl$(<$life>)? ExactSizeIterator for Batches<$view> {}
-        impl$(<$life>)? FusedIterator for Batches<$view> {}
-    };
-}
-
-batches!(Tensor);
-#[cfg(feature = "cuda")]
-batches!(super::device::DeviceTensor);
-batches!(TensorRef<'a>, 'a);
+impl<V: Batched> ExactSizeIterator for Batches<V> {}
+impl<V: Batched> FusedIterator for Batches<V> {}
 
 /// An iterator over mutable views of some places of a dimension. Each view may be sent to another thread. [`TensorMut::batches`]
 /// creates it.

@@ -46,7 +46,7 @@ mod storage;
 
 pub use operand::{DeviceOperand, DeviceOutput};
 
-use super::batches::Batches;
+use super::batches::{Batched, Batches};
 use super::error::TensorError;
 use super::layout::Layout;
 use super::view::facts;
@@ -56,7 +56,7 @@ use millpond_os::device::Device;
 use millpond_pool::dtype::DType;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 use storage::{DeviceStorage, Place, Side};
 
@@ -318,6 +318,12 @@ impl DeviceTensor {
 /// Views of the same memory, which replace this one.
 impl<'a> DeviceTensorMut<'a> {
     views!(self, [self], DeviceTensorMut<'a>);
+}
+
+impl Batched for DeviceTensor {
+    fn part(&self, dim: usize, places: Range<usize>) -> Option<Self> {
+        self.slice(dim, places).ok()
+    }
 }
 
 impl fmt::Debug for DeviceTensor {

@@ -118,6 +118,23 @@ impl Scalar {
     }
 }
 
+/// Converts the bits of a half-precision number of either kind.
+pub(crate) fn half_as_f64(dtype: DType, bits: u16) -> f64 {
+    if dtype == DType::BF16 {
+        return f32::from_bits(u32::from(bits) << 16).into();
+    }
+    let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
+    let (exponent, fraction) = (u64::from(bits >> 10 & 31), f64::from(bits & 1023));
+    // The power is made from its bits, because `powi` may be inexact.
+    let two_to = |power: u64| f64::from_bits((1023 + power) << 52);
+    match exponent {
+        0 => sign * fraction / two_to(24),
+        31 if fraction == 0.0 => sign * f64::INFINITY,
+        31 => f64::NAN,
+        _ => sign * (1024.0 + fraction) * two_to(exponent) / two_to(25),
+    }
+}
+
 macro_rules! scalars {
     ($($type:ty => $variant:ident,)*) => {
         $(

@@ -5,7 +5,7 @@ use super::error::TensorError;
 use super::expect;
 use super::layout::Layout;
 use super::number::{elements, elements_mut, with_number};
-use super::scalar::Scalar;
+use super::scalar::{Scalar, half_as_f64};
 use super::walk::Walk;
 use bytemuck::Pod;
 use millpond_pool::block::Owner;
@@ -199,7 +199,7 @@ impl<'a> TensorRef<'a> {
                 match self.dtype {
                     DType::Bool => Scalar::Bool(self.bytes[place] != 0),
                     // Half precision without the feature that computes with it.
-                    dtype => Scalar::Float(super::display::half_as_f64(dtype, self.plain::<u16>()[place])),
+                    dtype => Scalar::Float(half_as_f64(dtype, self.plain::<u16>()[place])),
                 }
             }
         )

@@ -69,7 +69,7 @@ fn large_ones_are_shown_in_part_and_long_rows_in_lines() {
 
 #[test]
 fn half_precision_is_read_from_its_bits() {
-    use crate::display::half_as_f64;
+    use crate::scalar::half_as_f64;
     for (bits, number) in [
         (0x3C00, 1.0),
         (0xC000, -2.0),
