@@ -25,7 +25,7 @@ pub enum Access {
 }
 
 impl Access {
-    pub(super) fn advice(self) -> Advice {
+    fn advice(self) -> Advice {
         match self {
             Self::Normal => Advice::Normal,
             Self::Sequential => Advice::Sequential,
@@ -35,53 +35,64 @@ impl Access {
     }
 }
 
-/// A read-only mapping of the first bytes of a file. It begins at a page, so data that is aligned in the file is aligned in memory.
+/// A map of a file. It begins at the beginning of the file, so that elements that are aligned in the file are aligned in memory.
 ///
-/// Invariant: nobody changes the file as long as this value lives.
+/// Invariant: nobody changes the file while this lives.
 pub(super) struct FileMap(Mmap);
 
 impl FileMap {
+    /// Maps the first `length` bytes.
+    ///
     /// # Safety
-    /// Nobody changes the file as long as the mapping lives.
-    pub(super) unsafe fn new(file: &Opened, bytes: u64) -> Result<Self, DataError> {
-        let length =
-            usize::try_from(bytes).map_err(|_| io::Error::other("it is larger than the address space"));
-        // SAFETY: the caller guarantees it.
-        let map = length.and_then(|length| unsafe { MmapOptions::new().len(length).map(file.file()) });
-        Ok(Self(map.map_err(failed(file.path(), "map it"))?))
+    /// Nobody writes to the file or truncates it while the map lives.
+    pub(super) unsafe fn new(file: &Opened, length: u64) -> Result<Self, DataError> {
+        file.check()?;
+        let failed = |source| failed(file.path(), "map it")(source);
+        let length = usize::try_from(length)
+            .map_err(|_| failed(io::Error::other("it is larger than the address space")))?;
+        // SAFETY: the caller guarantees that nobody changes the file while the map lives.
+        let map = unsafe { MmapOptions::new().len(length).map(file.file()) };
+        map.map(Self).map_err(failed)
     }
 
-    /// Returns the number of bytes.
+    /// Returns the bytes of a range, or none if the range does not lie inside the map.
+    pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        self.0.get(range).unwrap_or(&[])
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the bytes of a range. They are empty, and at the start of the mapping, if the range does not lie in it.
-    pub(super) fn get(&self, range: Range<usize>) -> &[u8] {
-        self.0
-            .get(range)
-            .unwrap_or_else(|| self.0.get(..0).unwrap_or(&[]))
-    }
-
-    /// Tells the system how the mapping will be accessed. This is a hint: a refusal is not an error.
+    /// Advises the system about the way in which the map is going to be read. Errors are ignored.
     pub(super) fn advise(&self, access: Access) {
         let _ = self.0.advise(access.advice());
     }
 
-    /// Tells the system to start reading a range.
+    /// Advises the system to begin to read a range.
     pub(super) fn expect(&self, range: Range<usize>) {
         let _ = self.0.advise_range(Advice::WillNeed, range.start, range.len());
     }
 
-    /// Releases the memory of a range. The system reads the file again at the next access.
+    /// Releases the memory of a range, which is read again at the next access.
     pub(super) fn forget(&self, range: Range<usize>) {
-        // SAFETY: the map is of a file and shared without writes, so dropped pages are read from the file again. By the
-        // type's invariant the file has not changed, so slices show the same bytes afterwards.
-        let _ = unsafe {
-            self.0
-                .unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len())
-        };
+        let advice = UncheckedAdvice::DontNeed;
+        // SAFETY: the map is of a file and private without writes, so the dropped pages are read from the file again. By the
+        // invariant the file has not changed, so slices show the same bytes.
+        let _ = unsafe { self.0.unchecked_advise_range(advice, range.start, range.len()) };
     }
+}
+
+/// Returns an error if elements that begin at `skip` would not be aligned in a map.
+pub(super) fn expect_aligned(file: &Opened, skip: u64, align: usize) -> Result<(), DataError> {
+    if skip.is_multiple_of(align as u64) {
+        return Ok(());
+    }
+    Err(DataError::Misaligned {
+        path: file.path().to_owned(),
+        skip,
+        align,
+    })
 }
 
 /// The files of a [`DataSet`](super::DataSet) as slices, without a copy or a system call for a batch.
@@ -95,7 +106,7 @@ impl FileMap {
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-map-{}.u8", std::process::id()));
 /// # std::fs::write(&path, vec![1u8; 1 << 20])?;
-/// use millpond::{DataSet, data::Access};
+/// use millpond::{Access, DataSet};
 ///
 /// let data = DataSet::<u8>::builder().file(&path).row(1024).open()?;
 /// // SAFETY: nobody else knows of the file.
@@ -134,22 +145,11 @@ impl<T: Element> Mapped<T> {
     pub(super) unsafe fn new(files: &Arc<Files>) -> Result<Self, DataError> {
         let mut maps = Vec::new();
         for part in files.parts() {
-            let skip = part.skip;
-            if !skip.is_multiple_of(align_of::<T>() as u64) {
-                return Err(DataError::Misaligned {
-                    path: part.file.path().to_owned(),
-                    skip,
-                    align: align_of::<T>(),
-                });
-            }
-            part.file.check()?;
-            let bytes = skip + part.rows * files.row_bytes() as u64;
-            maps.push(if part.rows == 0 {
-                None
-            } else {
-                // SAFETY: the caller guarantees that nobody changes the file while the map lives.
-                Some(unsafe { FileMap::new(&part.file, bytes) }?)
-            });
+            expect_aligned(&part.file, part.skip, align_of::<T>())?;
+            let bytes = part.skip + part.rows * files.row_bytes() as u64;
+            // SAFETY: the caller guarantees that nobody changes the file while the map lives.
+            let map = (part.rows > 0).then(|| unsafe { FileMap::new(&part.file, bytes) });
+            maps.push(map.transpose()?);
         }
         Ok(Self {
             files: Arc::clone(files),
@@ -168,10 +168,8 @@ impl<T: Element> Mapped<T> {
     /// empty past the end of the data.
     #[must_use]
     pub fn batch(&self, start: u64, count: usize) -> &[T] {
-        let Some((map, range)) = self.place(start, count) else {
-            return &[];
-        };
-        bytemuck::cast_slice(map.get(range))
+        let place = self.place(start, count);
+        bytemuck::cast_slice(place.map_or(&[], |(map, range)| map.bytes(range)))
     }
 
     /// Returns the map that contains the rows, and their bytes in it.
@@ -188,9 +186,7 @@ impl<T: Element> Mapped<T> {
 
     /// Advises the system about the way in which the maps are going to be read. Errors are ignored.
     pub fn advise(&self, access: Access) {
-        for map in self.maps.iter().flatten() {
-            map.advise(access);
-        }
+        self.maps.iter().flatten().for_each(|map| map.advise(access));
     }
 
     /// Advises the system to begin to read rows.

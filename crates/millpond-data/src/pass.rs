@@ -236,24 +236,8 @@ impl<'a, T: Element> Pass<'a, T> {
         let sieves = (0..readers).map(|_| sieve()).collect::<Result<Vec<_>, _>>()?;
         let buffers = (0..plan.buffers).map(|_| buffer());
         let ring = Ring::new(buffers.collect::<Result<Vec<_>, _>>()?, Take::Latest);
-        thread::scope(|scope| {
-            // On every exit this ends the readers, for which the scope waits.
-            let _over = Over(&ring);
-            for sieve in sieves {
-                scope.spawn(|| reader.run(&ring, sieve));
-            }
-            for number in 0..plan.chunks {
-                let began = Instant::now();
-                let outcome = ring.await_chunk(number);
-                clock.waited(began);
-                // A reader panicked. The scope reports the panic when it ends.
-                let Some(outcome) = outcome else { break };
-                let mut buffer = outcome?;
-                work(&mut plan.chunk(number, &mut buffer))?;
-                clock.tick(&plan, number);
-                ring.give(buffer);
-            }
-            Ok(clock.end())
+        in_parallel(&reader, sieves, &ring, &mut clock, |number, buffer| {
+            work(&mut plan.chunk(number, buffer))
         })
     }
 
@@ -328,6 +312,12 @@ impl Plan {
         (self.places.count() - first).min(self.rows as u64) as usize
     }
 
+    /// Returns the number in the data set of the `nth` row of a chunk.
+    fn row_number(&self, number: u64, nth: usize) -> Option<u64> {
+        let place = number * self.rows as u64 + nth as u64;
+        (nth < self.rows_of(number)).then(|| self.places.row_at(place))
+    }
+
     fn chunk<'b, T: Element>(&'b self, number: u64, buffer: &'b mut Buffer<T>) -> Chunk<'b, T> {
         let elements = self.rows_of(number) * self.row;
         Chunk {
@@ -380,8 +370,7 @@ impl<T> Chunk<'_, T> {
     /// Returns the number in the data set of the `nth` row of this chunk, or `None` if there are fewer rows.
     #[must_use]
     pub fn row_number(&self, nth: usize) -> Option<u64> {
-        let place = self.number * self.plan.rows as u64 + nth as u64;
-        (nth < self.plan.rows_of(self.number)).then(|| self.plan.places.row_at(place))
+        self.plan.row_number(self.number, nth)
     }
 }
 
@@ -579,16 +568,57 @@ impl<T: Element> Reader<'_, T> {
         }
         Ok(())
     }
+}
 
-    fn run(&self, ring: &Ring<Buffer<T>>, mut sieve: Sieve) {
-        while let Some((number, mut buffer)) = ring.begin(self.plan.chunks) {
+/// The memory of one chunk, which later chunks reuse.
+trait Slot<T: Element>: Send {
+    /// Reads a chunk into it.
+    fn read(&mut self, reader: &Reader<'_, T>, number: u64, sieve: &mut Sieve) -> Result<(), DataError>;
+}
+
+impl<T: Element> Slot<T> for Buffer<T> {
+    fn read(&mut self, reader: &Reader<'_, T>, number: u64, sieve: &mut Sieve) -> Result<(), DataError> {
+        reader.read(number, sieve, self)
+    }
+}
+
+/// Reads chunks on one thread for each sieve, and passes them to `work` on this thread, in order.
+fn in_parallel<T: Element, B: Slot<T>, E: std::convert::From<DataError>>(
+    reader: &Reader<'_, T>,
+    sieves: Vec<Sieve>,
+    ring: &Ring<B>,
+    clock: &mut Clock<'_>,
+    mut work: impl FnMut(u64, &mut B) -> Result<(), E>,
+) -> Result<Progress, E> {
+    let chunks = reader.plan.chunks;
+    let read = &|mut sieve: Sieve| {
+        while let Some((number, mut slot)) = ring.begin(chunks) {
             // If `prepare` panics, nobody may wait for this chunk.
             let dies = Over(ring);
-            let outcome = self.read(number, &mut sieve, &mut buffer);
+            let outcome = slot.read(reader, number, &mut sieve);
             std::mem::forget(dies);
-            ring.end(number, outcome.map(|()| buffer));
+            ring.end(number, outcome.map(|()| slot));
         }
-    }
+    };
+    thread::scope(|scope| {
+        // On every exit this ends the readers, for which the scope waits.
+        let _over = Over(ring);
+        for sieve in sieves {
+            scope.spawn(move || read(sieve));
+        }
+        for number in 0..chunks {
+            let began = Instant::now();
+            let outcome = ring.await_chunk(number);
+            clock.waited(began);
+            // A reader panicked. The scope reports the panic when it ends.
+            let Some(outcome) = outcome else { break };
+            let mut slot = outcome?;
+            work(number, &mut slot)?;
+            clock.tick(reader.plan, number);
+            ring.give(slot);
+        }
+        Ok(clock.end())
+    })
 }
 
 /// Reports the progress of a pass.

@@ -108,12 +108,25 @@ impl Input {
             iter_mut: named("IterMut"),
             align: options.align.unwrap_or(64),
             no_padding: options.no_padding,
-            krate: options
-                .krate
-                .map_or_else(|| quote!(::millpond), Path::into_token_stream),
+            krate: path_or_millpond(options.krate.as_ref()),
             name,
             fields,
         })
+    }
+
+    /// Returns the names of the fields.
+    pub(crate) fn names(&self) -> Vec<&Ident> {
+        self.fields.iter().map(|field| &field.name).collect()
+    }
+
+    /// Returns a local name for each field.
+    pub(crate) fn locals(&self) -> Vec<&Ident> {
+        self.fields.iter().map(|field| &field.local).collect()
+    }
+
+    /// Returns the buffer type of each field as the trait of columns.
+    pub(crate) fn columns(&self) -> Vec<TokenStream> {
+        self.fields.iter().map(|field| field.column(&self.krate)).collect()
     }
 }
 
@@ -146,7 +159,7 @@ fn named_fields(item: &DeriveInput) -> syn::Result<Vec<syn::Field>> {
 impl Field {
     /// Returns the trait whose methods handle the field's buffer and copies of its values. Each call has the same bound, that
     /// the type is plain data. So a type that is not plain data gives one error at the field, and not one for each call.
-    pub(crate) fn column(&self, krate: &TokenStream) -> TokenStream {
+    fn column(&self, krate: &TokenStream) -> TokenStream {
         let ty = &self.ty;
         // All tokens have the span of the type. Otherwise the compiler would report the derive as the place of the error.
         let words = krate.clone().into_iter().map(|mut word| {
@@ -261,10 +274,15 @@ fn each_option(
     options.try_for_each(|attr| attr.parse_nested_meta(&mut read))
 }
 
-/// Stores the value of an option. Fails if the option was already given.
-fn once<T>(place: &mut Option<T>, option: &ParseNestedMeta<'_>, value: T) -> syn::Result<()> {
+/// Stores the value of an option. Returns an error if the option was given before.
+pub(crate) fn once<T>(place: &mut Option<T>, option: &ParseNestedMeta<'_>, value: T) -> syn::Result<()> {
     if place.replace(value).is_some() {
         return Err(option.error("said twice"));
     }
     Ok(())
+}
+
+/// Returns the path of the crate `millpond`, which an option may change.
+pub(crate) fn path_or_millpond(path: Option<&Path>) -> TokenStream {
+    path.map_or_else(|| quote!(::millpond), Path::to_token_stream)
 }

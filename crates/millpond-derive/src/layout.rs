@@ -17,8 +17,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
     });
     let names = input.fields.iter().map(|field| field.name.unraw().to_string());
     let names: Vec<_> = names.collect();
-    let field: Vec<_> = input.fields.iter().map(|field| &field.name).collect();
-    let column: Vec<_> = input.fields.iter().map(|field| field.column(krate)).collect();
+    let (field, column) = (input.names(), input.columns());
     let text = name.unraw().to_string();
     let sized = sized_fields(input);
     let unpadded = input.no_padding.then(|| unpadded(input));

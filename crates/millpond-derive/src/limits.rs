@@ -1,7 +1,8 @@
 //! Expands `#[limits]`: parses the options, checks the function, and generates the limited function.
 
+use crate::input::{once, path_or_millpond};
 use proc_macro2::{Ident, TokenStream};
-use quote::{ToTokens, quote};
+use quote::quote;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
 use syn::{Error, Expr, ItemFn, LitInt, Path, ReturnType, Signature, Type, meta};
@@ -36,18 +37,15 @@ impl Options {
             if option.path.is_ident("warm_up") {
                 let runs: LitInt = option.value()?.parse()?;
                 runs.base10_parse::<u32>()?;
-                return once(&mut options.warm_up, runs, &option.path);
+                return once(&mut options.warm_up, &option, runs);
             }
             if option.path.is_ident("runs") {
-                return once(
-                    &mut options.runs,
-                    read_runs(option.value()?.parse()?)?,
-                    &option.path,
-                );
+                let runs = read_runs(option.value()?.parse()?)?;
+                return once(&mut options.runs, &option, runs);
             }
             if option.path.is_ident("crate") {
                 let krate = option.value()?.call(Path::parse_mod_style)?;
-                return once(&mut options.krate, krate, &option.path);
+                return once(&mut options.krate, &option, krate);
             }
             let known = option
                 .path
@@ -79,14 +77,6 @@ fn read_runs(runs: LitInt) -> syn::Result<LitInt> {
         return Err(Error::new(runs.span(), "without a run nothing is measured"));
     }
     Ok(runs)
-}
-
-/// Stores the value of an option. Fails if the option was already given.
-fn once<T>(place: &mut Option<T>, value: T, path: &Path) -> syn::Result<()> {
-    if place.replace(value).is_some() {
-        return Err(Error::new(path.span(), "said twice"));
-    }
-    Ok(())
 }
 
 /// Refuses functions whose body cannot be measured.
@@ -141,10 +131,7 @@ pub(crate) fn expand(options: TokenStream, function: TokenStream) -> syn::Result
         sig,
         block,
     } = &function;
-    let krate = options
-        .krate
-        .as_ref()
-        .map_or_else(|| quote!(::millpond), Path::to_token_stream);
+    let krate = path_or_millpond(options.krate.as_ref());
     let limits = options.limits.iter().map(|(name, value)| quote!(.#name(#value)));
     let warm_up = options.warm_up.iter().map(|runs| quote!(.warm_up(#runs)));
     let runs = options.runs.iter().map(|runs| quote!(.runs(#runs)));

@@ -12,7 +12,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
         krate,
         ..
     } = input;
-    let field = input.fields.iter().map(|field| &field.name);
+    let field = input.names();
     let ty = input.fields.iter().map(|field| &field.ty);
     let text = owner.to_string();
     let doc = format!(
@@ -54,8 +54,7 @@ fn make(input: &Input) -> TokenStream {
     let Input {
         name, krate, align, ..
     } = input;
-    let field: Vec<_> = input.fields.iter().map(|field| &field.name).collect();
-    let column: Vec<_> = input.fields.iter().map(|field| field.column(krate)).collect();
+    let (field, column) = (input.names(), input.columns());
     let error = quote!(#krate::AllocError);
     quote! {
         /// Creates an empty value in the current pool of host memory. It allocates no memory until it grows.
@@ -130,8 +129,7 @@ fn make(input: &Input) -> TokenStream {
 /// Generates the methods that change the length. They make room in every field before they write an element to any field.
 fn change(input: &Input) -> TokenStream {
     let Input { name, krate, .. } = input;
-    let field: Vec<_> = input.fields.iter().map(|field| &field.name).collect();
-    let column: Vec<_> = input.fields.iter().map(|field| field.column(krate)).collect();
+    let (field, column) = (input.names(), input.columns());
     let error = quote!(#krate::AllocError);
     quote! {
         /// Makes room for at least `additional` more elements. After an error, all elements are unchanged. Fields for which
@@ -232,8 +230,7 @@ fn read(input: &Input) -> TokenStream {
         iter_mut,
         ..
     } = input;
-    let field: Vec<_> = input.fields.iter().map(|field| &field.name).collect();
-    let column: Vec<_> = input.fields.iter().map(|field| field.column(krate)).collect();
+    let (field, column) = (input.names(), input.columns());
     let first = field.first();
     quote! {
         /// Returns the number of elements.

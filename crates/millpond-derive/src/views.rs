@@ -25,14 +25,21 @@ fn references(input: &Input) -> TokenStream {
         one_mut,
         ..
     } = input;
-    let (field, ty): (Vec<_>, Vec<_>) = input.fields.iter().map(|field| (&field.name, &field.ty)).unzip();
-    let column: Vec<_> = input
-        .fields
-        .iter()
-        .map(|field| field.column(&input.krate))
-        .collect();
-    let each: Vec<_> = input.fields.iter().map(|field| &field.vis).collect();
-    let docs: Vec<_> = input.fields.iter().map(docs).collect();
+    let (field, ty) = (input.names(), input.fields.iter().map(|field| &field.ty));
+    let column = input.columns();
+    let declared = input.fields.iter().map(|field| {
+        let (docs, vis, name) = (docs(field), &field.vis, &field.name);
+        quote!(#docs #vis #name)
+    });
+    let declared: Vec<_> = declared.collect();
+    let get = quote! {
+        /// Returns a copy of the element.
+        #[must_use]
+        #[inline]
+        pub fn get(&self) -> #name {
+            #name { #(#field: #column::copy(self.#field),)* }
+        }
+    };
     let doc = format!("References to the fields of one [`{name}`] in a structure of arrays.");
     let doc_mut =
         format!("References to the fields of one [`{name}`] in a structure of arrays, to write them.");
@@ -40,34 +47,24 @@ fn references(input: &Input) -> TokenStream {
         #[doc = #doc]
         #[derive(Clone, Copy)]
         #vis struct #one<'a> {
-            #(#docs #each #field: &'a #ty,)*
+            #(#declared: &'a #ty,)*
         }
 
         #[automatically_derived]
         #[allow(dead_code, unreachable_pub)]
         impl #one<'_> {
-            /// Returns a copy of the element.
-            #[must_use]
-            #[inline]
-            pub fn get(&self) -> #name {
-                #name { #(#field: #column::copy(self.#field),)* }
-            }
+            #get
         }
 
         #[doc = #doc_mut]
         #vis struct #one_mut<'a> {
-            #(#docs #each #field: &'a mut #ty,)*
+            #(#declared: &'a mut #ty,)*
         }
 
         #[automatically_derived]
         #[allow(dead_code, unreachable_pub)]
         impl #one_mut<'_> {
-            /// Returns a copy of the element.
-            #[must_use]
-            #[inline]
-            pub fn get(&self) -> #name {
-                #name { #(#field: #column::copy(self.#field),)* }
-            }
+            #get
 
             /// Writes every field.
             #[inline]
@@ -86,12 +83,14 @@ fn shared(input: &Input) -> TokenStream {
         one,
         slices,
         iter,
-        krate,
         ..
     } = input;
-    let (field, ty): (Vec<_>, Vec<_>) = input.fields.iter().map(|field| (&field.name, &field.ty)).unzip();
-    let each: Vec<_> = input.fields.iter().map(|field| &field.vis).collect();
-    let docs: Vec<_> = input.fields.iter().map(docs).collect();
+    let (field, ty) = (input.names(), input.fields.iter().map(|field| &field.ty));
+    let declared = input.fields.iter().map(|field| {
+        let (docs, vis, name) = (docs(field), &field.vis, &field.name);
+        quote!(#docs #vis #name)
+    });
+    let declared: Vec<_> = declared.collect();
     let doc = format!("A slice of each field of several [`{name}`] in a structure of arrays.");
     let common = common(input);
     let traits = slice_traits(input, slices);
@@ -99,7 +98,7 @@ fn shared(input: &Input) -> TokenStream {
         #[doc = #doc]
         #[derive(Clone, Copy, Default)]
         #vis struct #slices<'a> {
-            #(#docs #each #field: &'a [#ty],)*
+            #(#declared: &'a [#ty],)*
         }
 
         #[automatically_derived]
@@ -124,17 +123,6 @@ fn shared(input: &Input) -> TokenStream {
             }
         }
 
-        #[automatically_derived]
-        impl #krate::__soa::Split for #slices<'_> {
-            fn elements(&self) -> usize {
-                self.len()
-            }
-
-            fn split(self, mid: usize) -> (Self, Self) {
-                self.split_at(mid)
-            }
-        }
-
         #traits
     }
 }
@@ -153,9 +141,12 @@ fn exclusive(input: &Input) -> TokenStream {
         krate,
         ..
     } = input;
-    let (field, ty): (Vec<_>, Vec<_>) = input.fields.iter().map(|field| (&field.name, &field.ty)).unzip();
-    let each: Vec<_> = input.fields.iter().map(|field| &field.vis).collect();
-    let docs: Vec<_> = input.fields.iter().map(docs).collect();
+    let (field, ty) = (input.names(), input.fields.iter().map(|field| &field.ty));
+    let declared = input.fields.iter().map(|field| {
+        let (docs, vis, name) = (docs(field), &field.vis, &field.name);
+        quote!(#docs #vis #name)
+    });
+    let declared: Vec<_> = declared.collect();
     let doc = format!(
         "A slice of each field of several [`{name}`] in a structure of arrays, all of them to be written at once; by \
          another thread if wanted."
@@ -166,7 +157,7 @@ fn exclusive(input: &Input) -> TokenStream {
         #[doc = #doc]
         #[derive(Default)]
         #vis struct #slices_mut<'a> {
-            #(#docs #each #field: &'a mut [#ty],)*
+            #(#declared: &'a mut [#ty],)*
         }
 
         #[automatically_derived]
@@ -235,17 +226,6 @@ fn exclusive(input: &Input) -> TokenStream {
             }
         }
 
-        #[automatically_derived]
-        impl #krate::__soa::Split for #slices_mut<'_> {
-            fn elements(&self) -> usize {
-                self.len()
-            }
-
-            fn split(self, mid: usize) -> (Self, Self) {
-                self.split_at(mid)
-            }
-        }
-
         #traits
     }
 }
@@ -254,12 +234,8 @@ fn exclusive(input: &Input) -> TokenStream {
 /// type.
 fn common(input: &Input) -> TokenStream {
     let Input { name, krate, .. } = input;
-    let (field, local): (Vec<_>, Vec<_>) = input
-        .fields
-        .iter()
-        .map(|field| (&field.name, &field.local))
-        .unzip();
-    let column = input.fields.iter().map(|field| field.column(krate));
+    let (field, local) = (input.names(), input.locals());
+    let column = input.columns();
     quote! {
         /// Returns the number of elements.
         #[must_use]
@@ -314,7 +290,19 @@ fn slice_traits(input: &Input, slices: &syn::Ident) -> TokenStream {
     };
     let Iterated { iter, item, .. } = &iterated;
     let zipped = zipped(input, &iterated);
+    let krate = &input.krate;
     quote! {
+        #[automatically_derived]
+        impl #krate::__soa::Split for #slices<'_> {
+            fn elements(&self) -> usize {
+                self.len()
+            }
+
+            fn split(self, mid: usize) -> (Self, Self) {
+                self.split_at(mid)
+            }
+        }
+
         #[automatically_derived]
         impl ::core::fmt::Debug for #slices<'_> {
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
@@ -388,21 +376,13 @@ fn iterator(input: &Input, of: &Iterated<'_>) -> TokenStream {
         clone,
         ..
     } = of;
-    let (field, local): (Vec<_>, Vec<_>) = input
-        .fields
-        .iter()
-        .map(|field| (&field.name, &field.local))
-        .unzip();
+    let (field, local) = (input.names(), input.locals());
     let types = input.fields.iter().map(|field| {
         let ty = &field.ty;
         quote!(#of_field<'a, #ty>)
     });
     let inner = types.reduce(|zipped, next| quote!(::core::iter::Zip<#zipped, #next>));
-    let locals = input.fields.iter().map(|field| {
-        let local = &field.local;
-        quote!(#local)
-    });
-    let pattern = locals.reduce(|zipped, next| quote!((#zipped, #next)));
+    let pattern = local.iter().map(|local| quote!(#local)).reduce(|zipped, next| quote!((#zipped, #next)));
     let doc = format!("What iterates over [`{name}`] in a structure of arrays.");
     let derive = clone.then(|| quote!(#[derive(Clone)]));
     let made = quote!(|#pattern| #item { #(#field: #local,)* });

@@ -1,6 +1,7 @@
 //! Element-wise arithmetic: sums, differences, products, quotients, and the addition of multiples.
 //!
-//! Each operation has three forms: as a new tensor, into an output, and in place. `elementwise` implements them.
+//! Each operation has three forms: as a new tensor, into an output, and in place. `elementwise` implements them on the host, and
+//! `device::arithmetic` on devices.
 
 use super::Tensor;
 use super::elementwise::Binary;
@@ -30,78 +31,150 @@ impl Output for TensorMut<'_> {
     }
 }
 
-macro_rules! reads {
-    ($self:ident, $view:expr; $($name:ident $into:ident $binary:ident $what:literal;)*) => {
+/// Passes the operations to a macro, after its own arguments: the names of their three forms, and texts for the documentation.
+macro_rules! operations {
+    ($macro:ident $arguments:tt) => {
+        $macro! {
+            $arguments
+            add add_into add_assign Add
+                "The sum of each two elements" "Adds to each element another.";
+            sub sub_into sub_assign Sub
+                "The difference of each two elements" "Subtracts from each element another.";
+            mul mul_into mul_assign Mul
+                "The product of each two elements" "Multiplies each element with another.";
+            div div_into div_assign Div
+                "The quotient of each two elements; of integers without the rest, and never by 0"
+                "Divides each element by another; integers without the rest, and never by 0.";
+            rsub rsub_into rsub_assign SubFrom
+                "The difference the other way round, `other - self`: `tensor.rsub(1)` is 1 less each element"
+                "Replaces each element by another less it: `self = other - self`.";
+            rdiv rdiv_into rdiv_assign DivInto
+                "The quotient the other way round, `other / self`: `tensor.rdiv(1)` is 1 over each element; of integers without the rest, and never by 0"
+                "Replaces each element by another divided by it, `self = other / self`; integers without the rest, and never by 0.";
+        }
+    };
+}
+
+/// Defines the operations that return a new tensor.
+macro_rules! operations_to_new {
+    (
+        ($self:ident, $view:expr, $operand:ident, $tensor:ty, $make:ident, $place:literal)
+        $($name:ident $into:ident $assign:ident $binary:ident $what:literal $does:literal;)*
+    ) => {
         $(
-            #[doc = concat!($what, ", as a new tensor of the first operand's [pool](Tensor).")]
+            #[doc = concat!($what, ", as a new tensor of ", $place, ".")]
             ///
             /// # Errors
-            /// Returns an error if types differ, if the shapes cannot be broadcast, or if memory cannot be allocated.
-            pub fn $name<'b>(&$self, other: impl Into<Operand<'b>>) -> Result<Tensor, TensorError> {
-                Binary::$binary.make(stringify!($name), $view, &other.into())
+            /// Returns an error if types differ, if the shapes cannot be broadcast, or if memory cannot be allocated, and errors of
+            /// the device.
+            pub fn $name<'b>(&$self, other: impl Into<$operand<'b>>) -> Result<$tensor, TensorError> {
+                Binary::$binary.$make(stringify!($name), $view, &other.into())
             }
+        )*
 
+        #[doc = concat!("Returns `self + factor * other` as a new tensor of ", $place, ", in one pass. `axpy` does the same in place.")]
+        ///
+        /// # Errors
+        /// Returns an error if types differ, if the type cannot represent the factor, if the shapes cannot be broadcast, or if
+        /// memory cannot be allocated, and errors of the device.
+        pub fn add_scaled<'b>(
+            &$self,
+            factor: impl Into<Scalar>,
+            other: impl Into<$operand<'b>>,
+        ) -> Result<$tensor, TensorError> {
+            let view = $view;
+            let scaled = Binary::scaled(factor.into(), view.dtype())?;
+            scaled.$make("add_scaled", view, &other.into())
+        }
+    };
+}
+
+/// Defines the operations that write to an output.
+macro_rules! operations_to_output {
+    (
+        ($self:ident, $view:expr, $operand:ident, $output:ident, $write:ident)
+        $($name:ident $into:ident $assign:ident $binary:ident $what:literal $does:literal;)*
+    ) => {
+        $(
             #[doc = concat!($what, ", into an output. No memory is allocated.")]
             ///
             /// # Errors
             /// Returns an error if types differ, if the shapes cannot be broadcast, or if the output has another shape or cannot be
-            /// written.
+            /// written, and errors of the device.
             pub fn $into<'b>(
                 &$self,
-                other: impl Into<Operand<'b>>,
-                out: &mut impl Output,
+                other: impl Into<$operand<'b>>,
+                out: &mut impl $output,
             ) -> Result<(), TensorError> {
-                Binary::$binary.write_into(stringify!($into), $view, &other.into(), out.output()?)
+                Binary::$binary.$write(stringify!($into), $view, &other.into(), out.output()?)
             }
         )*
-    };
-}
-
-macro_rules! all_reads {
-    ($self:ident, $view:expr) => {
-        reads! {
-            $self, $view;
-            add add_into Add "The sum of each two elements";
-            sub sub_into Sub "The difference of each two elements";
-            mul mul_into Mul "The product of each two elements";
-            div div_into Div "The quotient of each two elements; of integers without the rest, and never by 0";
-            rsub rsub_into SubFrom "The difference the other way round, `other - self`: `tensor.rsub(1)` is 1 less each element";
-            rdiv rdiv_into DivInto "The quotient the other way round, `other / self`: `tensor.rdiv(1)` is 1 over each element; of integers without the rest, and never by 0";
-        }
-
-        /// Returns `self + factor * other` as a new tensor of the first operand's [pool](Tensor), in one pass.
-        /// [`axpy`](TensorMut::axpy) does the same in place.
-        ///
-        /// # Errors
-        /// Returns an error if types differ, if the type cannot represent the factor, if the shapes cannot be broadcast, or if
-        /// memory cannot be allocated.
-        pub fn add_scaled<'b>(
-            &$self,
-            factor: impl Into<Scalar>,
-            other: impl Into<Operand<'b>>,
-        ) -> Result<Tensor, TensorError> {
-            let view = $view;
-            let scaled = Binary::scaled(factor.into(), view.dtype())?;
-            scaled.make("add_scaled", view, &other.into())
-        }
 
         /// Writes `self + factor * other` to an output. Allocates nothing.
         ///
         /// # Errors
         /// Returns an error if types differ, if the type cannot represent the factor, if the shapes cannot be broadcast, or if the
-        /// output has another shape or cannot be written.
+        /// output has another shape or cannot be written, and errors of the device.
         pub fn add_scaled_into<'b>(
             &$self,
             factor: impl Into<Scalar>,
-            other: impl Into<Operand<'b>>,
-            out: &mut impl Output,
+            other: impl Into<$operand<'b>>,
+            out: &mut impl $output,
         ) -> Result<(), TensorError> {
             let view = $view;
             let scaled = Binary::scaled(factor.into(), view.dtype())?;
-            scaled.write_into("add_scaled_into", view, &other.into(), out.output()?)
+            scaled.$write("add_scaled_into", view, &other.into(), out.output()?)
         }
     };
 }
+
+/// Defines the operations in place.
+macro_rules! operations_in_place {
+    (
+        ($self:ident, $view:expr, $operand:ident, $write:ident)
+        $($name:ident $into:ident $assign:ident $binary:ident $what:literal $does:literal;)*
+    ) => {
+        $(
+            #[doc = concat!($does, " No memory is allocated.")]
+            ///
+            /// # Errors
+            /// Returns an error if types differ, if the other cannot be broadcast to this shape, or if this one cannot be written,
+            /// and errors of the device.
+            pub fn $assign<'b>(&mut $self, other: impl Into<$operand<'b>>) -> Result<(), TensorError> {
+                Binary::$binary.$write(stringify!($assign), $view, &other.into())
+            }
+        )*
+
+        /// Multiplies each element by a number. `mul` and `mul_into` are the forms with a new tensor and an output. With strides:
+        /// `tensor.view_mut()?.step(0, 2)?.scal(a)`.
+        ///
+        /// # Errors
+        /// Returns an error if the elements' type cannot represent the number, or if the tensor cannot be written, and errors of
+        /// the device.
+        pub fn scal(&mut $self, factor: impl Into<Scalar>) -> Result<(), TensorError> {
+            Binary::Mul.$write("scal", $view, &factor.into().into())
+        }
+
+        /// Adds a multiple of another tensor: `self += factor * other`. `add_scaled` and `add_scaled_into` are the forms with a new
+        /// tensor and an output. Allocates nothing. Both tensors may have strides.
+        ///
+        /// # Errors
+        /// Returns an error if types differ, if the type cannot represent the factor, if the other cannot be broadcast to this
+        /// shape, or if this one cannot be written, and errors of the device.
+        pub fn axpy<'b>(
+            &mut $self,
+            factor: impl Into<Scalar>,
+            other: impl Into<$operand<'b>>,
+        ) -> Result<(), TensorError> {
+            let view = $view;
+            let scaled = Binary::scaled(factor.into(), view.dtype())?;
+            scaled.$write("axpy", view, &other.into())
+        }
+    };
+}
+
+#[cfg(feature = "cuda")]
+pub(super) use {operations, operations_in_place, operations_to_new, operations_to_output};
 
 /// Element-wise arithmetic. The other operand is a tensor, a view or a number. Shapes are broadcast as in NumPy: starting with the
 /// last dimension, sizes have to be equal, or one of them is 1 and is repeated. Types are never converted. Integers wrap around.
@@ -128,73 +201,42 @@ macro_rules! all_reads {
 /// # Ok::<(), millpond::TensorError>(())
 /// ```
 impl Tensor {
-    all_reads!(self, self.view()?);
+    operations!(operations_to_new(
+        self,
+        self.view()?,
+        Operand,
+        Tensor,
+        make,
+        "the first operand's [pool](Tensor)"
+    ));
+    operations!(operations_to_output(
+        self,
+        self.view()?,
+        Operand,
+        Output,
+        write_into
+    ));
 }
 
 /// Element-wise arithmetic, as for a [`Tensor`].
 impl TensorRef<'_> {
-    all_reads!(self, *self);
-}
-
-macro_rules! writes {
-    ($self:ident, $view:expr; $($name:ident $binary:ident $what:literal;)*) => {
-        $(
-            #[doc = concat!($what, " No memory is allocated.")]
-            ///
-            /// # Errors
-            /// Returns an error if types differ, if the other cannot be broadcast to this shape, or if this one cannot be written.
-            pub fn $name<'b>(&mut $self, other: impl Into<Operand<'b>>) -> Result<(), TensorError> {
-                Binary::$binary.assign(stringify!($name), $view, &other.into())
-            }
-        )*
-    };
-}
-
-macro_rules! all_writes {
-    ($self:ident, $view:expr) => {
-        writes! {
-            $self, $view;
-            add_assign Add "Adds to each element another.";
-            sub_assign Sub "Takes from each element another.";
-            mul_assign Mul "Multiplies each element with another.";
-            div_assign Div "Divides each element by another; integers without the rest, and never by 0.";
-            rsub_assign SubFrom "Puts in the place of each element another less it: `self = other - self`.";
-            rdiv_assign DivInto "Puts in the place of each element another divided by it, `self = other / self`; integers without the rest, and never by 0.";
-        }
-
-        /// Multiplies each element by a number. `mul` and `mul_into` are the forms with a new tensor and an output. With strides:
-        /// `tensor.view_mut()?.step(0, 2)?.scal(a)`.
-        ///
-        /// # Errors
-        /// Returns an error if the elements' type cannot represent the number, or if the tensor cannot be written.
-        pub fn scal(&mut $self, factor: impl Into<Scalar>) -> Result<(), TensorError> {
-            Binary::Mul.assign("scal", $view, &factor.into().into())
-        }
-
-        /// Adds a multiple of another tensor: `self += factor * other`. `add_scaled` and `add_scaled_into` are the forms with a new
-        /// tensor and an output. Allocates nothing. Both tensors may have strides.
-        ///
-        /// # Errors
-        /// Returns an error if types differ, if the type cannot represent the factor, if the other cannot be broadcast to this
-        /// shape, or if this one cannot be written.
-        pub fn axpy<'b>(
-            &mut $self,
-            factor: impl Into<Scalar>,
-            other: impl Into<Operand<'b>>,
-        ) -> Result<(), TensorError> {
-            let view = $view;
-            let scaled = Binary::scaled(factor.into(), view.dtype())?;
-            scaled.assign("axpy", view, &other.into())
-        }
-    };
+    operations!(operations_to_new(
+        self,
+        *self,
+        Operand,
+        Tensor,
+        make,
+        "the first operand's [pool](Tensor)"
+    ));
+    operations!(operations_to_output(self, *self, Operand, Output, write_into));
 }
 
 /// Element-wise arithmetic in place. Requires `&mut`, and a storage that no other tensor shares.
 impl Tensor {
-    all_writes!(self, self.view_mut()?);
+    operations!(operations_in_place(self, self.view_mut()?, Operand, assign));
 }
 
 /// Element-wise arithmetic in place.
 impl TensorMut<'_> {
-    all_writes!(self, self.reborrow());
+    operations!(operations_in_place(self, self.reborrow(), Operand, assign));
 }

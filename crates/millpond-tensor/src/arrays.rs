@@ -21,13 +21,6 @@ fn shaped(layout: &Layout) -> (StrideShape<IxDyn>, std::ops::Range<usize>) {
     (shape, layout.offset()..end)
 }
 
-fn overlapping(layout: &Layout) -> TensorError {
-    TensorError::Overlapping {
-        shape: layout.shape().into(),
-        strides: layout.strides().into(),
-    }
-}
-
 /// Returns the layout of an array whose elements fill a slice of `len`.
 fn layout_of(shape: &[usize], strides: &[isize], len: usize) -> Result<Layout, TensorError> {
     // The stride of a dimension of size 1 has no meaning and may have any value.
@@ -106,7 +99,7 @@ impl<'a> TensorRef<'a> {
         expect(T::DTYPE, self.dtype())?;
         let (shape, range) = shaped(self.layout());
         let elements = &self.plain::<T>()[range];
-        ArrayViewD::from_shape(shape, elements).map_err(|_| overlapping(self.layout()))
+        ArrayViewD::from_shape(shape, elements).map_err(|_| self.layout().overlapping())
     }
 
     /// Returns a view that borrows the elements of an ndarray array.
@@ -134,7 +127,7 @@ impl<'a> TensorMut<'a> {
         let layout = *self.layout();
         let (shape, range) = shaped(&layout);
         let elements = &mut self.into_plain::<T>()[range];
-        ArrayViewMutD::from_shape(shape, elements).map_err(|_| overlapping(&layout))
+        ArrayViewMutD::from_shape(shape, elements).map_err(|_| layout.overlapping())
     }
 
     /// Returns a mutable view that borrows the elements of an ndarray array.

@@ -44,11 +44,7 @@ impl Tensor {
         if dtype == self.dtype() {
             return Ok(SharedOrCopied::Shared(self.clone()));
         }
-        let mut out = beside(self.storage.home(), |from| {
-            Self::zeros_in(from, self.shape(), dtype)
-        })?;
-        self.cast_into(&mut out)?;
-        Ok(SharedOrCopied::Copied(out))
+        self.view()?.cast(dtype).map(SharedOrCopied::Copied)
     }
 }
 

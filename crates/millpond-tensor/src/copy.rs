@@ -4,7 +4,8 @@ use super::Tensor;
 use super::error::TensorError;
 use super::layout::Layout;
 use super::number::with_plain;
-use super::operand::{Operand, beside};
+use super::operand::{Operand, beside, bytes_of};
+use super::scalar::Scalar;
 use super::threads;
 use super::view::{TensorMut, TensorRef};
 use super::walk::Walk;
@@ -90,6 +91,76 @@ impl Destination<Tensor> for Device {
     }
 }
 
+/// Defines methods of a tensor that copy only if necessary, and methods that write all elements.
+macro_rules! copies {
+    ($operand:ident) => {
+        /// Returns a tensor whose elements are contiguous in memory: this tensor if they already are, otherwise a
+        /// [copy](Self::deep_copy).
+        ///
+        /// # Errors
+        /// Returns an error if memory for a copy cannot be allocated, and errors of the device.
+        pub fn to_contiguous(&self) -> Result<SharedOrCopied<Self>, TensorError> {
+            if self.is_contiguous() {
+                return Ok(SharedOrCopied::Shared(self.clone()));
+            }
+            self.deep_copy().map(SharedOrCopied::Copied)
+        }
+
+        /// Returns the same elements in another shape: as a view if that is possible, otherwise as a
+        /// [copy](Self::deep_copy). [`reshape`](Self::reshape) never copies.
+        ///
+        /// # Errors
+        /// Returns an error if the shape has another number of elements, or if memory for a copy cannot be allocated, and errors of
+        /// the device.
+        pub fn reshaped(&self, shape: impl AsRef<[usize]>) -> Result<SharedOrCopied<Self>, TensorError> {
+            let shape = shape.as_ref();
+            match self.reshape(shape) {
+                Ok(view) => Ok(SharedOrCopied::Shared(view)),
+                Err(TensorError::NotAView { .. }) => {
+                    let copy = self.deep_copy()?.reshape(shape)?;
+                    Ok(SharedOrCopied::Copied(copy))
+                }
+                Err(error) => Err(error),
+            }
+        }
+
+        /// Returns the tensor at a destination: this tensor if it is already there, otherwise a copy. For a
+        /// [`Device`](millpond_os::device::Device) that is the host, the result is a host tensor. With the feature `cuda` it is a
+        /// `DeviceTensor` for a pool of a device and a stream, `&pool.on(&stream)?`.
+        ///
+        /// # Errors
+        /// Returns an error if memory for a copy cannot be allocated, and errors of the devices.
+        pub fn to<D: Destination<Self>>(
+            &self,
+            destination: D,
+        ) -> Result<SharedOrCopied<D::Tensor>, TensorError> {
+            destination.bring(self)
+        }
+
+        /// Overwrites the elements with a number or with the elements of another tensor of the same memory, host or device,
+        /// broadcast to this shape.
+        ///
+        /// # Errors
+        /// Returns an error if types differ, if the other shape cannot be broadcast, or if this tensor cannot be
+        /// [written](Self::view_mut), and errors of the device.
+        pub fn copy_from<'b>(&mut self, source: impl Into<$operand<'b>>) -> Result<(), TensorError> {
+            self.view_mut()?.copy_from(source)
+        }
+
+        /// Overwrites the elements with a number or a truth value.
+        ///
+        /// # Errors
+        /// Returns an error if the elements' type cannot represent it, or if the tensor cannot be [written](Self::view_mut), and
+        /// errors of the device.
+        pub fn fill(&mut self, value: impl Into<Scalar>) -> Result<(), TensorError> {
+            self.view_mut()?.fill(value)
+        }
+    };
+}
+
+#[cfg(feature = "cuda")]
+pub(super) use copies;
+
 /// Contiguous copies in a new storage, and methods that copy only if necessary.
 impl Tensor {
     /// Copies the elements to a new tensor of the same [pool](Tensor).
@@ -108,60 +179,7 @@ impl Tensor {
         self.view()?.to_tensor_in(from)
     }
 
-    /// Returns a tensor whose elements are contiguous in memory: this tensor if they already are, otherwise a copy in the same
-    /// [pool](Tensor).
-    ///
-    /// # Errors
-    /// Returns an error if memory for a copy cannot be allocated.
-    pub fn to_contiguous(&self) -> Result<SharedOrCopied, TensorError> {
-        if self.is_contiguous() {
-            return Ok(SharedOrCopied::Shared(self.clone()));
-        }
-        self.deep_copy().map(SharedOrCopied::Copied)
-    }
-
-    /// Returns the same elements in another shape: as a view if that is possible, otherwise as a copy in the same
-    /// [pool](Tensor). [`reshape`](Self::reshape) never copies.
-    ///
-    /// # Errors
-    /// Returns an error if the shape has another number of elements, or if memory for a copy cannot be allocated.
-    pub fn reshaped(&self, shape: impl AsRef<[usize]>) -> Result<SharedOrCopied, TensorError> {
-        let shape = shape.as_ref();
-        match self.reshape(shape) {
-            Ok(view) => Ok(SharedOrCopied::Shared(view)),
-            Err(TensorError::NotAView { .. }) => {
-                let copy = self.deep_copy()?.reshape(shape)?;
-                Ok(SharedOrCopied::Copied(copy))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Returns the tensor at a destination: this tensor if it is already there, otherwise a copy. For [`Device::Host`] the result
-    /// is a tensor. With the feature `cuda` it is a `DeviceTensor` for a pool of a device and a stream, `&pool.on(&stream)?`.
-    ///
-    /// # Errors
-    /// Returns an error if memory for a copy cannot be allocated, and errors of the devices.
-    pub fn to<D: Destination<Self>>(&self, destination: D) -> Result<SharedOrCopied<D::Tensor>, TensorError> {
-        destination.bring(self)
-    }
-
-    /// Overwrites the elements with a number or with the elements of another tensor, broadcast to this shape.
-    ///
-    /// # Errors
-    /// Returns an error if types differ, if the other shape cannot be broadcast, or if this tensor cannot be
-    /// [written](Self::view_mut).
-    pub fn copy_from<'b>(&mut self, source: impl Into<Operand<'b>>) -> Result<(), TensorError> {
-        self.view_mut()?.copy_from(source)
-    }
-
-    /// Overwrites the elements with a number or a truth value.
-    ///
-    /// # Errors
-    /// Returns an error if the elements' type cannot represent it, or if the tensor cannot be [written](Self::view_mut).
-    pub fn fill(&mut self, value: impl Into<super::Scalar>) -> Result<(), TensorError> {
-        self.view_mut()?.fill(value)
-    }
+    copies!(Operand);
 }
 
 impl TensorRef<'_> {
@@ -217,8 +235,8 @@ impl TensorMut<'_> {
     ///
     /// # Errors
     /// Returns an error if the elements' type cannot represent it.
-    pub fn fill(&mut self, value: impl Into<super::Scalar>) -> Result<(), TensorError> {
-        let one: [u64; 2] = bytemuck::cast(super::operand::bytes_of(value.into(), self.dtype())?);
+    pub fn fill(&mut self, value: impl Into<Scalar>) -> Result<(), TensorError> {
+        let one: [u64; 2] = bytemuck::cast(bytes_of(value.into(), self.dtype())?);
         let bytes = bytemuck::bytes_of(&one).get(..self.dtype().size()).unwrap_or(&[]);
         let first = bytes.first().copied().unwrap_or(0);
         let alike = bytes.iter().all(|byte| *byte == first);

@@ -49,7 +49,7 @@ pub use operand::{DeviceOperand, DeviceOutput};
 use super::batches::{Batched, Batches};
 use super::error::TensorError;
 use super::layout::Layout;
-use super::view::facts;
+use super::view::{facts, shared_storage};
 use super::views::{repeats, views};
 use millpond_cuda::{CudaQueue, CudaStream, DevicePool};
 use millpond_os::device::Device;
@@ -111,15 +111,7 @@ pub struct DeviceTensorMut<'a> {
     alone: PhantomData<&'a mut DeviceStorage>,
 }
 
-/// Returns another view of the same storage. Nothing is copied.
-impl Clone for DeviceTensor {
-    fn clone(&self) -> Self {
-        Self {
-            storage: Arc::clone(&self.storage),
-            layout: self.layout,
-        }
-    }
-}
+shared_storage!(DeviceTensor);
 
 impl DeviceTensor {
     fn of(storage: DeviceStorage, layout: Layout) -> Self {
@@ -131,31 +123,6 @@ impl DeviceTensor {
 
     fn side(&self) -> Side<'_> {
         Side::of(self.storage.place(), self.layout)
-    }
-
-    fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    fn viewed(
-        &self,
-        change: impl FnOnce(&mut Layout) -> Result<(), TensorError>,
-    ) -> Result<Self, TensorError> {
-        let mut view = self.clone();
-        change(&mut view.layout)?;
-        Ok(view)
-    }
-
-    /// Returns the type of the elements.
-    #[must_use]
-    pub fn dtype(&self) -> DType {
-        self.storage.dtype()
-    }
-
-    /// Returns the device of the elements.
-    #[must_use]
-    pub fn device(&self) -> Device {
-        self.storage.device()
     }
 
     /// Returns the pool and stream on which it was made.
@@ -182,29 +149,11 @@ impl DeviceTensor {
         self.queue().stream()
     }
 
-    /// Returns the offset of the first element in the storage, in elements.
-    #[must_use]
-    pub fn offset(&self) -> usize {
-        self.layout.offset()
-    }
-
     /// Returns the first element's address on the device, or 0 if the storage has none. An access has the requirements of any raw
     /// pointer, and has to be ordered with the [stream](Self::stream).
     #[must_use]
     pub fn address(&self) -> u64 {
         self.side().address()
-    }
-
-    /// Returns the number of tensors that share the storage now, including this one.
-    #[must_use]
-    pub fn holders(&self) -> usize {
-        Arc::strong_count(&self.storage)
-    }
-
-    /// Returns whether another tensor is a view of the same storage.
-    #[must_use]
-    pub fn shares_storage_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.storage, &other.storage)
     }
 
     /// Borrows a view for writing.
@@ -213,22 +162,10 @@ impl DeviceTensor {
     /// Returns [`TensorError::Shared`] if other tensors share the storage, and [`TensorError::Overlapping`] if elements of this
     /// tensor overlap.
     pub fn view_mut(&mut self) -> Result<DeviceTensorMut<'_>, TensorError> {
-        if self.layout.overlaps() {
-            return Err(TensorError::Overlapping {
-                shape: self.shape().into(),
-                strides: self.strides().into(),
-            });
-        }
+        self.layout.expect_apart()?;
         let layout = self.layout;
-        // The count is read first, because it may be smaller a moment later. A tensor that is the only holder stays so, because
-        // nobody else has a view to clone.
-        let others = self.holders() - 1;
-        match Arc::get_mut(&mut self.storage) {
-            Some(storage) => Ok(DeviceTensorMut::alone(storage.place(), layout)),
-            None => Err(TensorError::Shared {
-                others: others.max(1),
-            }),
-        }
+        let storage = crate::only_holder(&mut self.storage)?;
+        Ok(DeviceTensorMut::alone(storage.place(), layout))
     }
 }
 

@@ -2,8 +2,10 @@
 
 use super::Tensor;
 use super::error::TensorError;
+use super::layout::Layout;
 use super::scalar::Scalar;
 use super::view::{TensorMut, TensorRef};
+use millpond_pool::dtype::DType;
 use std::fmt;
 
 /// The largest number of elements of a tensor that is shown completely.
@@ -207,17 +209,17 @@ impl fmt::Display for TensorMut<'_> {
     }
 }
 
+/// Writes the type and the layout, without the elements and the closing parenthesis.
+fn describe(name: &str, dtype: DType, layout: &Layout, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (shape, strides) = (layout.shape(), layout.strides());
+    write!(f, "{name}({dtype} {shape:?}, strides {strides:?}")
+}
+
 /// Writes the properties without the elements.
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Tensor({} {:?}, strides {:?}, {}",
-            self.dtype(),
-            self.shape(),
-            self.strides(),
-            self.device()
-        )?;
+        describe("Tensor", self.dtype(), self.layout(), f)?;
+        write!(f, ", {}", self.device())?;
         match self.pool() {
             Some(pool) => write!(f, ", {pool:?})"),
             None => f.write_str(")"),
@@ -228,25 +230,15 @@ impl fmt::Debug for Tensor {
 /// Writes the properties without the elements.
 impl fmt::Debug for TensorRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "TensorRef({} {:?}, strides {:?})",
-            self.dtype(),
-            self.shape(),
-            self.strides()
-        )
+        describe("TensorRef", self.dtype(), self.layout(), f)?;
+        f.write_str(")")
     }
 }
 
 /// Writes the properties without the elements.
 impl fmt::Debug for TensorMut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "TensorMut({} {:?}, strides {:?})",
-            self.dtype(),
-            self.shape(),
-            self.strides()
-        )
+        describe("TensorMut", self.dtype(), self.layout(), f)?;
+        f.write_str(")")
     }
 }

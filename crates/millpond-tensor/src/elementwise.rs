@@ -35,37 +35,35 @@ pub(super) enum Binary {
 macro_rules! with_binary {
     ($binary:expr, $number:ty, $function:ident => $body:expr) => {
         match $binary {
-            Binary::Add => {
-                let $function = <$number as Number>::plus;
-                $body
-            }
-            Binary::Sub => {
-                let $function = <$number as Number>::minus;
-                $body
-            }
-            Binary::Mul => {
-                let $function = <$number as Number>::times;
-                $body
-            }
-            Binary::Div => {
-                let $function = <$number as Number>::over;
-                $body
-            }
+            Binary::Add => with_binary!($function = <$number as Number>::plus, $body),
+            Binary::Sub => with_binary!($function = <$number as Number>::minus, $body),
+            Binary::Mul => with_binary!($function = <$number as Number>::times, $body),
+            Binary::Div => with_binary!($function = <$number as Number>::over, $body),
             Binary::SubFrom => {
-                let $function = |left: $number, right: $number| right.minus(left);
-                $body
+                with_binary!(
+                    $function = |left: $number, right: $number| right.minus(left),
+                    $body
+                )
             }
             Binary::DivInto => {
-                let $function = |left: $number, right: $number| right.over(left);
-                $body
+                with_binary!(
+                    $function = |left: $number, right: $number| right.over(left),
+                    $body
+                )
             }
             Binary::AddScaled(factor) => {
                 let factor = <$number as Number>::of_scalar(factor);
-                let $function = move |left: $number, right: $number| left.plus(factor.times(right));
-                $body
+                with_binary!(
+                    $function = move |left: $number, right: $number| left.plus(factor.times(right)),
+                    $body
+                )
             }
         }
     };
+    ($function:ident = $definition:expr, $body:expr) => {{
+        let $function = $definition;
+        $body
+    }};
 }
 
 impl Binary {
@@ -260,11 +258,11 @@ impl Binary {
 }
 
 /// Computes `out = f(left, right)`. All have one shape.
-fn write<T: Number>(
-    out: (&mut [T], &Layout),
-    left: (&[T], &Layout),
-    right: (&[T], &Layout),
-    f: impl Fn(T, T) -> T + Copy,
+pub(super) fn write<A: Copy, B: Copy, R: Copy>(
+    out: (&mut [R], &Layout),
+    left: (&[A], &Layout),
+    right: (&[B], &Layout),
+    f: impl Fn(A, B) -> R + Copy,
 ) {
     let walk = Walk::in_any_order([out.1, left.1, right.1]);
     let (out, left, right, len) = (out.0, left.0, right.0, walk.len);
@@ -282,7 +280,11 @@ fn write<T: Number>(
 }
 
 /// Computes `out = f(out, right)`. Both have one shape.
-fn update<T: Number>(out: (&mut [T], &Layout), right: (&[T], &Layout), f: impl Fn(T, T) -> T + Copy) {
+pub(super) fn update<T: Copy>(
+    out: (&mut [T], &Layout),
+    right: (&[T], &Layout),
+    f: impl Fn(T, T) -> T + Copy,
+) {
     let walk = Walk::in_any_order([out.1, right.1]);
     let (out, right, len) = (out.0, right.0, walk.len);
     walk.rows(|[to, b]| match walk.strides {

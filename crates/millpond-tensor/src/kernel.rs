@@ -100,14 +100,14 @@ pub(super) fn update<T: Copy>(out: &mut [T], right: Side<'_, T>, f: impl Fn(T, T
 }
 
 /// Computes `out = f(left, right)`. Writes every element of the output for which both operands have one.
-struct Write<'a, T, F> {
-    out: &'a mut [MaybeUninit<T>],
-    left: Side<'a, T>,
-    right: Side<'a, T>,
+struct Write<'a, A, B, R, F> {
+    out: &'a mut [MaybeUninit<R>],
+    left: Side<'a, A>,
+    right: Side<'a, B>,
     f: F,
 }
 
-impl<T: Copy, F: Fn(T, T) -> T> Kernel for Write<'_, T, F> {
+impl<A: Copy, B: Copy, R: Copy, F: Fn(A, B) -> R> Kernel for Write<'_, A, B, R, F> {
     type Output = ();
 
     #[inline(always)]
@@ -129,9 +129,8 @@ impl<T: Copy, F: Fn(T, T) -> T> Kernel for Write<'_, T, F> {
                 }
             }
             (Side::One(left), Side::One(right)) => {
-                let both = (self.f)(left, right);
                 for out in self.out {
-                    out.write(both);
+                    out.write((self.f)(left, right));
                 }
             }
         }
@@ -140,10 +139,15 @@ impl<T: Copy, F: Fn(T, T) -> T> Kernel for Write<'_, T, F> {
 
 /// Computes `out = f(left, right)`, element by element.
 #[inline]
-pub(super) fn write<T: Copy>(out: &mut [T], left: Side<'_, T>, right: Side<'_, T>, f: impl Fn(T, T) -> T) {
+pub(super) fn write<A: Copy, B: Copy, R: Copy>(
+    out: &mut [R],
+    left: Side<'_, A>,
+    right: Side<'_, B>,
+    f: impl Fn(A, B) -> R,
+) {
     let len = out.len();
-    // SAFETY: `MaybeUninit<T>` has the layout of `T`, and the kernel writes only initialised elements.
-    let out = unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<MaybeUninit<T>>(), len) };
+    // SAFETY: `MaybeUninit<R>` has the layout of `R`, and the kernel writes only initialised elements.
+    let out = unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<MaybeUninit<R>>(), len) };
     run(Write { out, left, right, f });
 }
 

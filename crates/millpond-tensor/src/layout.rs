@@ -10,9 +10,9 @@ pub const MAX_RANK: usize = 8;
 /// The largest number of elements, which every element type can address.
 const MOST: usize = isize::MAX as usize;
 
-/// A number for each dimension.
-#[derive(Clone, Copy)]
-pub(crate) struct Dims {
+/// A number for each dimension, stored inline.
+#[derive(Clone, Copy, Debug)]
+pub struct Dims {
     /// At most [`MAX_RANK`].
     len: u8,
     numbers: [usize; MAX_RANK],
@@ -20,23 +20,23 @@ pub(crate) struct Dims {
 
 impl Dims {
     pub(crate) fn of(numbers: &[usize]) -> Result<Self, TensorError> {
-        let mut dims = Self {
-            len: 0,
-            numbers: [0; MAX_RANK],
-        };
-        dims.set(numbers)?;
+        let mut dims = Self::filled(numbers.len(), 0)?;
+        dims.copy_from_slice(numbers);
         Ok(dims)
     }
 
-    fn filled(rank: usize, number: usize) -> Result<Self, TensorError> {
-        if rank > MAX_RANK {
-            let most = MAX_RANK;
-            return Err(TensorError::Rank { found: rank, most });
-        }
-        Ok(Self {
-            len: rank as u8,
+    fn one(number: usize) -> Self {
+        Self {
+            len: 1,
             numbers: [number; MAX_RANK],
-        })
+        }
+    }
+
+    /// Returns the same number for each of `rank` dimensions.
+    pub fn filled(rank: usize, number: usize) -> Result<Self, TensorError> {
+        let mut dims = Self::one(number);
+        dims.resize(rank)?;
+        Ok(dims)
     }
 
     /// Returns these numbers with two more at the end.
@@ -178,18 +178,24 @@ impl Layout {
         })
     }
 
+    /// Creates a contiguous layout of a shape that has to have `found` elements.
+    pub(crate) fn of_elements(shape: &[usize], found: usize) -> Result<Self, TensorError> {
+        let layout = Self::contiguous(shape)?;
+        if layout.len() == found {
+            return Ok(layout);
+        }
+        Err(TensorError::Elements {
+            shape: shape.into(),
+            expected: layout.len(),
+            found,
+        })
+    }
+
     /// Creates a layout of one dimension.
     pub(crate) fn vector(len: usize) -> Self {
-        let mut numbers = [0; MAX_RANK];
-        numbers[0] = len;
-        let mut strides = [0; MAX_RANK];
-        strides[0] = 1;
         Self {
-            shape: Dims { len: 1, numbers },
-            strides: Dims {
-                len: 1,
-                numbers: strides,
-            },
+            shape: Dims::one(len),
+            strides: Dims::one(1),
             offset: 0,
         }
     }
@@ -308,6 +314,22 @@ impl Layout {
     pub(crate) fn overlaps(&self) -> bool {
         let mut dims = self.shape.iter().zip(self.strides.iter());
         self.len() > 0 && dims.any(|(size, stride)| *size > 1 && *stride == 0)
+    }
+
+    /// Returns an error if some elements [overlap](Self::overlaps).
+    pub(crate) fn expect_apart(&self) -> Result<(), TensorError> {
+        if self.overlaps() {
+            return Err(self.overlapping());
+        }
+        Ok(())
+    }
+
+    /// Returns the error for elements that overlap.
+    pub(crate) fn overlapping(&self) -> TensorError {
+        TensorError::Overlapping {
+            shape: self.shape().into(),
+            strides: self.strides().into(),
+        }
     }
 
     /// Returns the place of an element, or an error if there is no such element.
@@ -568,8 +590,8 @@ impl Layout {
                     old_end += 1;
                 }
             }
-            let even = old[from..old_end].windows(2);
-            let even = even.into_iter().all(|two| two[0].1 == two[1].0 * two[1].1);
+            let mut neighbours = old[from..old_end].windows(2);
+            let even = neighbours.all(|two| two[0].1 == two[1].0 * two[1].1);
             if !even {
                 return false;
             }

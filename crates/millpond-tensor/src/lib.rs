@@ -102,6 +102,8 @@ pub use copy::{Destination, SharedOrCopied};
 pub use device::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorMut};
 pub use empty::EmptyTensor;
 pub use error::TensorError;
+#[doc(hidden)]
+pub use layout::Dims;
 pub use layout::MAX_RANK;
 pub use layout::count;
 pub use operand::Operand;
@@ -119,6 +121,7 @@ use millpond_pool::pool::PoolRef;
 use millpond_pool::storage::Storage;
 use std::sync::Arc;
 use thiserror::Error;
+use view::shared_storage;
 
 /// A tensor: numbers of one type in any shape, in the memory of a pool.
 ///
@@ -168,16 +171,7 @@ pub struct Tensor {
     layout: Layout,
 }
 
-/// Returns another view of the same storage. Nothing is copied. [`Tensor::deep_copy`] copies.
-impl Clone for Tensor {
-    #[inline]
-    fn clone(&self) -> Self {
-        Self {
-            storage: Arc::clone(&self.storage),
-            layout: self.layout,
-        }
-    }
-}
+shared_storage!(Tensor);
 
 /// The error of taking a storage out of a tensor that shares it with other tensors, or whose memory is foreign.
 #[derive(Debug, Error)]
@@ -203,40 +197,11 @@ impl StillShared {
 impl Tensor {
     /// Creates a contiguous tensor of a storage that has exactly as many elements as the shape.
     fn of(storage: Storage, shape: &[usize]) -> Result<Self, TensorError> {
-        let layout = Layout::contiguous(shape)?;
-        if layout.len() != storage.elements() {
-            return Err(TensorError::Elements {
-                shape: shape.into(),
-                expected: layout.len(),
-                found: storage.elements(),
-            });
-        }
+        let layout = Layout::of_elements(shape, storage.elements())?;
         Ok(Self {
             storage: Arc::new(storage),
             layout,
         })
-    }
-
-    fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    /// Returns the offset of the first element in the storage, in elements.
-    #[must_use]
-    pub fn offset(&self) -> usize {
-        self.layout.offset()
-    }
-
-    /// Returns the type of the elements.
-    #[must_use]
-    pub fn dtype(&self) -> DType {
-        self.storage.dtype()
-    }
-
-    /// Returns the device of the elements.
-    #[must_use]
-    pub fn device(&self) -> Device {
-        self.storage.device()
     }
 
     /// Returns the pool that allocated the storage, or `None` if the storage was not allocated from a pool.
@@ -249,18 +214,6 @@ impl Tensor {
     #[must_use]
     pub fn storage(&self) -> &Storage {
         &self.storage
-    }
-
-    /// Returns the number of tensors that share the storage now, including this one.
-    #[must_use]
-    pub fn holders(&self) -> usize {
-        Arc::strong_count(&self.storage)
-    }
-
-    /// Returns whether another tensor is a view of the same storage.
-    #[must_use]
-    pub fn shares_storage_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.storage, &other.storage)
     }
 
     /// Returns whether the elements lie in memory that no source of this crate allocated: memory of a `Vec` or of another library.
@@ -350,28 +303,13 @@ impl Tensor {
     /// Returns [`TensorError::Shared`] if other tensors share the storage, [`TensorError::Overlapping`] if elements of this tensor
     /// overlap, and [`TensorError::ReadOnly`] if the memory is read-only.
     pub fn view_mut(&mut self) -> Result<TensorMut<'_>, TensorError> {
-        if self.layout.overlaps() {
-            return Err(TensorError::Overlapping {
-                shape: self.shape().into(),
-                strides: self.strides().into(),
-            });
-        }
+        self.layout.expect_apart()?;
         if !self.storage.is_writable() {
             return Err(TensorError::ReadOnly);
         }
         let (dtype, layout) = (self.dtype(), self.layout);
-        // The count is read before `get_mut`, because it may be smaller a moment later. A tensor that is the only holder stays so,
-        // because nobody else has a view to clone.
-        let others = self.holders() - 1;
-        match Arc::get_mut(&mut self.storage) {
-            Some(storage) => {
-                let (home, bytes) = storage.parts_mut();
-                Ok(TensorMut::of(bytes, dtype, layout).at_home(home))
-            }
-            None => Err(TensorError::Shared {
-                others: others.max(1),
-            }),
-        }
+        let (home, bytes) = only_holder(&mut self.storage)?.parts_mut();
+        Ok(TensorMut::of(bytes, dtype, layout).at_home(home))
     }
 
     /// Returns the elements as a slice, if they are contiguous in memory.
@@ -421,6 +359,14 @@ impl Tensor {
     pub fn to_bools(&self) -> Result<Vec<bool>, TensorError> {
         self.view()?.to_bools()
     }
+}
+
+/// Returns the storage for writing, or an error if other tensors share it.
+fn only_holder<S>(storage: &mut Arc<S>) -> Result<&mut S, TensorError> {
+    // The count is read before `get_mut`, because it may be smaller a moment later. A tensor that is the only holder stays so,
+    // because nobody else has a view to clone.
+    let others = (Arc::strong_count(storage) - 1).max(1);
+    Arc::get_mut(storage).ok_or(TensorError::Shared { others })
 }
 
 /// Returns an error if the type is not the expected one.

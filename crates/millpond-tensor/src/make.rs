@@ -81,14 +81,7 @@ pub(super) fn collect<T: Element>(
     shape: &[usize],
     values: impl ExactSizeIterator<Item = T>,
 ) -> Result<Tensor, TensorError> {
-    let expected = count(shape)?;
-    if values.len() != expected {
-        return Err(TensorError::Elements {
-            shape: shape.into(),
-            expected,
-            found: values.len(),
-        });
-    }
+    Layout::of_elements(shape, values.len())?;
     Tensor::from_buffer(Buffer::collect(from.handle().0, values)?, shape)
 }
 

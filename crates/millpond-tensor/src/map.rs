@@ -6,10 +6,10 @@
 
 use super::Tensor;
 use super::arithmetic::Output;
-use super::elementwise::output;
+use super::elementwise::{output, update, write};
 use super::error::TensorError;
 use super::expect;
-use super::kernel::{self, Kernel, Side};
+use super::kernel::{self, Kernel};
 use super::layout::broadcast;
 use super::operand::{Operand, beside};
 use super::threads;
@@ -63,25 +63,6 @@ impl<T: Copy, R, F: FnMut(T) -> R> Kernel for Row<'_, T, R, F> {
     fn run(mut self) {
         for (out, from) in self.out.iter_mut().zip(self.from) {
             *out = (self.f)(*from);
-        }
-    }
-}
-
-/// Computes `out = f(x, y)` where all three are contiguous.
-struct Rows<'a, A, B, R, F> {
-    out: &'a mut [R],
-    one: &'a [A],
-    other: &'a [B],
-    f: F,
-}
-
-impl<A: Copy, B: Copy, R, F: Fn(A, B) -> R> Kernel for Rows<'_, A, B, R, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        for (out, (one, other)) in self.out.iter_mut().zip(self.one.iter().zip(self.other)) {
-            *out = (self.f)(*one, *other);
         }
     }
 }
@@ -355,22 +336,9 @@ fn zip_to<A: Element, B: Element, R: Element>(
     let parts = parts_of(out.len());
     threads::share(out, [one, other], parts, &|mut out, [one, other]| {
         let whole = *out.layout();
-        let walk = Walk::in_any_order([&whole, one.layout(), other.layout()]);
-        let (out, len) = (out.plain_mut::<R>(), walk.len);
-        let (one, other) = (one.plain::<A>(), other.plain::<B>());
-        walk.rows(|[to, a, b]| match walk.strides {
-            [1, 1, 1] => kernel::run(Rows {
-                out: &mut out[to..to + len],
-                one: &one[a..a + len],
-                other: &other[b..b + len],
-                f,
-            }),
-            [to_step, a_step, b_step] => {
-                for at in 0..len {
-                    out[to + at * to_step] = f(one[a + at * a_step], other[b + at * b_step]);
-                }
-            }
-        });
+        let one = (one.plain(), one.layout());
+        let other = (other.plain(), other.layout());
+        write((out.plain_mut(), &whole), one, other, f);
         Ok(())
     })
 }
@@ -388,20 +356,8 @@ fn zip<T: Element>(
     let parts = parts_of(out.len());
     threads::share(out, [other], parts, &|mut out, [other]| {
         let whole = *out.layout();
-        let walk = Walk::in_any_order([&whole, other.layout()]);
-        let (out, other, len) = (out.plain_mut::<T>(), other.plain::<T>(), walk.len);
-        walk.rows(|[to, from]| match walk.strides {
-            [1, 1] => {
-                let row = Side::Each(&other[from..from + len]);
-                kernel::update(&mut out[to..to + len], row, &f);
-            }
-            [to_step, step] => {
-                for at in 0..len {
-                    let out = &mut out[to + at * to_step];
-                    *out = f(*out, other[from + at * step]);
-                }
-            }
-        });
+        let other = (other.plain(), other.layout());
+        update((out.plain_mut(), &whole), other, &f);
         Ok(())
     })
 }

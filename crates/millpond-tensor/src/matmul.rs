@@ -9,7 +9,7 @@ mod gemm;
 
 use super::Tensor;
 use super::arithmetic::Output;
-use super::elementwise::output;
+use super::elementwise::{output, refuse};
 use super::error::TensorError;
 use super::kernel::{self, Kernel};
 use super::layout::{Dims, Layout, broadcast};
@@ -150,7 +150,7 @@ fn one(left: &TensorRef<'_>, right: &TensorRef<'_>, out: &mut TensorMut<'_>) -> 
             plain::<T>(left, right, out);
             Ok(())
         },
-        else Err(TensorError::Unsupported { operation: "matmul", dtype: left.dtype() })
+        else refuse("matmul", left.dtype())
     )
 }
 

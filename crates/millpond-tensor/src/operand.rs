@@ -68,10 +68,20 @@ impl<'a> From<&'a TensorMut<'_>> for Operand<'a> {
     }
 }
 
+/// Converts numbers to operands of a type.
 macro_rules! numbers {
-    ($($type:ty)*) => {
+    ($operand:ident) => {
+        $crate::operand::numbers! {
+            $operand, f64 f32 i8 i16 i32 i64 u8 u16 u32 u64 [f32; 2] [f64; 2] bool $crate::scalar::Scalar
+        }
+        #[cfg(feature = "half")]
+        $crate::operand::numbers! { $operand, half::f16 half::bf16 }
+        #[cfg(feature = "num-complex")]
+        $crate::operand::numbers! { $operand, num_complex::Complex<f32> num_complex::Complex<f64> }
+    };
+    ($operand:ident, $($type:ty)*) => {
         $(
-            impl From<$type> for Operand<'_> {
+            impl From<$type> for $operand<'_> {
                 fn from(number: $type) -> Self {
                     Self(Kind::Scalar(number.into()))
                 }
@@ -79,14 +89,9 @@ macro_rules! numbers {
         )*
     };
 }
+pub(crate) use numbers;
 
-numbers! { f64 f32 i8 i16 i32 i64 u8 u16 u32 u64 [f32; 2] [f64; 2] bool Scalar }
-
-#[cfg(feature = "half")]
-numbers! { half::f16 half::bf16 }
-
-#[cfg(feature = "num-complex")]
-numbers! { num_complex::Complex<f32> num_complex::Complex<f64> }
+numbers!(Operand);
 
 impl<'a> Operand<'a> {
     /// Returns the tensor, or `None` if it is a number.
@@ -133,24 +138,12 @@ impl<'a> Operand<'a> {
         dtype: DType,
         shape: &[usize],
     ) -> Result<(), TensorError> {
-        let right = match &self.0 {
-            Kind::Tensor(tensor) => tensor.dtype(),
-            Kind::View(view) => view.dtype(),
-            Kind::Scalar(value) if value.fits(dtype) => dtype,
-            Kind::Scalar(value) => {
-                let value = *value;
-                return Err(TensorError::Scalar { value, dtype });
-            }
+        let found = match &self.0 {
+            Kind::Tensor(tensor) => Ok(tensor.dtype()),
+            Kind::View(view) => Ok(view.dtype()),
+            Kind::Scalar(value) => Err(*value),
         };
-        if right == dtype {
-            return Ok(());
-        }
-        Err(TensorError::DTypes {
-            operation,
-            left: dtype,
-            right,
-            shapes: [shape.into(), self.shape().into()],
-        })
+        expect_type(operation, (dtype, shape), (found, self.shape()))
     }
 
     /// Returns whether it is a number, or a contiguous tensor of exactly this shape.
@@ -189,6 +182,24 @@ impl<'a> Operand<'a> {
         *one = bytemuck::cast(bytes_of(self.scalar(), dtype)?);
         let (bytes, layout) = (bytemuck::bytes_of(one), Layout::repeated(shape.dims()));
         Ok(TensorRef::of(bytes, dtype, layout))
+    }
+}
+
+/// Returns an error for a second operand of another type than the first, and for a number that the type cannot represent.
+pub(super) fn expect_type(
+    operation: &'static str,
+    (dtype, shape): (DType, &[usize]),
+    (found, found_shape): (Result<DType, Scalar>, &[usize]),
+) -> Result<(), TensorError> {
+    match found {
+        Ok(right) if right != dtype => Err(TensorError::DTypes {
+            operation,
+            left: dtype,
+            right,
+            shapes: [shape.into(), found_shape.into()],
+        }),
+        Err(value) if !value.fits(dtype) => Err(TensorError::Scalar { value, dtype }),
+        _ => Ok(()),
     }
 }
 

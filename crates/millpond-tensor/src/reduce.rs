@@ -7,7 +7,7 @@
 use super::Tensor;
 use super::arithmetic::Output;
 use super::cast::{TILE, store};
-use super::elementwise::output;
+use super::elementwise::{output, refuse};
 use super::error::TensorError;
 use super::kernel::{self, Kernel};
 use super::layout::Layout;
@@ -215,17 +215,13 @@ fn truth(byte: u8) -> u64 {
     u64::from(byte != 0)
 }
 
-fn unsupported<R>(operation: &'static str, dtype: DType) -> Result<R, TensorError> {
-    Err(TensorError::Unsupported { operation, dtype })
-}
-
 fn sum(of: TensorRef<'_>) -> Result<Scalar, TensorError> {
     with_number!(
         of.dtype(),
         T => Ok(sum_all(of.plain::<T>(), of.layout(), T::widen).into()),
         else match of.dtype() {
             DType::Bool => Ok(sum_all(of.plain::<u8>(), of.layout(), truth).into()),
-            dtype => unsupported("sum", dtype),
+            dtype => refuse("sum", dtype),
         }
     )
 }
@@ -239,7 +235,7 @@ fn sum_dim(of: TensorRef<'_>, dim: usize, out: &mut TensorMut<'_>) -> Result<(),
         T => sum_along(of.plain::<T>(), along, out, T::widen),
         else match of.dtype() {
             DType::Bool => sum_along(of.plain::<u8>(), along, out, truth),
-            dtype => unsupported("sum_dim_into", dtype),
+            dtype => refuse("sum_dim_into", dtype),
         }
     )
 }
@@ -271,7 +267,7 @@ fn dot(operation: &'static str, left: TensorRef<'_>, other: &Operand<'_>) -> Res
     with_number!(
         left.dtype(),
         T => Ok(dot_all::<T>(left, right).into()),
-        else unsupported(operation, left.dtype())
+        else refuse(operation, left.dtype())
     )
 }
 

@@ -2,6 +2,7 @@
 
 use millpond_pool::dtype::DType;
 use std::fmt;
+use std::ops::Range;
 
 /// A number: an element that was read, or an operand of an operation.
 ///
@@ -92,27 +93,15 @@ impl Scalar {
 
     /// Returns whether elements of a type can represent it, rounded if they are of floating point.
     pub(crate) fn fits(self, dtype: DType) -> bool {
-        let within = |bits: u32, signed: bool| {
-            let (least, most) = if signed {
-                (-(1_i128 << (bits - 1)), (1_i128 << (bits - 1)) - 1)
-            } else {
-                (0, (1_i128 << bits) - 1)
-            };
-            self.whole().is_some_and(|whole| (least..=most).contains(&whole))
-        };
+        let bits = 8 * dtype.size();
+        let within = |range: Range<i128>| self.whole().is_some_and(|whole| range.contains(&whole));
         let truth = matches!(self, Self::Bool(_));
         match dtype {
             DType::Bool => truth,
             _ if truth => false,
             DType::F64 | DType::F32 | DType::F16 | DType::BF16 => self.to_f64().is_some(),
-            DType::I8 => within(8, true),
-            DType::I16 => within(16, true),
-            DType::I32 => within(32, true),
-            DType::I64 => within(64, true),
-            DType::U8 => within(8, false),
-            DType::U16 => within(16, false),
-            DType::U32 => within(32, false),
-            DType::U64 => within(64, false),
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 => within(-(1 << (bits - 1))..1 << (bits - 1)),
+            DType::U8 | DType::U16 | DType::U32 | DType::U64 => within(0..1 << bits),
             DType::Complex64 | DType::Complex128 => true,
         }
     }

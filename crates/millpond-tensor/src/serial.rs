@@ -26,29 +26,26 @@ struct Element {
     dtype: DType,
 }
 
-/// Writes a number of floating point in the shortest form of its own type.
-fn part<S: Serializer>(number: f64, dtype: DType, to: S) -> Result<S::Ok, S::Error> {
-    if !number.is_finite() {
-        return to.collect_str(&number);
-    }
-    match dtype {
-        DType::F64 | DType::Complex128 => to.serialize_f64(number),
-        _ => to.serialize_f32(number as f32),
-    }
-}
-
+/// A number of floating point, which is written in the shortest form of its own type.
 struct Part(f64, DType);
 
 impl Serialize for Part {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        part(self.0, self.1, to)
+        let Self(number, dtype) = *self;
+        if !number.is_finite() {
+            return to.collect_str(&number);
+        }
+        match dtype {
+            DType::F64 | DType::Complex128 => to.serialize_f64(number),
+            _ => to.serialize_f32(number as f32),
+        }
     }
 }
 
 impl Serialize for Element {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self.value {
-            Scalar::Float(number) => part(number, self.dtype, to),
+            Scalar::Float(number) => Part(number, self.dtype).serialize(to),
             Scalar::Int(number) => to.serialize_i64(number),
             Scalar::UInt(number) => to.serialize_u64(number),
             Scalar::Bool(is) => to.serialize_bool(is),
@@ -133,79 +130,69 @@ impl Serialize for Tensor {
 impl<'de> Deserialize<'de> for Scalar {
     /// Reads a number, a truth value, a pair of numbers, or a word for a value that is not finite.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Number;
-        impl<'de> Visitor<'de> for Number {
-            type Value = Scalar;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number, a truth value, or a pair of numbers")
-            }
-            fn visit_bool<E>(self, is: bool) -> Result<Scalar, E> {
-                Ok(Scalar::Bool(is))
-            }
-            fn visit_i64<E>(self, number: i64) -> Result<Scalar, E> {
-                Ok(Scalar::Int(number))
-            }
-            fn visit_u64<E>(self, number: u64) -> Result<Scalar, E> {
-                Ok(Scalar::UInt(number))
-            }
-            fn visit_f64<E>(self, number: f64) -> Result<Scalar, E> {
-                Ok(Scalar::Float(number))
-            }
-            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<Scalar, E> {
-                match word {
-                    "NaN" => Ok(Scalar::Float(f64::NAN)),
-                    "inf" => Ok(Scalar::Float(f64::INFINITY)),
-                    "-inf" => Ok(Scalar::Float(f64::NEG_INFINITY)),
-                    _ => Err(E::invalid_value(Unexpected::Str(word), &self)),
-                }
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<Scalar, A::Error> {
-                let mut parts = [0.0; 2];
-                for part in &mut parts {
-                    // Each part is a number and not a pair, so that the data cannot be nested.
-                    let number = pair.next_element_seed(Real)?;
-                    *part = number.ok_or_else(|| A::Error::invalid_length(1, &"a pair of numbers"))?;
-                }
-                match pair.next_element::<serde::de::IgnoredAny>()? {
-                    None => Ok(Scalar::Complex(parts)),
-                    Some(_) => Err(A::Error::invalid_length(3, &"a pair of numbers")),
-                }
-            }
-        }
-        from.deserialize_any(Number)
+        from.deserialize_any(NumberVisitor { is_part: false })
     }
 }
 
-/// A number of floating point, or a word for a value that is not finite.
-struct Real;
+/// Reads a number. A part of a pair is neither a truth value nor a pair, so that the data cannot be nested.
+struct NumberVisitor {
+    is_part: bool,
+}
 
-impl<'de> DeserializeSeed<'de> for Real {
-    type Value = f64;
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<f64, D::Error> {
+impl<'de> DeserializeSeed<'de> for NumberVisitor {
+    type Value = Scalar;
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Scalar, D::Error> {
         from.deserialize_any(self)
     }
 }
 
-impl Visitor<'_> for Real {
-    type Value = f64;
+impl<'de> Visitor<'de> for NumberVisitor {
+    type Value = Scalar;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a number")
+        f.write_str(if self.is_part {
+            "a number"
+        } else {
+            "a number, a truth value, or a pair of numbers"
+        })
     }
-    fn visit_i64<E>(self, number: i64) -> Result<f64, E> {
-        Ok(number as f64)
+    fn visit_bool<E: serde::de::Error>(self, is: bool) -> Result<Scalar, E> {
+        if self.is_part {
+            return Err(E::invalid_type(Unexpected::Bool(is), &self));
+        }
+        Ok(Scalar::Bool(is))
     }
-    fn visit_u64<E>(self, number: u64) -> Result<f64, E> {
-        Ok(number as f64)
+    fn visit_i64<E>(self, number: i64) -> Result<Scalar, E> {
+        Ok(Scalar::Int(number))
     }
-    fn visit_f64<E>(self, number: f64) -> Result<f64, E> {
-        Ok(number)
+    fn visit_u64<E>(self, number: u64) -> Result<Scalar, E> {
+        Ok(Scalar::UInt(number))
     }
-    fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<f64, E> {
+    fn visit_f64<E>(self, number: f64) -> Result<Scalar, E> {
+        Ok(Scalar::Float(number))
+    }
+    fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<Scalar, E> {
         match word {
-            "NaN" => Ok(f64::NAN),
-            "inf" => Ok(f64::INFINITY),
-            "-inf" => Ok(f64::NEG_INFINITY),
+            "NaN" => Ok(Scalar::Float(f64::NAN)),
+            "inf" => Ok(Scalar::Float(f64::INFINITY)),
+            "-inf" => Ok(Scalar::Float(f64::NEG_INFINITY)),
             _ => Err(E::invalid_value(Unexpected::Str(word), &self)),
+        }
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<Scalar, A::Error> {
+        if self.is_part {
+            return Err(A::Error::invalid_type(Unexpected::Seq, &self));
+        }
+        let mut parts = [0.0; 2];
+        for part in &mut parts {
+            let number = pair.next_element_seed(Self { is_part: true })?;
+            // A part is a real number.
+            *part = number
+                .and_then(Scalar::to_f64)
+                .ok_or_else(|| A::Error::invalid_length(1, &"a pair of numbers"))?;
+        }
+        match pair.next_element::<serde::de::IgnoredAny>()? {
+            None => Ok(Scalar::Complex(parts)),
+            Some(_) => Err(A::Error::invalid_length(3, &"a pair of numbers")),
         }
     }
 }

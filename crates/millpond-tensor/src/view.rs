@@ -91,14 +91,14 @@ impl<'a> TensorRef<'a> {
     /// # Errors
     /// Returns an error if the shape has another number of elements.
     pub fn from_slice<T: Element>(values: &'a [T], shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
-        let layout = shaped(values.len(), shape.as_ref())?;
+        let layout = Layout::of_elements(shape.as_ref(), values.len())?;
         Ok(Self::of(bytemuck::cast_slice(values), T::DTYPE, layout))
     }
 
     /// Returns a view of bytes with a shape, row by row. The bytes are whole elements of the type, with its alignment.
     #[doc(hidden)]
     pub fn from_bytes(bytes: &'a [u8], dtype: DType, shape: &[usize]) -> Result<Self, TensorError> {
-        let layout = shaped(bytes.len() / dtype.size(), shape)?;
+        let layout = Layout::of_elements(shape, bytes.len() / dtype.size())?;
         // An empty slice may be unaligned, so one that is aligned for all types replaces it.
         let bytes = if bytes.is_empty() {
             bytemuck::cast_slice::<u128, u8>(&[])
@@ -295,7 +295,7 @@ impl<'a> TensorMut<'a> {
         values: &'a mut [T],
         shape: impl AsRef<[usize]>,
     ) -> Result<Self, TensorError> {
-        let layout = shaped(values.len(), shape.as_ref())?;
+        let layout = Layout::of_elements(shape.as_ref(), values.len())?;
         Ok(Self::of(bytemuck::cast_slice_mut(values), T::DTYPE, layout))
     }
 
@@ -305,7 +305,7 @@ impl<'a> TensorMut<'a> {
         dtype: DType,
         shape: &[usize],
     ) -> Result<Self, TensorError> {
-        let layout = shaped(bytes.len() / dtype.size(), shape)?;
+        let layout = Layout::of_elements(shape, bytes.len() / dtype.size())?;
         debug_assert!(bytes.as_ptr().addr().is_multiple_of(dtype.align()));
         Ok(Self::of(bytes, dtype, layout))
     }
@@ -485,6 +485,73 @@ macro_rules! facts {
     };
 }
 
+/// Defines the methods of tensors that share a storage.
+macro_rules! shared_storage {
+    ($tensor:ident) => {
+        /// Returns another view of the same storage. Nothing is copied. [`deep_copy`](Self::deep_copy) copies.
+        impl Clone for $tensor {
+            #[inline]
+            fn clone(&self) -> Self {
+                Self {
+                    storage: Arc::clone(&self.storage),
+                    layout: self.layout,
+                }
+            }
+        }
+
+        impl $tensor {
+            fn layout(&self) -> &Layout {
+                &self.layout
+            }
+
+            /// Returns a view of the same storage with a changed layout.
+            ///
+            /// The layout is changed in place, because it is large and moving it takes longer than changing it.
+            #[inline]
+            fn viewed(
+                &self,
+                change: impl FnOnce(&mut Layout) -> Result<(), TensorError>,
+            ) -> Result<Self, TensorError> {
+                let mut view = self.clone();
+                change(&mut view.layout)?;
+                Ok(view)
+            }
+
+            /// Returns the offset of the first element in the storage, in elements.
+            #[must_use]
+            pub fn offset(&self) -> usize {
+                self.layout.offset()
+            }
+
+            /// Returns the type of the elements.
+            #[must_use]
+            pub fn dtype(&self) -> DType {
+                self.storage.dtype()
+            }
+
+            /// Returns the device of the elements.
+            #[must_use]
+            pub fn device(&self) -> Device {
+                self.storage.device()
+            }
+
+            /// Returns the number of tensors that share the storage now, including this one.
+            #[must_use]
+            pub fn holders(&self) -> usize {
+                Arc::strong_count(&self.storage)
+            }
+
+            /// Returns whether another tensor is a view of the same storage.
+            #[must_use]
+            pub fn shares_storage_with(&self, other: &Self) -> bool {
+                Arc::ptr_eq(&self.storage, &other.storage)
+            }
+        }
+    };
+}
+
+pub(super) use shared_storage;
+
 #[cfg(feature = "cuda")]
 pub(super) use facts;
 
@@ -510,19 +577,6 @@ impl TensorMut<'_> {
     pub fn dtype(&self) -> DType {
         self.dtype
     }
-}
-
-/// Returns the contiguous layout of a shape that has to have `found` elements.
-fn shaped(found: usize, shape: &[usize]) -> Result<Layout, TensorError> {
-    let layout = Layout::contiguous(shape)?;
-    if layout.len() == found {
-        return Ok(layout);
-    }
-    Err(TensorError::Elements {
-        shape: shape.into(),
-        expected: layout.len(),
-        found,
-    })
 }
 
 fn contiguous(layout: &Layout) -> Result<(), TensorError> {

@@ -3,7 +3,6 @@
 use super::Tensor;
 use super::batches::Batches;
 use super::error::TensorError;
-use super::layout::Layout;
 use super::view::{TensorMut, TensorRef};
 use std::ops::RangeBounds;
 
@@ -110,21 +109,6 @@ macro_rules! repeats {
 
 #[cfg(feature = "cuda")]
 pub(super) use {repeats, views};
-
-/// Returns a view of the same storage with a changed layout.
-///
-/// The layout is changed in place, because it is large and moving it takes longer than changing it.
-impl Tensor {
-    #[inline]
-    fn viewed(
-        &self,
-        change: impl FnOnce(&mut Layout) -> Result<(), TensorError>,
-    ) -> Result<Self, TensorError> {
-        let mut view = self.clone();
-        change(&mut view.layout)?;
-        Ok(view)
-    }
-}
 
 /// Views: other tensors of the same storage. None of these methods copies an element or calls an allocator.
 ///

@@ -4,7 +4,7 @@ use super::{Npy, NpyError};
 use crate::DataError;
 use crate::files::Files;
 use crate::load::Sizes;
-use crate::mapped::{Access, FileMap};
+use crate::mapped::{Access, FileMap, expect_aligned};
 use millpond_tensor::TensorRef;
 use std::fmt;
 
@@ -56,15 +56,7 @@ impl MappedNpy {
             .first()
             .map(|part| &part.file)
             .ok_or(DataError::NoFiles)?;
-        let align = npy.dtype().align();
-        if !npy.skip.is_multiple_of(align as u64) {
-            return Err(DataError::Misaligned {
-                path: npy.path.clone(),
-                skip: npy.skip,
-                align,
-            }
-            .into());
-        }
+        expect_aligned(file, npy.skip, npy.dtype().align())?;
         // SAFETY: the caller guarantees that nobody changes the file as long as the map lives.
         let map = unsafe { FileMap::new(file, file.bytes()) }?;
         Ok(Self {
@@ -90,18 +82,14 @@ impl MappedNpy {
         for part in self.files.parts() {
             part.file.check()?;
         }
-        let bytes = self.elements();
+        // The header's check ensures that the bytes after it are those of the shape.
+        let bytes = self.map.bytes(self.npy.skip as usize..self.map.len());
         let sizes = self.npy.sizes()?;
         let view = TensorRef::from_bytes(bytes, self.npy.dtype(), &sizes)?;
         if self.npy.is_fortran_order() {
             return Ok(view.permute(&*Sizes::last_first(sizes.len())?)?);
         }
         Ok(view)
-    }
-
-    /// Returns the bytes after the header. The header's check ensures that their number matches the shape.
-    fn elements(&self) -> &[u8] {
-        self.map.get(self.npy.skip as usize..self.map.len())
     }
 
     /// Tells the system how the mapping will be accessed. This is a hint: a refusal is not an error.

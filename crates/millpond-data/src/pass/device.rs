@@ -6,7 +6,7 @@
 
 use super::super::error::DataError;
 use super::super::sieve::{Draw, Sieve};
-use super::{Clock, From, Over, Pass, Plan, Progress, Reader, Ring, Take};
+use super::{Clock, From, Pass, Plan, Progress, Reader, Ring, Slot, Take, in_parallel};
 use millpond_cuda::{
     CudaError, CudaPinned, CudaStream, DeviceBuffer, DevicePool, Mark, Transfer, TransferError, is_known,
     settle_on, upload_part,
@@ -15,7 +15,6 @@ use millpond_pool::buffer::Buffer;
 use millpond_pool::dtype::Element;
 use millpond_pool::unpooled::Unpooled;
 use std::fmt;
-use std::time::Instant;
 
 /// An iteration over a [`DataSet`](crate::DataSet) in chunks on a device. Created by [`Pass::to_device`].
 ///
@@ -116,34 +115,18 @@ impl<T: Element> DevicePass<'_, T> {
             data: self.pass.data,
             prepare: self.pass.prepare.as_deref(),
         };
-        std::thread::scope(|scope| {
-            // This stops the readers on every exit, because the scope waits for them.
-            let _over = Over(&ring);
-            for sieve in sieves {
-                scope.spawn(|| run(&reader, &ring, sieve));
-            }
-            for number in 0..plan.chunks {
-                let began = Instant::now();
-                let outcome = ring.await_chunk(number);
-                clock.waited(began);
-                // A reader has panicked. The scope propagates the panic when it ends.
-                let Some(outcome) = outcome else { break };
-                let mut slot = outcome?;
-                slot.lend(&self.stream)?;
-                work(&mut DeviceChunk {
-                    plan: &plan,
-                    number,
-                    buffer: &mut slot.device,
-                })?;
-                slot.take_back(&self.stream, &plan)?;
-                clock.tick(&plan, number);
-                ring.give(slot);
-            }
-            Ok(clock.end())
+        in_parallel(&reader, sieves, &ring, &mut clock, |number, slot| {
+            slot.lend(&self.stream)?;
+            work(&mut DeviceChunk {
+                plan: &plan,
+                number,
+                buffer: &mut slot.device,
+            })?;
+            Ok(slot.take_back(&self.stream, &plan)?)
         })
     }
 
-    fn slots(&self, plan: &Plan, copies: &CudaStream) -> Result<Vec<Slot<T>>, DataError> {
+    fn slots(&self, plan: &Plan, copies: &CudaStream) -> Result<Vec<DeviceSlot<T>>, DataError> {
         let elements = plan.rows * plan.row;
         let device = self.pool.device();
         let pinned = Unpooled::over(Box::new(CudaPinned::new(device)));
@@ -159,7 +142,7 @@ impl<T: Element> DevicePass<'_, T> {
             // Work of the stream that used this memory for an earlier buffer completes first.
             let worked = Mark::new(device)?;
             worked.record(&self.stream)?;
-            Ok(Slot {
+            Ok(DeviceSlot {
                 host: Host::Free(host),
                 device: there,
                 worked,
@@ -211,8 +194,7 @@ impl<T: Element> DeviceChunk<'_, T> {
     /// Returns the number in the data set of the `nth` row of this chunk, or `None` if the chunk has fewer rows.
     #[must_use]
     pub fn row_number(&self, nth: usize) -> Option<u64> {
-        let place = self.number * self.plan.rows as u64 + nth as u64;
-        (nth < self.plan.rows_of(self.number)).then(|| self.plan.places.row_at(place))
+        self.plan.row_number(self.number, nth)
     }
 
     /// Returns the rows, which are at the beginning of the buffer. The contents after them are unspecified. Work on
@@ -233,7 +215,7 @@ impl<T: Element> DeviceChunk<'_, T> {
 ///
 /// Invariant: `copies` writes to `device` at most until the transfer that holds `host` completes; `worked`, if it
 /// `is_worked_on`, comes after all other uses of `device`.
-struct Slot<T: Element> {
+struct DeviceSlot<T: Element> {
     host: Host<T>,
     device: DeviceBuffer<T>,
     worked: Mark,
@@ -248,7 +230,7 @@ enum Host<T: Element> {
     Gone,
 }
 
-impl<T: Element> Slot<T> {
+impl<T: Element> DeviceSlot<T> {
     /// Returns the host's memory after the copy from it has completed.
     fn host(&mut self) -> Result<Buffer<T>, CudaError> {
         match std::mem::replace(&mut self.host, Host::Gone) {
@@ -300,32 +282,19 @@ impl<T: Element> Slot<T> {
     }
 }
 
-impl<T: Element> Drop for Slot<T> {
+impl<T: Element> Drop for DeviceSlot<T> {
     fn drop(&mut self) {
         // The stream is of the same device, which is the only condition for success.
         let _ = self.device.record_use(&self.copies);
     }
 }
 
-/// Reads chunks and starts their copies.
-fn run<T: Element>(reader: &Reader<'_, T>, ring: &Ring<Slot<T>>, mut sieve: Sieve) {
-    while let Some((number, mut slot)) = ring.begin(reader.plan.chunks) {
-        // If `prepare` panics, this ends the pass, so that nobody waits for this chunk.
-        let dies = Over(ring);
-        let outcome = bring(reader, number, &mut sieve, &mut slot);
-        std::mem::forget(dies);
-        ring.end(number, outcome.map(|()| slot));
+impl<T: Element> Slot<T> for DeviceSlot<T> {
+    /// Reads a chunk and starts its copy.
+    fn read(&mut self, reader: &Reader<'_, T>, number: u64, sieve: &mut Sieve) -> Result<(), DataError> {
+        let mut host = self.host()?;
+        reader.read(number, sieve, &mut host)?;
+        let len = reader.plan.rows_of(number) * reader.plan.row;
+        Ok(self.upload(host, len)?)
     }
-}
-
-fn bring<T: Element>(
-    reader: &Reader<'_, T>,
-    number: u64,
-    sieve: &mut Sieve,
-    slot: &mut Slot<T>,
-) -> Result<(), DataError> {
-    let mut host = slot.host()?;
-    reader.read(number, sieve, &mut host)?;
-    let len = reader.plan.rows_of(number) * reader.plan.row;
-    Ok(slot.upload(host, len)?)
 }

@@ -493,46 +493,27 @@ impl Write for Count {
 /// A tensor to write: its name, the format's name of its type, and its elements.
 pub(super) type Named<'a> = (&'a str, &'static str, TensorRef<'a>);
 
-/// Returns the length of the header that [`write`] makes, without the bytes of the length itself.
-pub(super) fn length<'a>(
+/// Returns the lengths of the header that [`write`] makes, without the bytes of the length itself: of its text, and with the
+/// spaces after it.
+pub(super) fn lengths<'a>(
     tensors: impl Iterator<Item = Named<'a>>,
     metadata: &[(&str, &str)],
-) -> io::Result<u64> {
-    let mut count = Count(LENGTH);
+) -> io::Result<[u64; 2]> {
+    let mut count = Count(0);
     object(&mut count, tensors, metadata)?;
-    Ok(count.0.next_multiple_of(ALIGN) - LENGTH)
+    Ok([count.0, (LENGTH + count.0).next_multiple_of(ALIGN) - LENGTH])
 }
 
-/// Writes a header whose length was returned by [`length`].
+/// Writes a header whose lengths were returned by [`lengths`].
 pub(super) fn write<'a>(
     out: &mut impl Write,
-    length: u64,
+    [text, length]: [u64; 2],
     tensors: impl Iterator<Item = Named<'a>>,
     metadata: &[(&str, &str)],
 ) -> io::Result<()> {
     out.write_all(&length.to_le_bytes())?;
-    let mut count = Count(0);
-    let mut both = Both(out, &mut count);
-    object(&mut both, tensors, metadata)?;
-    for _ in count.0..length {
-        out.write_all(b" ")?;
-    }
-    Ok(())
-}
-
-/// A writer that writes to the first field and counts the bytes in the second.
-struct Both<'w, W>(&'w mut W, &'w mut Count);
-
-impl<W: Write> Write for Both<'_, W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.0.write(bytes)?;
-        self.1.0 += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
+    object(out, tensors, metadata)?;
+    (text..length).try_for_each(|_| out.write_all(b" "))
 }
 
 fn object<'a>(
@@ -593,10 +574,10 @@ mod tests {
         for count in [0, 1, 2, 70] {
             let tensors = || names.iter().take(count).map(|name| (&name[..], "F32", tensor));
             for metadata in [&[][..], &[("a\"b", "c\n")], &[("a", "b"), ("c", "d")]] {
-                let length = length(tensors(), metadata).expect("memory takes all");
+                let lengths = lengths(tensors(), metadata).expect("memory takes all");
                 let mut written = Vec::new();
-                write(&mut written, length, tensors(), metadata).expect("memory takes all");
-                assert_eq!(written.len() as u64, LENGTH + length);
+                write(&mut written, lengths, tensors(), metadata).expect("memory takes all");
+                assert_eq!(written.len() as u64, LENGTH + lengths[1]);
                 assert!(written.len().is_multiple_of(64));
                 let json: serde_json::Value = serde_json::from_slice(&written[8..]).expect("it is JSON");
                 let object = json.as_object().expect("an object");

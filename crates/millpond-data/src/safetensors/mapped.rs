@@ -1,9 +1,8 @@
 //! Memory-mapped safetensors files: views without a copy, for callers who can guarantee that the file does not change.
 
 use super::{SafeTensors, SafeTensorsError, TensorInfo};
-use crate::DataError;
 use crate::load::Sizes;
-use crate::mapped::{Access, FileMap};
+use crate::mapped::{Access, FileMap, expect_aligned};
 use millpond_tensor::TensorRef;
 use std::fmt;
 use std::ops::Range;
@@ -49,10 +48,8 @@ impl MappedTensors {
     /// # Safety
     /// The same as for [`SafeTensors::map`].
     pub(super) unsafe fn new(of: &SafeTensors) -> Result<Self, SafeTensorsError> {
-        let file = &of.file;
-        file.check()?;
         // SAFETY: the caller guarantees that nobody changes the file as long as the map lives.
-        let map = unsafe { FileMap::new(file, file.bytes()) }?;
+        let map = unsafe { FileMap::new(&of.file, of.file.bytes()) }?;
         Ok(Self { of: of.clone(), map })
     }
 
@@ -73,16 +70,10 @@ impl MappedTensors {
         self.of.file.check()?;
         let info = self.of.info(name)?;
         let (dtype, shape) = (self.of.dtype(&info)?, Sizes::of(info.shape)?);
-        let begin = self.of.place(&info);
-        if info.bytes() > 0 && !begin.is_multiple_of(dtype.align() as u64) {
-            return Err(DataError::Misaligned {
-                path: self.of.file.path().to_owned(),
-                skip: begin,
-                align: dtype.align(),
-            }
-            .into());
+        if info.bytes() > 0 {
+            expect_aligned(&self.of.file, self.of.place(&info), dtype.align())?;
         }
-        let bytes = self.map.get(self.range(&info));
+        let bytes = self.map.bytes(self.range(&info));
         Ok(TensorRef::from_bytes(bytes, dtype, &shape)?)
     }
 

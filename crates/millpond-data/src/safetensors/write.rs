@@ -61,7 +61,8 @@ impl SafeTensors {
             (Reverse(size), *at)
         });
         let named = || order.iter().filter_map(named);
-        let length = header::length(named(), metadata).map_err(failed(path, "write it"))?;
+        let lengths = header::lengths(named(), metadata).map_err(failed(path, "write it"))?;
+        let [_, length] = lengths;
         if length > MOST_HEADER {
             return Err(SafeTensorsError::Header {
                 path: path.to_owned(),
@@ -71,7 +72,7 @@ impl SafeTensors {
             });
         }
         replace(path, |file| {
-            header::write(file, length, named(), metadata)?;
+            header::write(file, lengths, named(), metadata)?;
             for (_, _, tensor) in named() {
                 tensor.write_to(file)?;
             }

@@ -4,6 +4,7 @@ use super::launch::Summand;
 use super::operand::{DeviceOperand, DeviceOutput};
 use super::storage::Side;
 use super::{DeviceTensor, DeviceTensorMut};
+use crate::arithmetic::{operations, operations_in_place, operations_to_new, operations_to_output};
 use crate::elementwise::{Binary, output, refuse};
 use crate::error::TensorError;
 use crate::layout::broadcast;
@@ -109,155 +110,56 @@ impl Binary {
     }
 }
 
-macro_rules! operations {
-    ($each:ident) => {
-        $each! {
-            add add_into Add "The sum of each two elements";
-            sub sub_into Sub "The difference of each two elements";
-            mul mul_into Mul "The product of each two elements";
-            div div_into Div "The quotient of each two elements; of integers without the rest, and never by 0";
-            rsub rsub_into SubFrom "The difference the other way round, `other - self`";
-            rdiv rdiv_into DivInto "The quotient the other way round, `other / self`; of integers without the rest, and never by 0";
-        }
-    };
-}
-
-macro_rules! news {
-    ($($name:ident $into:ident $binary:ident $what:literal;)*) => {
-        $(
-            #[doc = concat!($what, ", as a new tensor of this one's pool and stream.")]
-            ///
-            /// # Errors
-            /// Returns an error if types differ, if shapes cannot be broadcast, or if memory cannot be allocated, and
-            /// errors of the driver.
-            pub fn $name<'b>(&self, other: impl Into<DeviceOperand<'b>>) -> Result<Self, TensorError> {
-                Binary::$binary.make_there(stringify!($name), self.side(), &other.into())
-            }
-        )*
-    };
-}
-
-macro_rules! intos {
-    ($($name:ident $into:ident $binary:ident $what:literal;)*) => {
-        $(
-            #[doc = concat!($what, ", into an output, on its stream. No memory is allocated.")]
-            ///
-            /// # Errors
-            /// Returns an error if types differ, if shapes cannot be broadcast or the output has another shape, or if
-            /// the output cannot be written, and errors of the driver.
-            pub fn $into<'b>(
-                &self,
-                other: impl Into<DeviceOperand<'b>>,
-                out: &mut impl DeviceOutput,
-            ) -> Result<(), TensorError> {
-                Binary::$binary.write_there(stringify!($into), self.side(), &other.into(), out.output()?)
-            }
-        )*
-
-        /// Writes `self + factor * other` to an output, on its stream. Allocates nothing.
-        ///
-        /// # Errors
-        /// Returns an error if types differ, if the factor cannot be represented in the type, if shapes cannot be
-        /// broadcast or the output has another shape, or if the output cannot be written, and errors of the driver.
-        pub fn add_scaled_into<'b>(
-            &self,
-            factor: impl Into<Scalar>,
-            other: impl Into<DeviceOperand<'b>>,
-            out: &mut impl DeviceOutput,
-        ) -> Result<(), TensorError> {
-            let scaled = Binary::scaled(factor.into(), self.dtype())?;
-            scaled.write_there("add_scaled_into", self.side(), &other.into(), out.output()?)
-        }
-    };
-}
-
 /// Elementwise operations, as with a [`Tensor`](crate::Tensor): numbers and smaller shapes are broadcast, and types are
 /// never mixed.
 ///
-/// A division of integers by a tensor waits for the device, which first checks that no divisor is 0.
+/// A division of integers by a tensor waits for the device, which first checks that no divisor is 0. Operations with an output
+/// run on its stream.
 impl DeviceTensor {
-    operations!(news);
-    operations!(intos);
-
-    /// Returns `self + factor * other` as a new tensor with this tensor's pool and stream.
-    ///
-    /// # Errors
-    /// Returns an error if types differ, if the factor cannot be represented in the type, if shapes cannot be
-    /// broadcast, or if memory cannot be allocated, and errors of the driver.
-    pub fn add_scaled<'b>(
-        &self,
-        factor: impl Into<Scalar>,
-        other: impl Into<DeviceOperand<'b>>,
-    ) -> Result<Self, TensorError> {
-        let scaled = Binary::scaled(factor.into(), self.dtype())?;
-        scaled.make_there("add_scaled", self.side(), &other.into())
-    }
+    operations!(operations_to_new(
+        self,
+        self.side(),
+        DeviceOperand,
+        Self,
+        make_there,
+        "this one's pool and stream"
+    ));
+    operations!(operations_to_output(
+        self,
+        self.side(),
+        DeviceOperand,
+        DeviceOutput,
+        write_there
+    ));
 }
 
 /// Elementwise operations, as for a [`DeviceTensor`].
 impl DeviceTensorMut<'_> {
-    operations!(intos);
-}
-
-macro_rules! writes {
-    ($self:ident, $view:expr; $($name:ident $binary:ident $what:literal;)*) => {
-        $(
-            #[doc = concat!($what, " No memory is allocated.")]
-            ///
-            /// # Errors
-            /// Returns an error if types differ, if the other tensor cannot be broadcast to this shape, or if this
-            /// tensor cannot be written, and errors of the driver.
-            pub fn $name<'b>(&mut $self, other: impl Into<DeviceOperand<'b>>) -> Result<(), TensorError> {
-                Binary::$binary.assign_there(stringify!($name), $view, &other.into())
-            }
-        )*
-    };
-}
-
-macro_rules! all_writes {
-    ($self:ident, $view:expr) => {
-        writes! {
-            $self, $view;
-            add_assign Add "Adds to each element another.";
-            sub_assign Sub "Takes from each element another.";
-            mul_assign Mul "Multiplies each element with another.";
-            div_assign Div "Divides each element by another; integers without the rest, and never by 0.";
-            rsub_assign SubFrom "Puts in the place of each element another less it: `self = other - self`.";
-            rdiv_assign DivInto "Puts in the place of each element another divided by it, `self = other / self`; integers without the rest, and never by 0.";
-        }
-
-        /// Multiplies each element by a number.
-        ///
-        /// # Errors
-        /// Returns an error if the number cannot be represented in the elements' type or if the tensor cannot be
-        /// written, and errors of the driver.
-        pub fn scal(&mut $self, factor: impl Into<Scalar>) -> Result<(), TensorError> {
-            Binary::Mul.assign_there("scal", $view, &factor.into().into())
-        }
-
-        /// Adds a multiple of another tensor: `self += factor * other`. Allocates nothing. Both may have strides.
-        ///
-        /// # Errors
-        /// Returns an error if types differ, if the factor cannot be represented in the type, if the other tensor
-        /// cannot be broadcast to this shape, or if this tensor cannot be written, and errors of the driver.
-        pub fn axpy<'b>(
-            &mut $self,
-            factor: impl Into<Scalar>,
-            other: impl Into<DeviceOperand<'b>>,
-        ) -> Result<(), TensorError> {
-            let view = $view;
-            let scaled = Binary::scaled(factor.into(), view.dtype())?;
-            scaled.assign_there("axpy", view, &other.into())
-        }
-    };
+    operations!(operations_to_output(
+        self,
+        self.side(),
+        DeviceOperand,
+        DeviceOutput,
+        write_there
+    ));
 }
 
 /// Operations in place. They require exclusive access: `&mut`, and a storage that no other tensor shares.
 impl DeviceTensor {
-    all_writes!(self, self.view_mut()?);
+    operations!(operations_in_place(
+        self,
+        self.view_mut()?,
+        DeviceOperand,
+        assign_there
+    ));
 }
 
 /// Operations in place.
 impl DeviceTensorMut<'_> {
-    all_writes!(self, self.reborrow());
+    operations!(operations_in_place(
+        self,
+        self.reborrow(),
+        DeviceOperand,
+        assign_there
+    ));
 }

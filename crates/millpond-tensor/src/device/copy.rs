@@ -3,7 +3,7 @@
 use super::operand::DeviceOperand;
 use super::{DeviceTensor, DeviceTensorMut};
 use crate::Tensor;
-use crate::copy::{Destination, SharedOrCopied};
+use crate::copy::{Destination, SharedOrCopied, copies};
 use crate::error::TensorError;
 use crate::operand::bytes_of;
 use crate::scalar::Scalar;
@@ -50,15 +50,6 @@ impl Destination<DeviceTensor> for &CudaQueue {
 }
 
 impl DeviceTensor {
-    /// Returns the tensor at a destination: a [`Tensor`] for [`Device::Host`]; for a [`CudaQueue`] this tensor, with its own pool
-    /// and stream, if it is on that device, otherwise a copy.
-    ///
-    /// # Errors
-    /// Returns an error if memory for a copy cannot be allocated, and errors of the driver.
-    pub fn to<D: Destination<Self>>(&self, destination: D) -> Result<SharedOrCopied<D::Tensor>, TensorError> {
-        destination.bring(self)
-    }
-
     /// Copies the elements, in order, to the host, and waits for the stream.
     ///
     /// # Errors
@@ -81,51 +72,7 @@ impl DeviceTensor {
         Ok(copy)
     }
 
-    /// Returns a tensor with contiguous elements: this tensor if they already are, otherwise a copy.
-    ///
-    /// # Errors
-    /// Returns an error if memory for a copy cannot be allocated, and errors of the driver.
-    pub fn to_contiguous(&self) -> Result<SharedOrCopied<Self>, TensorError> {
-        if self.is_contiguous() {
-            return Ok(SharedOrCopied::Shared(self.clone()));
-        }
-        self.deep_copy().map(SharedOrCopied::Copied)
-    }
-
-    /// Returns the same elements in another shape: as a view if that is possible, otherwise as a copy.
-    ///
-    /// # Errors
-    /// Returns an error if the shape has another number of elements, if memory for a copy cannot be allocated, and errors of the
-    /// driver.
-    pub fn reshaped(&self, shape: impl AsRef<[usize]>) -> Result<SharedOrCopied<Self>, TensorError> {
-        let shape = shape.as_ref();
-        match self.reshape(shape) {
-            Ok(view) => Ok(SharedOrCopied::Shared(view)),
-            Err(TensorError::NotAView { .. }) => {
-                let copy = self.deep_copy()?.reshape(shape)?;
-                Ok(SharedOrCopied::Copied(copy))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Overwrites the elements with a number or with the elements of another tensor on the device, broadcast to this shape.
-    ///
-    /// # Errors
-    /// Returns an error if types differ, if the other shape cannot be broadcast, or if this tensor cannot be
-    /// [written](Self::view_mut), and errors of the driver.
-    pub fn copy_from<'b>(&mut self, source: impl Into<DeviceOperand<'b>>) -> Result<(), TensorError> {
-        self.view_mut()?.copy_from(source)
-    }
-
-    /// Overwrites the elements with a number or a truth value.
-    ///
-    /// # Errors
-    /// Returns an error if the elements' type cannot represent it, or if the tensor cannot be [written](Self::view_mut), and errors
-    /// of the driver.
-    pub fn fill(&mut self, value: impl Into<Scalar>) -> Result<(), TensorError> {
-        self.view_mut()?.fill(value)
-    }
+    copies!(DeviceOperand);
 }
 
 impl DeviceTensorMut<'_> {

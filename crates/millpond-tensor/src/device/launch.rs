@@ -113,26 +113,39 @@ impl Target<'_> {
         self.copy_or_fill(None, element)
     }
 
-    fn copy_or_fill(self, from: Option<Side<'_>>, element: &[u8; 16]) -> Result<(), TensorError> {
+    /// Launches a kernel with a thread for each element. Its arguments are the walk of this view and of up to two others of the
+    /// same shape, the address of this view, and those that `push` adds.
+    fn launch<const N: usize>(
+        self,
+        entry: Entry,
+        layouts: [&Layout; N],
+        sides: &[Side<'_>],
+        push: impl FnOnce(&mut Arguments),
+    ) -> Result<(), TensorError> {
         if self.is_empty() {
             return Ok(());
         }
-        let size = self.0.dtype().size();
         let mut arguments = Arguments::default();
-        arguments.push(walk([
-            self.layout(),
-            from.as_ref().map_or(self.layout(), Side::layout),
-        ]));
+        arguments.push(walk(layouts));
         arguments.push(self.0.address());
-        arguments.push(from.map_or(0, |from| from.address()));
-        arguments.push_bytes(&element[..size]);
+        push(&mut arguments);
         Task {
-            entry: Entry::Copy(size),
+            entry,
             shape: Shape::each(self.layout().len()),
             arguments,
-            sides: &[self.0, from.unwrap_or(self.0)],
+            sides,
         }
         .run(self.0.stream())
+    }
+
+    fn copy_or_fill(self, from: Option<Side<'_>>, element: &[u8; 16]) -> Result<(), TensorError> {
+        let (to, size) = (self.0, self.0.dtype().size());
+        let other = from.unwrap_or(to);
+        let (layouts, sides) = ([to.layout(), other.layout()], [to, other]);
+        self.launch(Entry::Copy(size), layouts, &sides, |arguments| {
+            arguments.push(from.map_or(0, |from| from.address()));
+            arguments.push_bytes(&element[..size]);
+        })
     }
 
     /// Computes `self = left op right`, all of one type and shape. The right side is a tensor or a single element.
@@ -143,59 +156,41 @@ impl Target<'_> {
         right: Result<Side<'_>, [u8; 16]>,
         factor: &[u8; 16],
     ) -> Result<(), TensorError> {
-        if self.is_empty() {
-            return Ok(());
-        }
+        let (to, dtype) = (self.0, self.0.dtype());
         // Without a left side the operation is in place.
-        let left = left.unwrap_or(self.0);
-        let dtype = self.0.dtype();
+        let left = left.unwrap_or(to);
         let (right, value) = match right {
             Ok(right) => (Some(right), [0; 16]),
             Err(value) => (None, value),
         };
-        let mut arguments = Arguments::default();
-        let third = right.as_ref().unwrap_or(&left);
-        arguments.push(walk([self.layout(), left.layout(), third.layout()]));
-        arguments.push(self.0.address());
-        arguments.push(left.address());
-        arguments.push(right.map_or(0, |right| right.address()));
-        arguments.push_bytes(&value[..dtype.size()]);
-        arguments.push_bytes(&factor[..dtype.size()]);
-        arguments.push(operation);
-        Task {
-            entry: Entry::Binary(dtype),
-            shape: Shape::each(self.layout().len()),
-            arguments,
-            sides: &[self.0, left, *third],
-        }
-        .run(self.0.stream())
+        let third = right.unwrap_or(left);
+        let layouts = [to.layout(), left.layout(), third.layout()];
+        self.launch(Entry::Binary(dtype), layouts, &[to, left, third], |arguments| {
+            arguments.push(left.address());
+            arguments.push(right.map_or(0, |right| right.address()));
+            arguments.push_bytes(&value[..dtype.size()]);
+            arguments.push_bytes(&factor[..dtype.size()]);
+            arguments.push(operation);
+        })
     }
 
     /// Converts elements of the same shape from another type.
     pub(super) fn cast(self, from: Side<'_>) -> Result<(), TensorError> {
-        if self.is_empty() {
-            return Ok(());
-        }
-        let mut arguments = Arguments::default();
-        arguments.push(walk([self.layout(), from.layout()]));
-        arguments.push(self.0.address());
-        arguments.push(from.address());
-        arguments.push(self.0.dtype() as u32);
-        arguments.push(from.dtype() as u32);
-        Task {
-            entry: Entry::Cast,
-            shape: Shape::each(self.layout().len()),
-            arguments,
-            sides: &[self.0, from],
-        }
-        .run(self.0.stream())
+        let to = self.0;
+        let (layouts, sides) = ([to.layout(), from.layout()], [to, from]);
+        self.launch(Entry::Cast, layouts, &sides, |arguments| {
+            arguments.push(from.address());
+            arguments.push(to.dtype() as u32);
+            arguments.push(from.dtype() as u32);
+        })
     }
 
     /// Writes the sum of all elements to the only element.
     pub(super) fn sum(self, wide: Wide, what: Summand<'_>) -> Result<(), TensorError> {
         let to = (self.0.address(), self.0.dtype());
         let sides = [self.0, what.left, what.right.unwrap_or(what.left)];
-        total(self.0.queue(), wide, &what, to, &sides)
+        let sums = self.0.queue().sums();
+        total(self.0.queue(), wide, &what, to, &sides, sums.address())
     }
 
     /// Writes the sums along a dimension of the operand. `gone` is the operand's layout without the dimension, `many`
@@ -206,24 +201,15 @@ impl Target<'_> {
         of: Side<'_>,
         (gone, many, apart): (&Layout, usize, usize),
     ) -> Result<(), TensorError> {
-        if self.is_empty() {
-            return Ok(());
-        }
-        let mut arguments = Arguments::default();
-        arguments.push(walk([self.layout(), gone]));
-        arguments.push(self.0.address());
-        arguments.push(of.address());
-        arguments.push(self.0.dtype() as u32);
-        arguments.push(of.dtype() as u32);
-        arguments.push(many as u64);
-        arguments.push(apart as u64);
-        Task {
-            entry: Entry::SumDim(wide),
-            shape: Shape::each(self.layout().len()),
-            arguments,
-            sides: &[self.0, of],
-        }
-        .run(self.0.stream())
+        let to = self.0;
+        let layouts = [to.layout(), gone];
+        self.launch(Entry::SumDim(wide), layouts, &[to, of], |arguments| {
+            arguments.push(of.address());
+            arguments.push(to.dtype() as u32);
+            arguments.push(of.dtype() as u32);
+            arguments.push(many as u64);
+            arguments.push(apart as u64);
+        })
     }
 }
 
@@ -239,31 +225,23 @@ pub(super) struct Summand<'a> {
 const SHARE: usize = 4096;
 
 impl<'a> Summand<'a> {
+    fn new(left: Side<'a>, right: Option<Side<'a>>, what: u32) -> Self {
+        Self { left, right, what }
+    }
+
     /// Sums the elements.
     pub(super) fn elements(of: Side<'a>) -> Self {
-        Self {
-            left: of,
-            right: None,
-            what: 0,
-        }
+        Self::new(of, None, 0)
     }
 
     /// Sums the products of elements of one type and shape.
     pub(super) fn products(left: Side<'a>, right: Side<'a>) -> Self {
-        Self {
-            left,
-            right: Some(right),
-            what: 1,
-        }
+        Self::new(left, Some(right), 1)
     }
 
     /// Counts the integers that are 0.
     pub(super) fn zeros(of: Side<'a>) -> Self {
-        Self {
-            left: of,
-            right: None,
-            what: 2,
-        }
+        Self::new(of, None, 2)
     }
 
     /// Returns the sum as 8 bytes of the wide type. Waits for the stream.
@@ -273,28 +251,16 @@ impl<'a> Summand<'a> {
         let mut bytes = [0; 8];
         let sums = queue.sums();
         let to = sums.address() + (PARTS * size_of::<u64>()) as u64;
-        launch_total(queue, wide, &self, (to, wide.dtype()), &sides, sums.address())?;
+        total(queue, wide, &self, (to, wide.dtype()), &sides, sums.address())?;
         // SAFETY: the address is that of the last of the queue's own sums, which are on this stream and locked.
         unsafe { kernels::read(queue.stream(), to, &mut bytes) }?;
         Ok(bytes)
     }
 }
 
-/// Computes a sum on a queue's stream.
-fn total(
-    queue: &CudaQueue,
-    wide: Wide,
-    what: &Summand<'_>,
-    to: (u64, DType),
-    sides: &[Side<'_>],
-) -> Result<(), TensorError> {
-    let sums = queue.sums();
-    launch_total(queue, wide, what, to, sides, sums.address())
-}
-
 /// Computes a sum with the queue's locked partial sums. The number of elements alone determines their number, and so
 /// the order of additions.
-fn launch_total(
+fn total(
     queue: &CudaQueue,
     wide: Wide,
     what: &Summand<'_>,

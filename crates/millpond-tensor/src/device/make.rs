@@ -93,14 +93,7 @@ impl DeviceTensor {
         shape: impl AsRef<[usize]>,
     ) -> Result<Self, TensorError> {
         let shape = shape.as_ref();
-        let expected = crate::count(shape)?;
-        if expected != values.len() {
-            return Err(TensorError::Elements {
-                shape: shape.into(),
-                expected,
-                found: values.len(),
-            });
-        }
+        Layout::of_elements(shape, values.len())?;
         Self::uploaded(queue, shape, T::DTYPE, bytemuck::cast_slice(values))
     }
 }

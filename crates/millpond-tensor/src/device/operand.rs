@@ -4,7 +4,7 @@ use super::storage::Side;
 use super::{DeviceTensor, DeviceTensorMut};
 use crate::elementwise::Written;
 use crate::error::TensorError;
-use crate::operand::bytes_of;
+use crate::operand::{bytes_of, expect_type, numbers};
 use crate::scalar::Scalar;
 use millpond_pool::dtype::DType;
 
@@ -31,22 +31,7 @@ impl<'a> From<&'a DeviceTensorMut<'a>> for DeviceOperand<'a> {
     }
 }
 
-macro_rules! numbers {
-    ($($type:ty)*) => {
-        $(
-            impl From<$type> for DeviceOperand<'_> {
-                fn from(number: $type) -> Self {
-                    Self(Kind::Scalar(number.into()))
-                }
-            }
-        )*
-    };
-}
-
-numbers! { f64 f32 i8 i16 i32 i64 u8 u16 u32 u64 [f32; 2] [f64; 2] bool Scalar }
-
-#[cfg(feature = "half")]
-numbers! { half::f16 half::bf16 }
+numbers!(DeviceOperand);
 
 impl<'a> DeviceOperand<'a> {
     /// Returns the tensor's view, or the number as an error.
@@ -74,17 +59,8 @@ impl<'a> DeviceOperand<'a> {
         dtype: DType,
         shape: &[usize],
     ) -> Result<(), TensorError> {
-        match self.side() {
-            Ok(side) if side.dtype() == dtype => Ok(()),
-            Ok(side) => Err(TensorError::DTypes {
-                operation,
-                left: dtype,
-                right: side.dtype(),
-                shapes: [shape.into(), side.shape().into()],
-            }),
-            Err(value) if value.fits(dtype) => Ok(()),
-            Err(value) => Err(TensorError::Scalar { value, dtype }),
-        }
+        let found = self.side().map(|side| side.dtype());
+        expect_type(operation, (dtype, shape), (found, self.shape()))
     }
 
     /// Returns a view broadcast to the shape, or the bytes of the number. The type must have been checked.
