@@ -4,62 +4,26 @@ use super::error::DataError;
 use millpond_account::error::AllocError;
 use millpond_pool::dtype::DType;
 use millpond_pool::storage::Storage;
-use millpond_tensor::{MAX_RANK, Tensor, TensorError, count};
-use std::ops::{Deref, DerefMut};
+use millpond_tensor::{Dims, Tensor, TensorError, count};
 use std::path::Path;
 
-/// The sizes of the dimensions of a tensor, stored inline.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    sizes: [usize; MAX_RANK],
-    rank: usize,
+/// Converts the sizes of dimensions in a file. A size that is larger than the address space is refused later, by the number of
+/// elements.
+pub(super) fn sizes_of(shape: &[u64]) -> Result<Dims, TensorError> {
+    let mut sizes = Dims::filled(shape.len(), 0)?;
+    for (to, size) in sizes.iter_mut().zip(shape) {
+        *to = usize::try_from(*size).unwrap_or(usize::MAX);
+    }
+    Ok(sizes)
 }
 
-impl Sizes {
-    /// Converts sizes of a file. A size that is larger than the address space is refused later, by the number of elements.
-    pub(super) fn of(shape: &[u64]) -> Result<Self, TensorError> {
-        let mut sizes = Self::of_rank(shape.len())?;
-        for (to, size) in sizes.iter_mut().zip(shape) {
-            *to = usize::try_from(*size).unwrap_or(usize::MAX);
-        }
-        Ok(sizes)
+/// Returns a permutation that reverses the dimensions.
+pub(super) fn last_first(rank: usize) -> Result<Dims, TensorError> {
+    let mut dims = Dims::filled(rank, 0)?;
+    for (dim, to) in dims.iter_mut().rev().enumerate() {
+        *to = dim;
     }
-
-    /// Returns a permutation that reverses the dimensions.
-    pub(super) fn last_first(rank: usize) -> Result<Self, TensorError> {
-        let mut dims = Self::of_rank(rank)?;
-        for (dim, to) in dims.iter_mut().rev().enumerate() {
-            *to = dim;
-        }
-        Ok(dims)
-    }
-
-    fn of_rank(rank: usize) -> Result<Self, TensorError> {
-        if rank > MAX_RANK {
-            return Err(TensorError::Rank {
-                found: rank,
-                most: MAX_RANK,
-            });
-        }
-        Ok(Self {
-            sizes: [0; MAX_RANK],
-            rank,
-        })
-    }
-}
-
-impl Deref for Sizes {
-    type Target = [usize];
-
-    fn deref(&self) -> &[usize] {
-        self.sizes.get(..self.rank).unwrap_or(&[])
-    }
-}
-
-impl DerefMut for Sizes {
-    fn deref_mut(&mut self) -> &mut [usize] {
-        self.sizes.get_mut(..self.rank).unwrap_or(&mut [])
-    }
+    Ok(dims)
 }
 
 /// Returns the number of rows along the first dimension of an array, and the number of elements of each.

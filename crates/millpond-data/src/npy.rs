@@ -9,7 +9,7 @@ mod mapped;
 pub use mapped::MappedNpy;
 
 use super::files::{Files, Opened, Stamp};
-use super::load::{self, Sizes};
+use super::load::{self, last_first, sizes_of};
 use super::replace::replace;
 use super::{DataError, DataSet};
 use header::{Head, MOST_DIMS};
@@ -17,7 +17,7 @@ use millpond_account::error::AllocError;
 use millpond_pool::block::Origin;
 use millpond_pool::dtype::{DType, Element};
 use millpond_pool::storage::Storage;
-use millpond_tensor::{Tensor, TensorError};
+use millpond_tensor::{Dims, Tensor, TensorError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -217,7 +217,7 @@ impl Npy {
         let tensor =
             load::tensor::<NpyError>(&self.path, dtype, &sizes, storage, |bytes| files.read(0, bytes))?;
         if self.head.fortran {
-            return Ok(tensor.permute(&*Sizes::last_first(sizes.len())?)?);
+            return Ok(tensor.permute(&*last_first(sizes.len())?)?);
         }
         Ok(tensor)
     }
@@ -249,8 +249,8 @@ impl Npy {
     }
 
     /// Returns the sizes of the dimensions in memory order: the last is the contiguous one.
-    fn sizes(&self) -> Result<Sizes, TensorError> {
-        let mut sizes = Sizes::of(&self.head.shape)?;
+    fn sizes(&self) -> Result<Dims, TensorError> {
+        let mut sizes = sizes_of(&self.head.shape)?;
         if self.head.fortran {
             sizes.reverse();
         }

@@ -12,7 +12,7 @@ pub use header::TensorInfo;
 pub use mapped::MappedTensors;
 
 use super::files::{Files, Opened};
-use super::load::{self, Sizes, rows_of};
+use super::load::{self, rows_of, sizes_of};
 use super::{DataError, DataSet};
 use header::Header;
 use millpond_account::error::AllocError;
@@ -305,11 +305,11 @@ impl SafeTensors {
                 operation,
                 left,
                 right,
-                shapes: [out.shape().into(), (*Sizes::of(info.shape)?).into()],
+                shapes: [out.shape().into(), (*sizes_of(info.shape)?).into()],
             }
             .into());
         }
-        let shape = Sizes::of(info.shape)?;
+        let shape = sizes_of(info.shape)?;
         if *out.shape() != *shape {
             return Err(TensorError::Shapes {
                 operation,
@@ -334,7 +334,7 @@ impl SafeTensors {
         storage: impl FnOnce(DType, usize) -> Result<Storage, AllocError>,
     ) -> Result<Tensor, SafeTensorsError> {
         let info = self.info(name)?;
-        let (dtype, shape) = (self.dtype(&info)?, Sizes::of(info.shape)?);
+        let (dtype, shape) = (self.dtype(&info)?, sizes_of(info.shape)?);
         load::tensor(self.file.path(), dtype, &shape, storage, |bytes| {
             self.file.read(self.place(&info), bytes)
         })

@@ -3,7 +3,7 @@
 use super::{Npy, NpyError};
 use crate::DataError;
 use crate::files::Files;
-use crate::load::Sizes;
+use crate::load::last_first;
 use crate::mapped::{Access, FileMap, expect_aligned};
 use millpond_tensor::TensorRef;
 use std::fmt;
@@ -87,7 +87,7 @@ impl MappedNpy {
         let sizes = self.npy.sizes()?;
         let view = TensorRef::from_bytes(bytes, self.npy.dtype(), &sizes)?;
         if self.npy.is_fortran_order() {
-            return Ok(view.permute(&*Sizes::last_first(sizes.len())?)?);
+            return Ok(view.permute(&*last_first(sizes.len())?)?);
         }
         Ok(view)
     }

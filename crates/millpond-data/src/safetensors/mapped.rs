@@ -1,7 +1,7 @@
 //! Memory-mapped safetensors files: views without a copy, for callers who can guarantee that the file does not change.
 
 use super::{SafeTensors, SafeTensorsError, TensorInfo};
-use crate::load::Sizes;
+use crate::load::sizes_of;
 use crate::mapped::{Access, FileMap, expect_aligned};
 use millpond_tensor::TensorRef;
 use std::fmt;
@@ -69,7 +69,7 @@ impl MappedTensors {
     pub fn get(&self, name: &str) -> Result<TensorRef<'_>, SafeTensorsError> {
         self.of.file.check()?;
         let info = self.of.info(name)?;
-        let (dtype, shape) = (self.of.dtype(&info)?, Sizes::of(info.shape)?);
+        let (dtype, shape) = (self.of.dtype(&info)?, sizes_of(info.shape)?);
         if info.bytes() > 0 {
             expect_aligned(&self.of.file, self.of.place(&info), dtype.align())?;
         }
