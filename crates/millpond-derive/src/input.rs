@@ -119,6 +119,11 @@ impl Input {
         self.fields.iter().map(|field| &field.name).collect()
     }
 
+    /// Returns the types of the fields.
+    pub(crate) fn types(&self) -> Vec<&Type> {
+        self.fields.iter().map(|field| &field.ty).collect()
+    }
+
     /// Returns a local name for each field.
     pub(crate) fn locals(&self) -> Vec<&Ident> {
         self.fields.iter().map(|field| &field.local).collect()
@@ -126,7 +131,10 @@ impl Input {
 
     /// Returns the buffer type of each field as the trait of columns.
     pub(crate) fn columns(&self) -> Vec<TokenStream> {
-        self.fields.iter().map(|field| field.column(&self.krate)).collect()
+        self.fields
+            .iter()
+            .map(|field| field.column(&self.krate))
+            .collect()
     }
 }
 
@@ -159,7 +167,7 @@ fn named_fields(item: &DeriveInput) -> syn::Result<Vec<syn::Field>> {
 impl Field {
     /// Returns the trait whose methods handle the field's buffer and copies of its values. Each call has the same bound, that
     /// the type is plain data. So a type that is not plain data gives one error at the field, and not one for each call.
-    fn column(&self, krate: &TokenStream) -> TokenStream {
+    pub(crate) fn column(&self, krate: &TokenStream) -> TokenStream {
         let ty = &self.ty;
         // All tokens have the span of the type. Otherwise the compiler would report the derive as the place of the error.
         let words = krate.clone().into_iter().map(|mut word| {

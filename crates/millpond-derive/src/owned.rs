@@ -12,8 +12,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
         krate,
         ..
     } = input;
-    let field = input.names();
-    let ty = input.fields.iter().map(|field| &field.ty);
+    let (field, ty) = (input.names(), input.types());
     let text = owner.to_string();
     let doc = format!(
         "A structure of arrays of [`{name}`]: a pooled buffer for each field, all of the same length, whatever fails."
@@ -139,7 +138,7 @@ fn change(input: &Input) -> TokenStream {
         /// Returns an error if the memory cannot be allocated.
         #[inline]
         pub fn try_reserve(&mut self, additional: usize) -> ::core::result::Result<(), #error> {
-            #(#column::try_reserve(&mut self.#field, additional)?;)*
+            #(#column::buffer_mut(&mut self.#field).try_reserve(additional)?;)*
             ::core::result::Result::Ok(())
         }
 
@@ -148,7 +147,7 @@ fn change(input: &Input) -> TokenStream {
         /// # Errors
         /// Returns an error if the memory cannot be allocated.
         pub fn try_reserve_exact(&mut self, len: usize) -> ::core::result::Result<(), #error> {
-            #(#column::try_reserve_exact(&mut self.#field, len)?;)*
+            #(#column::buffer_mut(&mut self.#field).try_reserve_exact(len)?;)*
             ::core::result::Result::Ok(())
         }
 
@@ -159,7 +158,7 @@ fn change(input: &Input) -> TokenStream {
         #[inline]
         pub fn try_push(&mut self, value: #name) -> ::core::result::Result<(), #error> {
             self.try_reserve(1)?;
-            #(#column::extend(&mut self.#field, ::core::option::Option::Some(value.#field));)*
+            #(#column::buffer_mut(&mut self.#field).extend_within_capacity(::core::option::Option::Some(value.#field));)*
             ::core::result::Result::Ok(())
         }
 
@@ -187,27 +186,30 @@ fn change(input: &Input) -> TokenStream {
         /// Returns an error if the memory cannot be allocated.
         pub fn try_extend_from_slice(&mut self, values: &[#name]) -> ::core::result::Result<(), #error> {
             self.try_reserve(values.len())?;
-            #(#column::extend(&mut self.#field, values.iter().map(|value| #column::copy(&value.#field)));)*
+            #(
+                #column::buffer_mut(&mut self.#field)
+                    .extend_within_capacity(values.iter().map(|value| #column::copy(&value.#field)));
+            )*
             ::core::result::Result::Ok(())
         }
 
         /// Removes the last element and returns it, or `None` if there are no elements.
         pub fn pop(&mut self) -> ::core::option::Option<#name> {
             ::core::option::Option::Some(#name {
-                #(#field: #column::pop(&mut self.#field)?,)*
+                #(#field: #column::buffer_mut(&mut self.#field).pop()?,)*
             })
         }
 
         /// Removes an element and returns it. The last element takes its place. Returns `None` if there is no such element.
         pub fn swap_remove(&mut self, index: usize) -> ::core::option::Option<#name> {
             ::core::option::Option::Some(#name {
-                #(#field: #column::swap_remove(&mut self.#field, index)?,)*
+                #(#field: #column::buffer_mut(&mut self.#field).swap_remove(index)?,)*
             })
         }
 
         /// Shortens the length to `len`, if it is greater. Keeps the memory.
         pub fn truncate(&mut self, len: usize) {
-            #(#column::truncate(&mut self.#field, len);)*
+            #(#column::buffer_mut(&mut self.#field).truncate(len);)*
         }
 
         /// Removes all elements. Keeps the memory.
@@ -250,7 +252,7 @@ fn read(input: &Input) -> TokenStream {
         /// Returns the number of elements that fit without a new block for any field.
         #[must_use]
         pub fn capacity(&self) -> usize {
-            usize::MAX #(.min(#column::capacity(&self.#field)))*
+            usize::MAX #(.min(#column::buffer(&self.#field).capacity()))*
         }
 
         /// Returns a copy of an element, or `None` if there is no such element.
@@ -272,7 +274,7 @@ fn read(input: &Input) -> TokenStream {
         #[inline]
         pub fn get_mut(&mut self, index: usize) -> ::core::option::Option<#one_mut<'_>> {
             ::core::option::Option::Some(#one_mut {
-                #(#field: #column::slice_mut(&mut self.#field).get_mut(index)?,)*
+                #(#field: #column::buffer_mut(&mut self.#field).get_mut(index)?,)*
             })
         }
 
@@ -304,7 +306,7 @@ fn read(input: &Input) -> TokenStream {
         #[inline]
         pub fn slices(&self) -> #slices<'_> {
             #slices {
-                #(#field: #column::slice(&self.#field),)*
+                #(#field: #column::buffer(&self.#field),)*
             }
         }
 
@@ -313,7 +315,7 @@ fn read(input: &Input) -> TokenStream {
         #[inline]
         pub fn slices_mut(&mut self) -> #slices_mut<'_> {
             #slices_mut {
-                #(#field: #column::slice_mut(&mut self.#field),)*
+                #(#field: #column::buffer_mut(&mut self.#field),)*
             }
         }
 
@@ -362,7 +364,7 @@ fn accessors(input: &Input) -> TokenStream {
             #[must_use]
             #[inline]
             #vis fn #slice(&self) -> &[#ty] {
-                #column::slice(&self.#name)
+                #column::buffer(&self.#name)
             }
 
             #[doc = #doc_mut]
@@ -371,7 +373,7 @@ fn accessors(input: &Input) -> TokenStream {
             #[must_use]
             #[inline]
             #vis fn #slice_mut(&mut self) -> &mut [#ty] {
-                #column::slice_mut(&mut self.#name)
+                #column::buffer_mut(&mut self.#name)
             }
         }
     });

@@ -25,13 +25,9 @@ fn references(input: &Input) -> TokenStream {
         one_mut,
         ..
     } = input;
-    let (field, ty) = (input.names(), input.fields.iter().map(|field| &field.ty));
+    let (field, ty) = (input.names(), input.types());
     let column = input.columns();
-    let declared = input.fields.iter().map(|field| {
-        let (docs, vis, name) = (docs(field), &field.vis, &field.name);
-        quote!(#docs #vis #name)
-    });
-    let declared: Vec<_> = declared.collect();
+    let declared = declared(input);
     let get = quote! {
         /// Returns a copy of the element.
         #[must_use]
@@ -85,12 +81,8 @@ fn shared(input: &Input) -> TokenStream {
         iter,
         ..
     } = input;
-    let (field, ty) = (input.names(), input.fields.iter().map(|field| &field.ty));
-    let declared = input.fields.iter().map(|field| {
-        let (docs, vis, name) = (docs(field), &field.vis, &field.name);
-        quote!(#docs #vis #name)
-    });
-    let declared: Vec<_> = declared.collect();
+    let (field, ty) = (input.names(), input.types());
+    let declared = declared(input);
     let doc = format!("A slice of each field of several [`{name}`] in a structure of arrays.");
     let common = common(input);
     let traits = slice_traits(input, slices);
@@ -141,12 +133,8 @@ fn exclusive(input: &Input) -> TokenStream {
         krate,
         ..
     } = input;
-    let (field, ty) = (input.names(), input.fields.iter().map(|field| &field.ty));
-    let declared = input.fields.iter().map(|field| {
-        let (docs, vis, name) = (docs(field), &field.vis, &field.name);
-        quote!(#docs #vis #name)
-    });
-    let declared: Vec<_> = declared.collect();
+    let (field, ty) = (input.names(), input.types());
+    let declared = declared(input);
     let doc = format!(
         "A slice of each field of several [`{name}`] in a structure of arrays, all of them to be written at once; by \
          another thread if wanted."
@@ -382,7 +370,10 @@ fn iterator(input: &Input, of: &Iterated<'_>) -> TokenStream {
         quote!(#of_field<'a, #ty>)
     });
     let inner = types.reduce(|zipped, next| quote!(::core::iter::Zip<#zipped, #next>));
-    let pattern = local.iter().map(|local| quote!(#local)).reduce(|zipped, next| quote!((#zipped, #next)));
+    let pattern = local
+        .iter()
+        .map(|local| quote!(#local))
+        .reduce(|zipped, next| quote!((#zipped, #next)));
     let doc = format!("What iterates over [`{name}`] in a structure of arrays.");
     let derive = clone.then(|| quote!(#[derive(Clone)]));
     let made = quote!(|#pattern| #item { #(#field: #local,)* });
@@ -433,12 +424,13 @@ fn iterator(input: &Input, of: &Iterated<'_>) -> TokenStream {
     }
 }
 
-/// Returns the user's documentation of a field.
-fn docs(field: &crate::input::Field) -> TokenStream {
-    let docs = &field.docs;
-    if docs.is_empty() {
-        let doc = format!("The field `{}`.", field.name);
-        return quote!(#[doc = #doc]);
-    }
-    quote!(#(#docs)*)
+/// Returns the beginnings of the declarations of the fields: the user's documentation, the visibility and the name.
+fn declared(input: &Input) -> Vec<TokenStream> {
+    let declared = input.fields.iter().map(|field| {
+        let (docs, vis, name) = (&field.docs, &field.vis, &field.name);
+        let doc = format!("The field `{name}`.");
+        let doc = docs.is_empty().then(|| quote!(#[doc = #doc]));
+        quote!(#doc #(#docs)* #vis #name)
+    });
+    declared.collect()
 }
