@@ -106,7 +106,7 @@ pub(super) fn expect_aligned(file: &Opened, skip: u64, align: usize) -> Result<(
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-map-{}.u8", std::process::id()));
 /// # std::fs::write(&path, vec![1u8; 1 << 20])?;
-/// use millpond::{Access, DataSet};
+/// use millpond::{data::Access, DataSet};
 ///
 /// let data = DataSet::<u8>::builder().file(&path).row(1024).open()?;
 /// // SAFETY: nobody else knows of the file.
