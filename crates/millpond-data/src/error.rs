@@ -23,20 +23,22 @@ pub enum DataError {
     #[error("a data set needs a file: name one with `file`, `files` or `folder`")]
     NoFiles,
     /// The path is a folder, a pipe or a device.
-    #[error("{path} is no regular file: elements are read by their place, which only files have", path = path.display())]
+    #[error("{path} is not a regular file: give the path of a file, because elements are read by their position", path = path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
     /// A row has no bytes, or more bytes than can be addressed.
-    #[error("a row of {elements} elements is none: give `row` from 1 to what fits into memory")]
+    #[error(
+        "a row cannot have {elements} elements: set `row` to 1 or more, and to less than fits into memory"
+    )]
     Row {
         /// The requested number of elements of a row.
         elements: usize,
     },
     /// The file does not consist of whole rows.
     #[error(
-        "{path} has {bytes} bytes, {skip} of them skipped: that is no whole number of rows of {row_bytes}; is it the right type, `row` or `skip`?",
+        "{path} has {bytes} bytes, of which {skip} are skipped: the rest is not a whole number of rows of {row_bytes} bytes; check the type, `row` and `skip`",
         path = path.display()
     )]
     Uneven {
@@ -50,10 +52,10 @@ pub enum DataError {
         row_bytes: u64,
     },
     /// The files have more rows in total than can be counted.
-    #[error("the files have more rows than 64 bits count")]
+    #[error("the files have more rows or bytes than a number of 64 bits can count: open fewer of them")]
     TooMany,
     /// The file has become shorter since it was opened.
-    #[error("{path} was cut while it was read: it ends before byte {end}; open it again", path = path.display())]
+    #[error("{path} was truncated while it was read: it ends before byte {end}; open it again", path = path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
@@ -65,14 +67,14 @@ pub enum DataError {
     /// The size, the modification time and, if the file is opened again, its identity are compared. A write that leaves size and
     /// time unchanged is not detected: one within a tick of the file system's clock (a few milliseconds) after the file was opened,
     /// or one after which the time was set back.
-    #[error("{path} was changed after it was opened, so what is read of it may be torn; open it again", path = path.display())]
+    #[error("{path} has changed since it was opened, so its data may be inconsistent; open it again", path = path.display())]
     Changed {
         /// The file.
         path: PathBuf,
     },
     /// The elements would not be aligned in a map.
     #[error(
-        "{path}: elements begin at byte {skip}, which is no multiple of {align}: they can be read, but not mapped",
+        "{path}: the elements begin at byte {skip}, which is not a multiple of {align}: they can be read, but not mapped",
         path = path.display()
     )]
     Misaligned {
@@ -84,14 +86,14 @@ pub enum DataError {
         align: usize,
     },
     /// A byte of truth values is neither 0 nor 1.
-    #[error("{path}: one of its bools is neither 0 nor 1: read it as u8, or save it anew", path = path.display())]
+    #[error("{path}: a byte of its truth values is neither 0 nor 1: read it as u8, or save it again", path = path.display())]
     NotBools {
         /// The file.
         path: PathBuf,
     },
     /// The budget of a pass is smaller than the least that it needs.
     #[error(
-        "a pass needs {needed} bytes at least for {chunks} chunks at once, and has {budget}: raise `budget`, or take fewer `rows` or `ahead`"
+        "a pass needs at least {needed} bytes for {chunks} chunks at once, and its budget is {budget}: raise `budget`, or lower `rows` or `ahead`"
     )]
     Budget {
         /// The number of bytes needed.
@@ -102,10 +104,10 @@ pub enum DataError {
         budget: u64,
     },
     /// Memory for the data cannot be allocated.
-    #[error("no memory for what is read: {0}")]
+    #[error("cannot allocate memory for the data: {0}")]
     Memory(#[from] AllocError),
     /// The transfer to the device failed.
     #[cfg(feature = "cuda")]
-    #[error("what is read cannot be brought to the device: {0}")]
+    #[error("cannot copy the data to the device: {0}")]
     Cuda(#[from] millpond_cuda::CudaError),
 }

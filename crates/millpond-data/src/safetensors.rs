@@ -30,7 +30,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum SafeTensorsError {
     /// The file does not have the format, or it is damaged.
-    #[error("{path} is no safetensors file: {why}", path = path.display())]
+    #[error("{path} is not a valid safetensors file: {why}", path = path.display())]
     Header {
         /// The file.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum SafeTensorsError {
         why: String,
     },
     /// The name of a tensor or a key of the metadata occurs twice.
-    #[error("{path} has {name:?} twice: names stand for one tensor each", path = path.display())]
+    #[error("{path} has the name {name:?} twice: names have to be unique", path = path.display())]
     Duplicate {
         /// The file.
         path: PathBuf,
@@ -47,7 +47,7 @@ pub enum SafeTensorsError {
     },
     /// Tensors overlap, or bytes between them belong to no tensor.
     #[error(
-        "{path} is no safetensors file: {name:?} has bytes {begin} to {end} of its data, and should begin at {expected}: tensors follow each other without holes or overlaps",
+        "{path} is not a valid safetensors file: {name:?} has bytes {begin} to {end} of the data, but has to begin at {expected}: tensors follow each other without gaps or overlaps",
         path = path.display()
     )]
     Offsets {
@@ -64,7 +64,7 @@ pub enum SafeTensorsError {
     },
     /// The tensors do not fill the file: it was truncated, or something was appended.
     #[error(
-        "{path} has {found} bytes of data, and its tensors have {expected}: it was cut, or is not complete",
+        "{path} has {found} bytes of data, but its tensors have {expected}: it was truncated, or something was appended",
         path = path.display()
     )]
     Length {
@@ -77,7 +77,7 @@ pub enum SafeTensorsError {
     },
     /// The number of bytes of a tensor does not match its type and shape, or overflows.
     #[error(
-        "{path} is no safetensors file: {name:?} has {bytes} bytes, which is not what {type_name:?} of shape {shape:?} come to",
+        "{path} is not a valid safetensors file: {name:?} has {bytes} bytes, which does not match type {type_name:?} and shape {shape:?}",
         path = path.display()
     )]
     Shape {
@@ -93,7 +93,7 @@ pub enum SafeTensorsError {
         bytes: u64,
     },
     /// There is no tensor of this name.
-    #[error("{path} has no tensor {name:?}: `names` says which there are", path = path.display())]
+    #[error("{path} has no tensor {name:?}: `names` lists its tensors", path = path.display())]
     NoTensor {
         /// The file.
         path: PathBuf,
@@ -102,7 +102,7 @@ pub enum SafeTensorsError {
     },
     /// The format supports the element type, and this crate does not on this machine.
     #[error(
-        "{path}: elements of {name:?} are {type_name:?}, which is none of the types here: cast the tensor where it comes from",
+        "{path}: the elements of {name:?} have type {type_name:?}, which is not supported: cast the tensor before it is saved",
         path = path.display()
     )]
     Type {
@@ -114,7 +114,7 @@ pub enum SafeTensorsError {
         type_name: String,
     },
     /// The format does not support the element type, or this machine is not little-endian.
-    #[error("the format has no {dtype} for {name:?}: cast the tensor first")]
+    #[error("the format does not support {dtype}, the type of {name:?}: cast the tensor first")]
     Unwritable {
         /// The tensor.
         name: String,
@@ -122,7 +122,7 @@ pub enum SafeTensorsError {
         dtype: DType,
     },
     /// The name is reserved for the metadata of a file.
-    #[error("no tensor can be called {name:?}: choose another name")]
+    #[error("a tensor cannot have the name {name:?}, which the format reserves: choose another name")]
     Name {
         /// The name.
         name: String,

@@ -58,7 +58,7 @@ pub enum TensorError {
         dtype: DType,
     },
     /// A division of integers by 0.
-    #[error("{operation}: a divisor is 0, which integers cannot be divided by")]
+    #[error("{operation}: a divisor is 0, and integers cannot be divided by 0")]
     DivisionByZero {
         /// The operation.
         operation: &'static str,
@@ -116,7 +116,7 @@ pub enum TensorError {
         shape: Box<[usize]>,
     },
     /// A step or a number of elements in a batch is 0.
-    #[error("{what} of 0 leads nowhere: it has to be at least 1")]
+    #[error("{what} cannot be 0: it has to be at least 1")]
     Zero {
         /// The value that is 0.
         what: &'static str,
@@ -164,11 +164,11 @@ pub enum TensorError {
         strides: Box<[usize]>,
     },
     /// The memory is read-only.
-    #[error("the memory is lent by others to be read, not written: write to a `deep_copy`")]
+    #[error("the memory belongs to another library and is read-only: write to a `deep_copy`")]
     ReadOnly,
     /// Parts of a tensor are interleaved in memory, so they cannot be borrowed separately for writing.
     #[error(
-        "the parts along dimension {dim} of a tensor of shape {shape:?} and strides {strides:?} lie between each other: \
+        "the parts along dimension {dim} of a tensor of shape {shape:?} and strides {strides:?} are interleaved in memory: \
          split along the first dimension"
     )]
     Interleaved {

@@ -252,7 +252,7 @@ at_rest()
 array = np.arange(5)
 array.flags.writeable = False
 tensor = of(array)
-assert not lib.pond_fill(tensor.pointer, 1.0) and b"lent by others to be read" in lib.pond_error()
+assert not lib.pond_fill(tensor.pointer, 1.0) and b"belongs to another library and is read-only" in lib.pond_error()
 assert array[4] == 4
 array = np.arange(6, dtype=np.int16)
 tensor = Tensor(lib.pond_from_dlpack_legacy(opened(array.__dlpack__(), OLDER)))

@@ -12,7 +12,7 @@ use thiserror::Error;
 pub enum DlpackError {
     /// The tensor to export is read-only, and the older form cannot be marked so.
     #[error(
-        "the elements may not be written, which the older form of DLPack cannot say: export the newer form, or a \
+        "the elements are read-only, and the older form of DLPack cannot mark them so: export the newer form, or a \
          `deep_copy`"
     )]
     ReadOnly,
@@ -34,7 +34,7 @@ pub enum DlpackError {
         found: DLDevice,
     },
     /// This crate does not support the element type.
-    #[error("elements of {found} are none that this library has: have them converted first")]
+    #[error("elements of {found} are not supported: convert them first")]
     DType {
         /// The type.
         found: DLDataType,
