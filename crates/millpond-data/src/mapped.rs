@@ -168,8 +168,10 @@ impl<T: Element> Mapped<T> {
     /// empty past the end of the data.
     #[must_use]
     pub fn batch(&self, start: u64, count: usize) -> &[T] {
-        let place = self.place(start, count);
-        bytemuck::cast_slice(place.map_or(&[], |(map, range)| map.bytes(range)))
+        let Some((map, range)) = self.place(start, count) else {
+            return &[];
+        };
+        bytemuck::cast_slice(map.bytes(range))
     }
 
     /// Returns the map that contains the rows, and their bytes in it.

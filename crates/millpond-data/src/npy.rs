@@ -12,7 +12,7 @@ use super::files::{Files, Opened, Stamp};
 use super::load::{self, last_first, sizes_of};
 use super::replace::replace;
 use super::{DataError, DataSet};
-use header::{Head, MOST_DIMS};
+use header::{MOST_DIMS, NpyHeader};
 use millpond_account::error::AllocError;
 use millpond_pool::block::Origin;
 use millpond_pool::dtype::{DType, Element};
@@ -27,7 +27,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum NpyError {
     /// The file does not have the format, or it is damaged.
-    #[error("{path} is no .npy file: {why}", path = path.display())]
+    #[error("{path} is not a valid .npy file: {why}", path = path.display())]
     Header {
         /// The file.
         path: PathBuf,
@@ -58,7 +58,7 @@ pub enum NpyError {
     },
     /// The array is in Fortran order, so its rows are not contiguous.
     #[error(
-        "{path} is in Fortran order, so its rows are not one after the other: save `numpy.ascontiguousarray` of it",
+        "{path} is in Fortran order, so its rows are not contiguous: save `numpy.ascontiguousarray` of the array",
         path = path.display()
     )]
     FortranOrder {
@@ -66,7 +66,7 @@ pub enum NpyError {
         path: PathBuf,
     },
     /// The rows of one file have another shape than those of the first.
-    #[error("{path} has rows of shape {found:?}, and the first file of shape {expected:?}", path = path.display())]
+    #[error("{path} has rows of shape {found:?}, but the first file has rows of shape {expected:?}", path = path.display())]
     OtherRows {
         /// The file.
         path: PathBuf,
@@ -76,7 +76,7 @@ pub enum NpyError {
         found: Vec<u64>,
     },
     /// The number of elements does not match the shape.
-    #[error("the shape {shape:?} has {expected} elements, and there are {found}")]
+    #[error("the shape {shape:?} has {expected} elements, but there are {found}")]
     Shape {
         /// The shape.
         shape: Vec<u64>,
@@ -111,7 +111,7 @@ pub enum NpyError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Npy {
     path: PathBuf,
-    head: Head,
+    head: NpyHeader,
     /// The offset of the elements in the file.
     skip: u64,
     /// The identity of the file whose header was read.

@@ -23,10 +23,10 @@ use std::num::NonZeroU64;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Order(Way);
+pub struct Order(OrderKind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum OrderKind {
     Strided(NonZeroU64),
     Shuffled { seed: u64, run: NonZeroU64 },
 }
@@ -41,13 +41,13 @@ impl Order {
     /// Visits the rows in ascending order.
     #[must_use]
     pub const fn ascending() -> Self {
-        Self(Way::Strided(NonZeroU64::MIN))
+        Self(OrderKind::Strided(NonZeroU64::MIN))
     }
 
     /// Visits the first row and every `step`-th after it.
     #[must_use]
     pub const fn strided(step: NonZeroU64) -> Self {
-        Self(Way::Strided(step))
+        Self(OrderKind::Strided(step))
     }
 
     /// Visits every row once, in an order that the seed determines and that is the same on every machine. Takes no memory for any
@@ -55,7 +55,7 @@ impl Order {
     /// with arbitrary finite domains", 2002).
     #[must_use]
     pub const fn shuffled(seed: u64) -> Self {
-        Self(Way::Shuffled {
+        Self(OrderKind::Shuffled {
             seed,
             run: NonZeroU64::MIN,
         })
@@ -65,24 +65,24 @@ impl Order {
     #[must_use]
     pub const fn runs_of(self, rows: NonZeroU64) -> Self {
         match self.0 {
-            Way::Shuffled { seed, .. } => Self(Way::Shuffled { seed, run: rows }),
-            Way::Strided(_) => self,
+            OrderKind::Shuffled { seed, .. } => Self(OrderKind::Shuffled { seed, run: rows }),
+            OrderKind::Strided(_) => self,
         }
     }
 
     /// Returns the number of rows that the order visits of `rows`.
     pub(super) fn visits(self, rows: u64) -> u64 {
         match self.0 {
-            Way::Strided(step) => rows.div_ceil(step.get()),
-            Way::Shuffled { .. } => rows,
+            OrderKind::Strided(step) => rows.div_ceil(step.get()),
+            OrderKind::Shuffled { .. } => rows,
         }
     }
 
     /// Returns the row at a place, of `rows` rows.
     pub(super) fn row_at(self, place: u64, rows: u64) -> u64 {
         match self.0 {
-            Way::Strided(step) => place * step.get(),
-            Way::Shuffled { seed, run } => {
+            OrderKind::Strided(step) => place * step.get(),
+            OrderKind::Shuffled { seed, run } => {
                 // The rows after the last whole run keep their place at the end.
                 let (which, within) = (place / run, place % run);
                 let whole = rows / run;
@@ -101,7 +101,7 @@ impl Order {
 
     /// Returns whether later places may have earlier rows.
     pub(super) fn jumps(self) -> bool {
-        matches!(self.0, Way::Shuffled { .. })
+        matches!(self.0, OrderKind::Shuffled { .. })
     }
 }
 

@@ -10,7 +10,7 @@ use super::DataSet;
 use super::error::DataError;
 use super::order::Order;
 use super::progress::Progress;
-use super::sieve::{Draw, Places, Sieve};
+use super::sieve::{BufferSource, Places, Sieve};
 use bytemuck::Pod;
 use millpond_account::error::AllocError;
 use millpond_pool::buffer::Buffer;
@@ -34,13 +34,13 @@ const PATIENCE: Duration = Duration::from_micros(100);
 
 /// The origin of the buffers.
 #[derive(Clone, Debug)]
-enum From {
+enum ChunkSource {
     Set,
     Pool(Pool),
     Tenant(Tenant),
 }
 
-impl Draw for From {
+impl BufferSource for ChunkSource {
     fn draw<T: Pod>(&self, elements: usize) -> Result<Buffer<T>, AllocError> {
         match self {
             Self::Set => millpond_set::pools::alloc_zeroed(elements),
@@ -50,8 +50,8 @@ impl Draw for From {
     }
 }
 
-type Work<'a, T> = dyn Fn(&mut Chunk<'_, T>) + Sync + 'a;
-type Tell<'a> = Box<dyn FnMut(&Progress) + 'a>;
+type PrepareFn<'a, T> = dyn Fn(&mut Chunk<'_, T>) + Sync + 'a;
+type ProgressCallback<'a> = Box<dyn FnMut(&Progress) + 'a>;
 
 /// A pass over a [`DataSet`] in chunks of whole rows. [`DataSet::pass`] creates it.
 ///
@@ -86,9 +86,9 @@ pub struct Pass<'a, T> {
     budget: u64,
     ahead: usize,
     readers: usize,
-    from: From,
-    prepare: Option<Box<Work<'a, T>>>,
-    tell: Option<(Duration, Tell<'a>)>,
+    from: ChunkSource,
+    prepare: Option<Box<PrepareFn<'a, T>>>,
+    tell: Option<(Duration, ProgressCallback<'a>)>,
 }
 
 impl<T> fmt::Debug for Pass<'_, T> {
@@ -114,7 +114,7 @@ impl<'a, T: Element> Pass<'a, T> {
             budget: BUDGET,
             ahead: 2,
             readers: 1,
-            from: From::Set,
+            from: ChunkSource::Set,
             prepare: None,
             tell: None,
         }
@@ -163,13 +163,13 @@ impl<'a, T: Element> Pass<'a, T> {
 
     /// Allocates the buffers from a pool instead of the current [set](fn@millpond_set::pools).
     pub fn pool(mut self, pool: &Pool) -> Self {
-        self.from = From::Pool(pool.clone());
+        self.from = ChunkSource::Pool(pool.clone());
         self
     }
 
     /// Allocates the buffers from a pool and charges them to a [tenant](Tenant).
     pub fn tenant(mut self, tenant: &Tenant) -> Self {
-        self.from = From::Tenant(tenant.clone());
+        self.from = ChunkSource::Tenant(tenant.clone());
         self
     }
 
@@ -202,12 +202,12 @@ impl<'a, T: Element> Pass<'a, T> {
     ///
     /// # Errors
     /// Returns the errors of [`for_each`](Self::for_each) and of `work`.
-    pub fn try_for_each<E: std::convert::From<DataError>>(
+    pub fn try_for_each<E: From<DataError>>(
         mut self,
         mut work: impl FnMut(&mut Chunk<'_, T>) -> Result<(), E>,
     ) -> Result<Progress, E> {
         let plan = self.plan()?;
-        let mut clock = Clock::new(&plan, self.tell.take());
+        let mut clock = ProgressClock::new(&plan, self.tell.take());
         if plan.chunks == 0 {
             return Ok(clock.end());
         }
@@ -215,7 +215,7 @@ impl<'a, T: Element> Pass<'a, T> {
         let sieve =
             || Sieve::new(&plan.places, plan.row_bytes, plan.rows, &self.from).map_err(DataError::Memory);
         let buffer = || self.from.draw::<T>(elements).map_err(DataError::Memory);
-        let reader = Reader {
+        let reader = ChunkReader {
             plan: &plan,
             data: self.data,
             prepare: self.prepare.as_deref(),
@@ -235,7 +235,7 @@ impl<'a, T: Element> Pass<'a, T> {
         let readers = self.readers.min(plan.buffers);
         let sieves = (0..readers).map(|_| sieve()).collect::<Result<Vec<_>, _>>()?;
         let buffers = (0..plan.buffers).map(|_| buffer());
-        let ring = Ring::new(buffers.collect::<Result<Vec<_>, _>>()?, Take::Latest);
+        let ring = Ring::new(buffers.collect::<Result<Vec<_>, _>>()?, ReuseOrder::Latest);
         in_parallel(&reader, sieves, &ring, &mut clock, |number, buffer| {
             work(&mut plan.chunk(number, buffer))
         })
@@ -426,15 +426,15 @@ impl<T> DerefMut for Chunk<'_, T> {
 
 /// The buffers, or other slots of chunks, by their states: free, being read into, ready.
 struct Ring<B> {
-    state: Mutex<State<B>>,
+    state: Mutex<RingState<B>>,
     /// The number of changes of the state. It is incremented under the lock.
     changes: AtomicU64,
     changed: Condvar,
 }
 
-struct State<B> {
+struct RingState<B> {
     free: VecDeque<B>,
-    take: Take,
+    take: ReuseOrder,
     next: u64,
     ready: BTreeMap<u64, Result<B, DataError>>,
     over: bool,
@@ -442,7 +442,7 @@ struct State<B> {
 
 /// The choice of the free buffer that is read into next.
 #[derive(Clone, Copy, Debug)]
-enum Take {
+enum ReuseOrder {
     /// The buffer that was computed on last, because it is in the cache.
     Latest,
     /// The buffer whose computation was begun first, because a device may still use the others.
@@ -451,9 +451,9 @@ enum Take {
 }
 
 impl<B> Ring<B> {
-    fn new(free: impl Into<VecDeque<B>>, take: Take) -> Self {
+    fn new(free: impl Into<VecDeque<B>>, take: ReuseOrder) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(RingState {
                 free: free.into(),
                 take,
                 next: 0,
@@ -465,13 +465,13 @@ impl<B> Ring<B> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<B>> {
+    fn state(&self) -> MutexGuard<'_, RingState<B>> {
         // No code of the user runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state and wakes the waiting threads.
-    fn change(&self, change: impl FnOnce(&mut State<B>)) {
+    fn change(&self, change: impl FnOnce(&mut RingState<B>)) {
         let mut state = self.state();
         change(&mut state);
         self.changes.fetch_add(1, Ordering::Release);
@@ -481,7 +481,7 @@ impl<B> Ring<B> {
 
     /// Waits until the state changes. Reading and computing alternate about every tenth of a millisecond. Sleeping and waking take
     /// a large part of that time, so a thread polls for a while before it sleeps.
-    fn wait<'s>(&'s self, state: MutexGuard<'s, State<B>>) -> MutexGuard<'s, State<B>> {
+    fn wait<'s>(&'s self, state: MutexGuard<'s, RingState<B>>) -> MutexGuard<'s, RingState<B>> {
         let seen = self.changes.load(Ordering::Relaxed);
         drop(state);
         let began = Instant::now();
@@ -508,9 +508,9 @@ impl<B> Ring<B> {
             }
             // Both are taken together, so that an earlier chunk never waits for a buffer that a later one has.
             let free = match state.take {
-                Take::Latest => state.free.pop_back(),
+                ReuseOrder::Latest => state.free.pop_back(),
                 #[cfg(feature = "cuda")]
-                Take::Oldest => state.free.pop_front(),
+                ReuseOrder::Oldest => state.free.pop_front(),
             };
             if let Some(buffer) = free {
                 let number = state.next;
@@ -543,21 +543,21 @@ impl<B> Ring<B> {
 }
 
 /// Ends the other threads when it is dropped, also on a panic.
-struct Over<'r, B>(&'r Ring<B>);
+struct EndOnDrop<'r, B>(&'r Ring<B>);
 
-impl<B> Drop for Over<'_, B> {
+impl<B> Drop for EndOnDrop<'_, B> {
     fn drop(&mut self) {
         self.0.change(|state| state.over = true);
     }
 }
 
-struct Reader<'r, T: Element> {
+struct ChunkReader<'r, T: Element> {
     plan: &'r Plan,
     data: &'r DataSet<T>,
-    prepare: Option<&'r Work<'r, T>>,
+    prepare: Option<&'r PrepareFn<'r, T>>,
 }
 
-impl<T: Element> Reader<'_, T> {
+impl<T: Element> ChunkReader<'_, T> {
     fn read(&self, number: u64, sieve: &mut Sieve, buffer: &mut Buffer<T>) -> Result<(), DataError> {
         let mut chunk = self.plan.chunk(number, buffer);
         let place = number * self.plan.rows as u64;
@@ -571,30 +571,30 @@ impl<T: Element> Reader<'_, T> {
 }
 
 /// The memory of one chunk, which later chunks reuse.
-trait Slot<T: Element>: Send {
+trait ChunkMemory<T: Element>: Send {
     /// Reads a chunk into it.
-    fn read(&mut self, reader: &Reader<'_, T>, number: u64, sieve: &mut Sieve) -> Result<(), DataError>;
+    fn read(&mut self, reader: &ChunkReader<'_, T>, number: u64, sieve: &mut Sieve) -> Result<(), DataError>;
 }
 
-impl<T: Element> Slot<T> for Buffer<T> {
-    fn read(&mut self, reader: &Reader<'_, T>, number: u64, sieve: &mut Sieve) -> Result<(), DataError> {
+impl<T: Element> ChunkMemory<T> for Buffer<T> {
+    fn read(&mut self, reader: &ChunkReader<'_, T>, number: u64, sieve: &mut Sieve) -> Result<(), DataError> {
         reader.read(number, sieve, self)
     }
 }
 
 /// Reads chunks on one thread for each sieve, and passes them to `work` on this thread, in order.
-fn in_parallel<T: Element, B: Slot<T>, E: std::convert::From<DataError>>(
-    reader: &Reader<'_, T>,
+fn in_parallel<T: Element, B: ChunkMemory<T>, E: From<DataError>>(
+    reader: &ChunkReader<'_, T>,
     sieves: Vec<Sieve>,
     ring: &Ring<B>,
-    clock: &mut Clock<'_>,
+    clock: &mut ProgressClock<'_>,
     mut work: impl FnMut(u64, &mut B) -> Result<(), E>,
 ) -> Result<Progress, E> {
     let chunks = reader.plan.chunks;
     let read = &|mut sieve: Sieve| {
         while let Some((number, mut slot)) = ring.begin(chunks) {
             // If `prepare` panics, nobody may wait for this chunk.
-            let dies = Over(ring);
+            let dies = EndOnDrop(ring);
             let outcome = slot.read(reader, number, &mut sieve);
             std::mem::forget(dies);
             ring.end(number, outcome.map(|()| slot));
@@ -602,7 +602,7 @@ fn in_parallel<T: Element, B: Slot<T>, E: std::convert::From<DataError>>(
     };
     thread::scope(|scope| {
         // On every exit this ends the readers, for which the scope waits.
-        let _over = Over(ring);
+        let _over = EndOnDrop(ring);
         for sieve in sieves {
             scope.spawn(move || read(sieve));
         }
@@ -622,15 +622,15 @@ fn in_parallel<T: Element, B: Slot<T>, E: std::convert::From<DataError>>(
 }
 
 /// Reports the progress of a pass.
-struct Clock<'a> {
+struct ProgressClock<'a> {
     began: Instant,
     told: Instant,
     now: Progress,
-    tell: Option<(Duration, Tell<'a>)>,
+    tell: Option<(Duration, ProgressCallback<'a>)>,
 }
 
-impl<'a> Clock<'a> {
-    fn new(plan: &Plan, tell: Option<(Duration, Tell<'a>)>) -> Self {
+impl<'a> ProgressClock<'a> {
+    fn new(plan: &Plan, tell: Option<(Duration, ProgressCallback<'a>)>) -> Self {
         let began = Instant::now();
         Self {
             began,

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_reads_well() {
+    fn progress_is_formatted() {
         let mut progress = Progress {
             rows: 1 << 20,
             of_rows: 4 << 20,

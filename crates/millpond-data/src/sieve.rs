@@ -47,7 +47,7 @@ pub(super) struct Sieve {
 }
 
 /// A source of memory for a sieve.
-pub(super) trait Draw {
+pub(super) trait BufferSource {
     /// Allocates zeroed elements.
     fn draw<T: bytemuck::Pod>(&self, elements: usize) -> Result<Buffer<T>, AllocError>;
 }
@@ -75,7 +75,7 @@ impl Sieve {
         places: &Places,
         row_bytes: u64,
         rows: usize,
-        from: &impl Draw,
+        from: &impl BufferSource,
     ) -> Result<Self, AllocError> {
         let (runs, piece) = Self::room(places, row_bytes, rows);
         Ok(Self {

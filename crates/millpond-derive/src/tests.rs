@@ -21,7 +21,7 @@ fn refused(text: &str) -> (String, usize, String) {
 }
 
 #[test]
-fn what_has_no_named_fields_is_refused_where_it_says_so() {
+fn items_without_named_fields_are_refused_at_their_place() {
     for (text, line, place, why) in [
         ("enum E { A, B }", 1, "enum", "an enum has no fields"),
         ("\nunion U { a: f32, b: u32 }", 2, "union", "share their bytes"),

@@ -1,12 +1,12 @@
 //! Iterators over a large tensor, batch by batch.
 
-use super::Tensor;
 use super::error::TensorError;
-use super::view::{TensorMut, TensorRef};
+use super::view::TensorMut;
 use std::iter::FusedIterator;
 use std::ops::Range;
 
-/// An iterator over views of some places of a dimension. [`Tensor::batches`] and [`TensorRef::batches`] create it.
+/// An iterator over views of some places of a dimension. [`Tensor::batches`](crate::Tensor::batches) and
+/// [`TensorRef::batches`](crate::TensorRef::batches) create it.
 #[derive(Clone, Debug)]
 pub struct Batches<V> {
     whole: V,
@@ -36,18 +36,6 @@ impl<V> Batches<V> {
 pub trait Batched: Sized {
     /// Returns the view of a part of a dimension, or `None` if there is no such part.
     fn part(&self, dim: usize, places: Range<usize>) -> Option<Self>;
-}
-
-impl Batched for Tensor {
-    fn part(&self, dim: usize, places: Range<usize>) -> Option<Self> {
-        self.slice(dim, places).ok()
-    }
-}
-
-impl Batched for TensorRef<'_> {
-    fn part(&self, dim: usize, places: Range<usize>) -> Option<Self> {
-        self.slice(dim, places).ok()
-    }
 }
 
 impl<V: Batched> Iterator for Batches<V> {

@@ -17,23 +17,26 @@ use super::walk::Walk;
 use millpond_pool::dtype::DType;
 
 macro_rules! cast_into {
-    ($self:ident, $view:expr) => {
+    ($self:ident, $view:expr, $output:ident) => {
         /// Converts the elements to the type of the output, as Rust's `as` does: integers wrap around, numbers of floating point
         /// are rounded or truncated and saturate, and complex numbers lose their imaginary part. In a conversion to `bool` every
         /// value except 0 is true. Allocates nothing.
         ///
         /// # Errors
-        /// Returns an error if the output has another shape or cannot be written, and for half precision without the feature
-        /// `half`.
-        pub fn cast_into(&$self, out: &mut impl Output) -> Result<(), TensorError> {
+        /// Returns an error if the output has another shape or cannot be written, for half precision without the feature `half`,
+        /// and errors of the device. A device does not convert complex numbers.
+        pub fn cast_into(&$self, out: &mut impl $output) -> Result<(), TensorError> {
             cast($view, out.output()?)
         }
     };
 }
 
+#[cfg(feature = "cuda")]
+pub(super) use cast_into;
+
 /// Conversions to another type.
 impl Tensor {
-    cast_into!(self, self.view()?);
+    cast_into!(self, self.view()?, Output);
 
     /// Converts the elements to another type, in a new tensor of the same [pool](Tensor); see [`cast_into`](Self::cast_into).
     /// If the elements already have the type, the result shares them.
@@ -50,7 +53,7 @@ impl Tensor {
 
 /// Conversions to another type, as for a [`Tensor`].
 impl TensorRef<'_> {
-    cast_into!(self, *self);
+    cast_into!(self, *self, Output);
 
     /// Converts the elements to another type, in a new tensor of the same [pool](Tensor); see [`cast_into`](Self::cast_into).
     ///
@@ -106,7 +109,7 @@ pub(super) fn store<W: Wide>(
 }
 
 fn cast(from: TensorRef<'_>, mut out: TensorMut<'_>) -> Result<(), TensorError> {
-    output("cast_into", &out, out.dtype(), from.shape())?;
+    output("cast_into", out.typed_shape(), out.dtype(), from.shape())?;
     if from.dtype() == out.dtype() {
         return out.copy_from(from);
     }

@@ -50,15 +50,15 @@ use super::batches::{Batched, Batches};
 use super::error::TensorError;
 use super::layout::Layout;
 use super::view::{facts, shared_storage};
-use super::views::{repeats, views};
+use super::views::{batched, repeats, views};
 use millpond_cuda::{CudaQueue, CudaStream, DevicePool};
 use millpond_os::device::Device;
 use millpond_pool::dtype::DType;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Range, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::Arc;
-use storage::{DeviceStorage, Place, Side};
+use storage::{DeviceStorage, DeviceView, ElementMemory};
 
 /// A tensor in the memory of a CUDA device.
 ///
@@ -105,7 +105,7 @@ pub struct DeviceTensor {
 /// temporary.
 pub struct DeviceTensorMut<'a> {
     /// Nobody else has access to it during `'a`.
-    place: Place<'a>,
+    place: ElementMemory<'a>,
     /// The layout. Its elements lie in the place and do not overlap.
     layout: Layout,
     alone: PhantomData<&'a mut DeviceStorage>,
@@ -121,8 +121,8 @@ impl DeviceTensor {
         }
     }
 
-    fn side(&self) -> Side<'_> {
-        Side::of(self.storage.place(), self.layout)
+    fn side(&self) -> DeviceView<'_> {
+        DeviceView::of(self.storage.place(), self.layout)
     }
 
     /// Returns the pool and stream on which it was made.
@@ -176,7 +176,7 @@ impl<'a> DeviceTensorMut<'a> {
     }
 
     /// The caller has exclusive access to the elements, which do not overlap.
-    fn alone(place: Place<'a>, layout: Layout) -> Self {
+    fn alone(place: ElementMemory<'a>, layout: Layout) -> Self {
         Self {
             place,
             layout,
@@ -197,7 +197,7 @@ impl<'a> DeviceTensorMut<'a> {
     ) -> Result<Self, TensorError> {
         let layout = Layout::contiguous(shape)?;
         // SAFETY: the caller guarantees it.
-        let place = unsafe { Place::new(address, layout.len(), dtype, queue) };
+        let place = unsafe { ElementMemory::new(address, layout.len(), dtype, queue) };
         Ok(Self::alone(place, layout))
     }
 
@@ -225,8 +225,8 @@ impl<'a> DeviceTensorMut<'a> {
         self.side().address()
     }
 
-    fn side(&self) -> Side<'_> {
-        Side::of(self.place, self.layout)
+    fn side(&self) -> DeviceView<'_> {
+        DeviceView::of(self.place, self.layout)
     }
 
     fn viewed(
@@ -244,6 +244,11 @@ impl DeviceTensor {
 
 impl DeviceTensorMut<'_> {
     facts!();
+
+    /// Returns the type of the elements and the sizes of the dimensions.
+    pub(crate) fn typed_shape(&self) -> (DType, &[usize]) {
+        (self.dtype(), self.shape())
+    }
 }
 
 /// Views: other tensors of the same storage. None of these methods copies an element or calls an allocator or the driver.
@@ -252,15 +257,11 @@ impl DeviceTensor {
     repeats!(Self);
 }
 
+batched!(DeviceTensor);
+
 /// Views of the same memory, which replace this one.
 impl<'a> DeviceTensorMut<'a> {
     views!(self, [self], DeviceTensorMut<'a>);
-}
-
-impl Batched for DeviceTensor {
-    fn part(&self, dim: usize, places: Range<usize>) -> Option<Self> {
-        self.slice(dim, places).ok()
-    }
 }
 
 impl fmt::Debug for DeviceTensor {

@@ -135,7 +135,7 @@ impl Binary {
             );
         }
         let shape = broadcast(operation, left.shape(), right.shape())?;
-        output(operation, &out, dtype, &shape)?;
+        output(operation, out.typed_shape(), dtype, &shape)?;
         let left = left.with(left.layout().repeat_to(operation, &shape)?);
         let mut one = [0; 2];
         let right = right.repeated(operation, &mut one, dtype, out.layout())?;
@@ -314,26 +314,13 @@ pub(super) fn refuse<R>(operation: &'static str, dtype: DType) -> Result<R, Tens
     Err(TensorError::Unsupported { operation, dtype })
 }
 
-/// An output of an operation, on the host or on a device.
-pub(super) trait Written {
-    /// Returns the type and the shape.
-    fn facts(&self) -> (DType, &[usize]);
-}
-
-impl Written for TensorMut<'_> {
-    fn facts(&self) -> (DType, &[usize]) {
-        (self.dtype(), self.shape())
-    }
-}
-
 /// Returns an error if the output has another type or shape than the result.
 pub(super) fn output(
     operation: &'static str,
-    out: &impl Written,
+    (found, there): (DType, &[usize]),
     dtype: DType,
     shape: &[usize],
 ) -> Result<(), TensorError> {
-    let (found, there) = out.facts();
     if found != dtype {
         return Err(TensorError::DTypes {
             operation,

@@ -219,7 +219,7 @@ macro_rules! maps_out {
         ) -> Result<(), TensorError> {
             let (view, out) = ($view, out.output()?);
             expect(T::DTYPE, view.dtype())?;
-            output("map_into", &out, R::DTYPE, view.shape())?;
+            output("map_into", out.typed_shape(), R::DTYPE, view.shape())?;
             map_to(out, view, f);
             Ok(())
         }
@@ -245,7 +245,7 @@ macro_rules! maps_out {
         ) -> Result<(), TensorError> {
             let (view, out) = ($view, out.output()?);
             expect(T::DTYPE, view.dtype())?;
-            output("par_map_into", &out, R::DTYPE, view.shape())?;
+            output("par_map_into", out.typed_shape(), R::DTYPE, view.shape())?;
             let parts = parts_of(out.len());
             threads::share(out, [view], parts, &|out, [view]| {
                 map_to(out, view, &f);
@@ -329,7 +329,7 @@ fn zip_to<A: Element, B: Element, R: Element>(
     expect(A::DTYPE, one.dtype())?;
     other.expect(operation, B::DTYPE, one.shape())?;
     let shape = broadcast(operation, one.shape(), other.shape())?;
-    output(operation, &out, R::DTYPE, &shape)?;
+    output(operation, out.typed_shape(), R::DTYPE, &shape)?;
     let one = one.with(one.layout().repeat_to(operation, &shape)?);
     let mut number = [0; 2];
     let other = other.repeated(operation, &mut number, B::DTYPE, out.layout())?;

@@ -236,7 +236,7 @@ fn multiply(
 ) -> Result<(), TensorError> {
     let shape = shape_of(operation, left.shape(), other.shape())?;
     other.expect(operation, left.dtype(), left.shape())?;
-    output(operation, &out, left.dtype(), &shape)?;
+    output(operation, out.typed_shape(), left.dtype(), &shape)?;
     // `shape_of` has refused numbers.
     let Some(right) = other.tensor()? else {
         return Ok(());
@@ -267,6 +267,28 @@ fn pair(numbers: &[usize]) -> [usize; 2] {
     [numbers[0], numbers[1]]
 }
 
+macro_rules! matmul_into {
+    ($self:ident, $view:expr, $operand:ident, $output:ident) => {
+        /// Writes the product to an output. Allocates nothing from a pool, except on a device the workspace of cuBLAS once for each
+        /// queue. With the feature `matrixmultiply` that library allocates space for parts of `f32` and `f64` matrices from the
+        /// program's allocator.
+        ///
+        /// # Errors
+        /// Returns an error if the operands are not matrices, if their sizes or types do not match, or if the output has another
+        /// shape or cannot be written, and errors of the device.
+        pub fn matmul_into<'b>(
+            &$self,
+            other: impl Into<$operand<'b>>,
+            out: &mut impl $output,
+        ) -> Result<(), TensorError> {
+            multiply("matmul_into", $view, &other.into(), out.output()?)
+        }
+    };
+}
+
+#[cfg(feature = "cuda")]
+pub(super) use matmul_into;
+
 macro_rules! matmul {
     ($self:ident, $view:expr) => {
         /// Returns the product of two matrices as a new tensor of the first operand's [pool](Tensor). If tensors have more than
@@ -284,20 +306,6 @@ macro_rules! matmul {
             let mut out = beside(home, |from| Tensor::zeros_in(from, &*shape, view.dtype()))?;
             multiply("matmul", view, &other, out.view_mut()?)?;
             Ok(out)
-        }
-
-        /// Writes the product to an output. Allocates nothing from a pool. With the feature `matrixmultiply` that library allocates
-        /// space for parts of `f32` and `f64` matrices from the program's allocator.
-        ///
-        /// # Errors
-        /// Returns an error if the operands are not matrices, if their sizes or types do not match, or if the output has another
-        /// shape or cannot be written.
-        pub fn matmul_into<'b>(
-            &$self,
-            other: impl Into<Operand<'b>>,
-            out: &mut impl Output,
-        ) -> Result<(), TensorError> {
-            multiply("matmul_into", $view, &other.into(), out.output()?)
         }
     };
 }
@@ -319,9 +327,11 @@ macro_rules! matmul {
 /// ```
 impl Tensor {
     matmul!(self, self.view()?);
+    matmul_into!(self, self.view()?, Operand, Output);
 }
 
 /// Products of matrices, as for a [`Tensor`].
 impl TensorRef<'_> {
     matmul!(self, *self);
+    matmul_into!(self, *self, Operand, Output);
 }

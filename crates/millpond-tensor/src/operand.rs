@@ -14,9 +14,9 @@ use millpond_pool::pool::Pool;
 use millpond_set::pools::draw;
 
 /// The origin of a result.
-pub(super) struct Beside(Owner);
+pub(super) struct ResultOrigin(Owner);
 
-impl Origin for Beside {
+impl Origin for ResultOrigin {
     fn handle(&self) -> Handle {
         Handle(self.0.clone())
     }
@@ -25,46 +25,47 @@ impl Origin for Beside {
 /// Makes a result in memory of `home`, or of the current set of pools if there is no `home`.
 pub(super) fn beside<R>(
     home: Option<&Owner>,
-    make: impl FnOnce(&Beside) -> Result<R, TensorError>,
+    make: impl FnOnce(&ResultOrigin) -> Result<R, TensorError>,
 ) -> Result<R, TensorError> {
     match home {
-        Some(owner) => make(&Beside(owner.clone())),
-        None => draw(|pool: &Pool| make(&Beside(pool.handle().0))),
+        Some(owner) => make(&ResultOrigin(owner.clone())),
+        None => draw(|pool: &Pool| make(&ResultOrigin(pool.handle().0))),
     }
 }
 
 /// An operand of an operation: a tensor, a view, or a number. Functions that take one accept `&tensor` and `0.5` alike.
 #[derive(Debug)]
-pub struct Operand<'a>(Kind<'a>);
+pub struct Operand<'a>(OperandKind<&'a Tensor, TensorRef<'a>>);
 
+/// The kinds of operands, on the host or on a device.
 #[derive(Debug)]
-enum Kind<'a> {
-    Tensor(&'a Tensor),
-    View(TensorRef<'a>),
+pub(crate) enum OperandKind<T, V> {
+    Tensor(T),
+    View(V),
     Scalar(Scalar),
 }
 
 impl<'a> From<&'a Tensor> for Operand<'a> {
     fn from(tensor: &'a Tensor) -> Self {
-        Self(Kind::Tensor(tensor))
+        Self(OperandKind::Tensor(tensor))
     }
 }
 
 impl<'a> From<TensorRef<'a>> for Operand<'a> {
     fn from(view: TensorRef<'a>) -> Self {
-        Self(Kind::View(view))
+        Self(OperandKind::View(view))
     }
 }
 
 impl<'a> From<&TensorRef<'a>> for Operand<'a> {
     fn from(view: &TensorRef<'a>) -> Self {
-        Self(Kind::View(*view))
+        Self(OperandKind::View(*view))
     }
 }
 
 impl<'a> From<&'a TensorMut<'_>> for Operand<'a> {
     fn from(view: &'a TensorMut<'_>) -> Self {
-        Self(Kind::View(view.as_ref()))
+        Self(OperandKind::View(view.as_ref()))
     }
 }
 
@@ -83,7 +84,7 @@ macro_rules! numbers {
         $(
             impl From<$type> for $operand<'_> {
                 fn from(number: $type) -> Self {
-                    Self(Kind::Scalar(number.into()))
+                    Self(OperandKind::Scalar(number.into()))
                 }
             }
         )*
@@ -97,35 +98,35 @@ impl<'a> Operand<'a> {
     /// Returns the tensor, or `None` if it is a number.
     pub(super) fn tensor(&self) -> Result<Option<TensorRef<'a>>, TensorError> {
         match self.0 {
-            Kind::Tensor(tensor) => tensor.view().map(Some),
-            Kind::View(view) => Ok(Some(view)),
-            Kind::Scalar(_) => Ok(None),
+            OperandKind::Tensor(tensor) => tensor.view().map(Some),
+            OperandKind::View(view) => Ok(Some(view)),
+            OperandKind::Scalar(_) => Ok(None),
         }
     }
 
     /// Returns the owner that allocated its memory, if that is a pool, tenant or source.
     pub(super) fn home(&self) -> Option<&Owner> {
         match &self.0 {
-            Kind::Tensor(tensor) => tensor.storage().home(),
-            Kind::View(view) => view.home(),
-            Kind::Scalar(_) => None,
+            OperandKind::Tensor(tensor) => tensor.storage().home(),
+            OperandKind::View(view) => view.home(),
+            OperandKind::Scalar(_) => None,
         }
     }
 
     /// Returns the number, if it is one.
     pub(super) fn scalar(&self) -> Scalar {
         match self.0 {
-            Kind::Scalar(scalar) => scalar,
-            Kind::Tensor(_) | Kind::View(_) => Scalar::Bool(false),
+            OperandKind::Scalar(scalar) => scalar,
+            OperandKind::Tensor(_) | OperandKind::View(_) => Scalar::Bool(false),
         }
     }
 
     /// Returns the sizes of its dimensions. A number has none.
     pub(super) fn shape(&self) -> &[usize] {
         match &self.0 {
-            Kind::Tensor(tensor) => tensor.shape(),
-            Kind::View(view) => view.shape(),
-            Kind::Scalar(_) => &[],
+            OperandKind::Tensor(tensor) => tensor.shape(),
+            OperandKind::View(view) => view.shape(),
+            OperandKind::Scalar(_) => &[],
         }
     }
 
@@ -139,9 +140,9 @@ impl<'a> Operand<'a> {
         shape: &[usize],
     ) -> Result<(), TensorError> {
         let found = match &self.0 {
-            Kind::Tensor(tensor) => Ok(tensor.dtype()),
-            Kind::View(view) => Ok(view.dtype()),
-            Kind::Scalar(value) => Err(*value),
+            OperandKind::Tensor(tensor) => Ok(tensor.dtype()),
+            OperandKind::View(view) => Ok(view.dtype()),
+            OperandKind::Scalar(value) => Err(*value),
         };
         expect_type(operation, (dtype, shape), (found, self.shape()))
     }
@@ -150,9 +151,9 @@ impl<'a> Operand<'a> {
     #[inline]
     pub(super) fn is_flat(&self, shape: &[usize]) -> bool {
         let layout = match &self.0 {
-            Kind::Tensor(tensor) => tensor.layout(),
-            Kind::View(view) => view.layout(),
-            Kind::Scalar(_) => return true,
+            OperandKind::Tensor(tensor) => tensor.layout(),
+            OperandKind::View(view) => view.layout(),
+            OperandKind::Scalar(_) => return true,
         };
         layout.shape() == shape && layout.is_contiguous()
     }
@@ -161,9 +162,9 @@ impl<'a> Operand<'a> {
     #[inline]
     pub(super) fn side<T: Number>(&self) -> Side<'_, T> {
         let (bytes, layout) = match &self.0 {
-            Kind::Tensor(tensor) => (tensor.storage().as_bytes(), tensor.layout()),
-            Kind::View(view) => (view.bytes(), view.layout()),
-            Kind::Scalar(scalar) => return Side::One(T::of_scalar(*scalar)),
+            OperandKind::Tensor(tensor) => (tensor.storage().as_bytes(), tensor.layout()),
+            OperandKind::View(view) => (view.bytes(), view.layout()),
+            OperandKind::Scalar(scalar) => return Side::One(T::of_scalar(*scalar)),
         };
         Side::Each(&elements(bytes)[layout.offset()..][..layout.len()])
     }

@@ -12,7 +12,7 @@ use super::error::TensorError;
 use super::kernel::{self, Kernel};
 use super::layout::Layout;
 use super::number::{Number, Wide, with_number};
-use super::operand::{Beside, Operand, beside};
+use super::operand::{Operand, ResultOrigin, beside};
 use super::scalar::Scalar;
 use super::threads;
 use super::view::{TensorMut, TensorRef};
@@ -226,9 +226,20 @@ fn sum(of: TensorRef<'_>) -> Result<Scalar, TensorError> {
     )
 }
 
-fn sum_dim(of: TensorRef<'_>, dim: usize, out: &mut TensorMut<'_>) -> Result<(), TensorError> {
+fn sum_into(of: TensorRef<'_>, mut out: TensorMut<'_>) -> Result<(), TensorError> {
+    output("sum_into", out.typed_shape(), sum_dtype(of.dtype()), &[])?;
+    out.fill(sum(of)?)
+}
+
+fn sum_dim(of: TensorRef<'_>, dim: usize, mut out: TensorMut<'_>) -> Result<(), TensorError> {
+    let out = &mut out;
     let layout = of.layout().gone(dim)?;
-    output("sum_dim_into", &*out, sum_dtype(of.dtype()), layout.shape())?;
+    output(
+        "sum_dim_into",
+        out.typed_shape(),
+        sum_dtype(of.dtype()),
+        layout.shape(),
+    )?;
     let along = (&layout, of.shape()[dim], of.strides()[dim]);
     with_number!(
         of.dtype(),
@@ -258,7 +269,7 @@ pub(super) fn vectors_only(
     })
 }
 
-fn dot(operation: &'static str, left: TensorRef<'_>, other: &Operand<'_>) -> Result<Scalar, TensorError> {
+fn product(operation: &'static str, left: TensorRef<'_>, other: &Operand<'_>) -> Result<Scalar, TensorError> {
     other.expect(operation, left.dtype(), left.shape())?;
     let right = other.tensor()?;
     vectors_only(operation, left.shape(), other.shape(), right.is_some())?;
@@ -271,27 +282,78 @@ fn dot(operation: &'static str, left: TensorRef<'_>, other: &Operand<'_>) -> Res
     )
 }
 
+fn dot(left: TensorRef<'_>, other: &Operand<'_>) -> Result<Scalar, TensorError> {
+    product("dot", left, other)
+}
+
+fn dot_into(left: TensorRef<'_>, other: &Operand<'_>, mut out: TensorMut<'_>) -> Result<(), TensorError> {
+    output("dot_into", out.typed_shape(), sum_dtype(left.dtype()), &[])?;
+    out.fill(product("dot_into", left, other)?)
+}
+
+/// Defines the sums and products of vectors, except those that return a new tensor.
 macro_rules! sums {
-    ($self:ident, $view:expr) => {
+    ($self:ident, $view:expr, $operand:ident, $output:ident) => {
         /// Returns the sum of all elements, or the number of true elements of a `bool` tensor. Integers wrap around at 64 bits.
+        /// Waits for a device.
         ///
         /// # Errors
-        /// Returns an error for half precision without the feature `half`.
+        /// Returns an error for half precision without the feature `half`, and on a device for complex numbers and errors of the
+        /// driver.
         pub fn sum(&$self) -> Result<Scalar, TensorError> {
             sum($view)
         }
 
-        /// Writes the sum of all elements to an output without dimensions, of the type of [`sum_dim`](Self::sum_dim). Allocates
+        /// Writes the sum of all elements to an output without dimensions, of the type of `sum_dim`. Allocates
         /// nothing.
         ///
         /// # Errors
-        /// Returns an error if the output has another type, has dimensions, or cannot be written.
-        pub fn sum_into(&$self, out: &mut impl Output) -> Result<(), TensorError> {
-            let (view, mut out) = ($view, out.output()?);
-            output("sum_into", &out, sum_dtype(view.dtype()), &[])?;
-            out.fill(sum(view)?)
+        /// Returns an error if the output has another type, has dimensions, or cannot be written, and those of
+        /// [`sum`](Self::sum).
+        pub fn sum_into(&$self, out: &mut impl $output) -> Result<(), TensorError> {
+            sum_into($view, out.output()?)
         }
 
+        /// Writes the sums along a dimension to an output. Allocates nothing.
+        ///
+        /// # Errors
+        /// Returns an error if there is no such dimension, if the output has another type or shape than the result of
+        /// `sum_dim`, or if it cannot be written.
+        pub fn sum_dim_into(&$self, dim: usize, out: &mut impl $output) -> Result<(), TensorError> {
+            sum_dim($view, dim, out.output()?)
+        }
+
+        /// Returns the sum of the products of elements of two tensors of one dimension. Complex elements are not conjugated.
+        /// Waits for a device.
+        ///
+        /// # Errors
+        /// Returns an error if they do not both have one dimension, if their lengths or types differ, and for `bool`.
+        /// On a device, also returns an error for complex numbers, and errors of the driver.
+        pub fn dot<'b>(&$self, other: impl Into<$operand<'b>>) -> Result<Scalar, TensorError> {
+            dot($view, &other.into())
+        }
+
+        /// Writes the result of [`dot`](Self::dot) to an output without dimensions, of the type of `sum_dim`.
+        /// Allocates nothing.
+        ///
+        /// # Errors
+        /// Returns the errors of [`dot`](Self::dot), and an error if the output has another type, has dimensions, or cannot be
+        /// written.
+        pub fn dot_into<'b>(
+            &$self,
+            other: impl Into<$operand<'b>>,
+            out: &mut impl $output,
+        ) -> Result<(), TensorError> {
+            dot_into($view, &other.into(), out.output()?)
+        }
+    };
+}
+
+#[cfg(feature = "cuda")]
+pub(super) use sums;
+
+macro_rules! sum_to_new {
+    ($self:ident, $view:expr) => {
         /// Sums along a dimension. Returns a new tensor of the same [pool](Tensor) without the dimension. Sums of integers and
         /// of booleans have 64 bits.
         ///
@@ -301,43 +363,10 @@ macro_rules! sums {
         pub fn sum_dim(&$self, dim: usize) -> Result<Tensor, TensorError> {
             let view = $view;
             let gone = view.layout().gone(dim)?;
-            let make = |from: &Beside| Tensor::zeros_in(from, gone.shape(), sum_dtype(view.dtype()));
+            let make = |from: &ResultOrigin| Tensor::zeros_in(from, gone.shape(), sum_dtype(view.dtype()));
             let mut out = beside(view.home(), make)?;
-            sum_dim(view, dim, &mut out.view_mut()?)?;
+            sum_dim(view, dim, out.view_mut()?)?;
             Ok(out)
-        }
-
-        /// Writes the sums along a dimension to an output. Allocates nothing.
-        ///
-        /// # Errors
-        /// Returns an error if there is no such dimension, if the output has another type or shape than the result of
-        /// [`sum_dim`](Self::sum_dim), or if it cannot be written.
-        pub fn sum_dim_into(&$self, dim: usize, out: &mut impl Output) -> Result<(), TensorError> {
-            sum_dim($view, dim, &mut out.output()?)
-        }
-
-        /// Returns the sum of the products of elements of two tensors of one dimension. Complex elements are not conjugated.
-        ///
-        /// # Errors
-        /// Returns an error if they do not both have one dimension, if their lengths or types differ, and for `bool`.
-        pub fn dot<'b>(&$self, other: impl Into<Operand<'b>>) -> Result<Scalar, TensorError> {
-            dot("dot", $view, &other.into())
-        }
-
-        /// Writes the result of [`dot`](Self::dot) to an output without dimensions, of the type of [`sum_dim`](Self::sum_dim).
-        /// Allocates nothing.
-        ///
-        /// # Errors
-        /// Returns the errors of [`dot`](Self::dot), and an error if the output has another type, has dimensions, or cannot be
-        /// written.
-        pub fn dot_into<'b>(
-            &$self,
-            other: impl Into<Operand<'b>>,
-            out: &mut impl Output,
-        ) -> Result<(), TensorError> {
-            let (view, mut out) = ($view, out.output()?);
-            output("dot_into", &out, sum_dtype(view.dtype()), &[])?;
-            out.fill(dot("dot_into", view, &other.into())?)
         }
     };
 }
@@ -357,10 +386,12 @@ macro_rules! sums {
 /// # Ok::<(), millpond::TensorError>(())
 /// ```
 impl Tensor {
-    sums!(self, self.view()?);
+    sums!(self, self.view()?, Operand, Output);
+    sum_to_new!(self, self.view()?);
 }
 
 /// Sums and products of vectors, as for a [`Tensor`].
 impl TensorRef<'_> {
-    sums!(self, *self);
+    sums!(self, *self, Operand, Output);
+    sum_to_new!(self, *self);
 }

@@ -79,7 +79,7 @@ fn of_many_threads_that_free_their_views_the_last_one_does() {
 }
 
 #[test]
-fn what_others_see_is_not_written() {
+fn a_shared_storage_is_not_written() {
     let source = fake::unpooled();
     let mut tensor = Tensor::zeros_in(&source, [2, 3], DType::I32).expect("room");
     let other = tensor.slice(0, 1..).expect("inside");

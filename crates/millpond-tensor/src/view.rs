@@ -572,6 +572,11 @@ impl TensorRef<'_> {
 impl TensorMut<'_> {
     facts!();
 
+    /// Returns the type of the elements and the sizes of the dimensions.
+    pub(crate) fn typed_shape(&self) -> (DType, &[usize]) {
+        (self.dtype(), self.shape())
+    }
+
     /// Returns the type of the elements.
     #[must_use]
     pub fn dtype(&self) -> DType {

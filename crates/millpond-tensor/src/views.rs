@@ -1,7 +1,7 @@
 //! Views of views: a part, another order of dimensions, another shape. All share the storage, and nothing is copied.
 
 use super::Tensor;
-use super::batches::Batches;
+use super::batches::{Batched, Batches};
 use super::error::TensorError;
 use super::view::{TensorMut, TensorRef};
 use std::ops::RangeBounds;
@@ -83,6 +83,17 @@ macro_rules! views {
     };
 }
 
+/// Lets iterators return the parts of a dimension as views.
+macro_rules! batched {
+    ($view:ty) => {
+        impl Batched for $view {
+            fn part(&self, dim: usize, places: std::ops::Range<usize>) -> Option<Self> {
+                self.slice(dim, places).ok()
+            }
+        }
+    };
+}
+
 macro_rules! repeats {
     ($view:ty) => {
         /// Returns a view of the given shape, in which dimensions of size 1 are repeated and new dimensions are added before the
@@ -108,7 +119,7 @@ macro_rules! repeats {
 }
 
 #[cfg(feature = "cuda")]
-pub(super) use {repeats, views};
+pub(super) use {batched, repeats, views};
 
 /// Views: other tensors of the same storage. None of these methods copies an element or calls an allocator.
 ///
@@ -133,6 +144,9 @@ impl Tensor {
     views!(self, [&self], Self);
     repeats!(Self);
 }
+
+batched!(Tensor);
+batched!(TensorRef<'_>);
 
 /// Views of the same memory, with the lifetime of its borrow.
 impl<'a> TensorRef<'a> {

@@ -18,20 +18,20 @@ pub(super) const MOST_DIMS: usize = 64;
 const ALIGN: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct NpyHeader {
     pub(super) dtype: DType,
     pub(super) fortran: bool,
     pub(super) shape: Vec<u64>,
 }
 
 /// Returns the header of a file and the byte position of its first element.
-pub(super) fn read(file: &Opened) -> Result<(Head, u64), NpyError> {
+pub(super) fn read(file: &Opened) -> Result<(NpyHeader, u64), NpyError> {
     let header = |why: String| NpyError::Header {
         path: file.path().to_owned(),
         why,
     };
     let short = |error| match error {
-        DataError::Truncated { .. } => header("it ends within its header".to_owned()),
+        DataError::Truncated { .. } => header("it ends inside its header".to_owned()),
         error => error.into(),
     };
     let mut start = [0; 8];
@@ -40,32 +40,28 @@ pub(super) fn read(file: &Opened) -> Result<(Head, u64), NpyError> {
     if magic != *MAGIC {
         return Err(header("it does not begin with \\x93NUMPY".to_owned()));
     }
-    let (length, before) = match major {
-        1 => {
-            let mut bytes = [0; 2];
-            file.read(8, &mut bytes).map_err(short)?;
-            (u32::from(u16::from_le_bytes(bytes)), 10)
-        }
-        2 | 3 => {
-            let mut bytes = [0; 4];
-            file.read(8, &mut bytes).map_err(short)?;
-            (u32::from_le_bytes(bytes), 12)
-        }
+    let width = match major {
+        1 => 2,
+        2 | 3 => 4,
         _ => {
             return Err(header(format!(
                 "version {major}.{minor} is none of 1.0, 2.0 and 3.0"
             )));
         }
     };
+    // The length follows the version, in little-endian order.
+    let mut length = [0; 4];
+    file.read(8, &mut length[..width]).map_err(short)?;
+    let (length, before) = (u32::from_le_bytes(length), 8 + width as u64);
     if length > MOST_HEADER {
         return Err(header(format!(
-            "its header has {length} bytes, and {MOST_HEADER} are the most that is read"
+            "its header has {length} bytes, and at most {MOST_HEADER} are read"
         )));
     }
     let mut text = millpond_set::pools::alloc_zeroed::<u8>(length as usize).map_err(DataError::Memory)?;
     file.read(before, &mut text).map_err(short)?;
-    let text = str::from_utf8(&text).map_err(|_| header("its header is no text".to_owned()))?;
-    match Reader::new(text).head().map_err(header)? {
+    let text = str::from_utf8(&text).map_err(|_| header("its header is not valid UTF-8".to_owned()))?;
+    match DictionaryParser::new(text).head().map_err(header)? {
         Ok(head) => Ok((head, before + u64::from(length))),
         Err(descr) => Err(NpyError::Type {
             path: file.path().to_owned(),
@@ -127,15 +123,15 @@ pub(super) fn made(dtype: DType, shape: &[u64]) -> Vec<u8> {
 }
 
 /// Parses the dictionary. It supports only the Python literals that NumPy writes there.
-struct Reader<'a> {
+struct DictionaryParser<'a> {
     text: &'a str,
     rest: &'a str,
 }
 
 /// A header, or `Err` with the file's description of an unsupported element type.
-type Found = Result<Head, String>;
+type Found = Result<NpyHeader, String>;
 
-impl<'a> Reader<'a> {
+impl<'a> DictionaryParser<'a> {
     fn new(text: &'a str) -> Self {
         Self { text, rest: text }
     }
@@ -144,7 +140,7 @@ impl<'a> Reader<'a> {
         let at = self.text.len() - self.rest.len();
         let found: String = self.rest.chars().take(12).collect();
         Err(format!(
-            "byte {at} of its dictionary has {found:?} where {wanted} belongs"
+            "byte {at} of its dictionary has {found:?}, and {wanted} was expected"
         ))
     }
 
@@ -298,7 +294,7 @@ impl<'a> Reader<'a> {
         }
         let dtype = dtype_of(descr);
         Ok(dtype
-            .map(|dtype| Head {
+            .map(|dtype| NpyHeader {
                 dtype,
                 fortran,
                 shape,
@@ -322,12 +318,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn head(text: &str) -> Result<Found, String> {
-        Reader::new(text).head()
+        DictionaryParser::new(text).head()
     }
 
     #[test]
     fn headers_are_read_as_python_may_write_them() {
-        let expected = Head {
+        let expected = NpyHeader {
             dtype: DType::F32,
             fortran: false,
             shape: vec![3, 4],
@@ -385,7 +381,7 @@ mod tests {
             ("{'other': '<f4', 'fortran_order': False, 'shape': (3,)}", "other"),
             (
                 "{'descr': '<f4 , 'fortran_order': False, 'shape': (3,)}",
-                "belongs",
+                "was expected",
             ),
         ] {
             let told = head(text).expect_err(text);
@@ -412,17 +408,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(shape in prop::collection::vec(0u64..1000, 0..7), at in 0usize..15) {
+        fn written_headers_are_read_back(shape in prop::collection::vec(0u64..1000, 0..7), at in 0usize..15) {
             let dtype = NAMES[at].0;
             let header = made(dtype, &shape);
             prop_assert_eq!(header.len() % ALIGN, 0);
             let text = std::str::from_utf8(&header[10..]).expect("text");
-            let expected = Head { dtype, fortran: false, shape };
+            let expected = NpyHeader { dtype, fortran: false, shape };
             prop_assert_eq!(head(text).expect("a header").expect("a type"), expected);
         }
 
         #[test]
-        fn no_header_is_trouble(text in "[{}()\\[\\]':, 0-9a-zA-Z<_\\n\"L]{0,80}") {
+        fn arbitrary_headers_do_not_panic(text in "[{}()\\[\\]':, 0-9a-zA-Z<_\\n\"L]{0,80}") {
             let _ = head(&text);
             let _ = head(&format!("{{'descr': '<f4', 'shape': {text}"));
             let _ = head(&format!("{{'descr': {text}"));

@@ -5,8 +5,10 @@
 //! the device. The oldest slot is reused first because the device may still use the latest.
 
 use super::super::error::DataError;
-use super::super::sieve::{Draw, Sieve};
-use super::{Clock, From, Pass, Plan, Progress, Reader, Ring, Slot, Take, in_parallel};
+use super::super::sieve::{BufferSource, Sieve};
+use super::{
+    ChunkMemory, ChunkReader, ChunkSource, Pass, Plan, Progress, ProgressClock, ReuseOrder, Ring, in_parallel,
+};
 use millpond_cuda::{
     CudaError, CudaPinned, CudaStream, DeviceBuffer, DevicePool, Mark, Transfer, TransferError, is_known,
     settle_on, upload_part,
@@ -96,21 +98,21 @@ impl<T: Element> DevicePass<'_, T> {
     ///
     /// # Errors
     /// Returns the errors of [`for_each`](Self::for_each) and of `work`.
-    pub fn try_for_each<E: std::convert::From<DataError>>(
+    pub fn try_for_each<E: From<DataError>>(
         mut self,
         mut work: impl FnMut(&mut DeviceChunk<'_, T>) -> Result<(), E>,
     ) -> Result<Progress, E> {
         let plan = self.pass.plan()?;
-        let mut clock = Clock::new(&plan, self.pass.tell.take());
+        let mut clock = ProgressClock::new(&plan, self.pass.tell.take());
         if plan.chunks == 0 {
             return Ok(clock.end());
         }
         let copies = CudaStream::new(self.pool.device()).map_err(DataError::Cuda)?;
-        let ring = Ring::new(self.slots(&plan, &copies)?, Take::Oldest);
+        let ring = Ring::new(self.slots(&plan, &copies)?, ReuseOrder::Oldest);
         let sieve = |_| Sieve::new(&plan.places, plan.row_bytes, plan.rows, &self.pass.from);
         let readers = (0..self.pass.readers.min(plan.buffers)).map(sieve);
         let sieves: Vec<_> = readers.collect::<Result<_, _>>().map_err(DataError::Memory)?;
-        let reader = Reader {
+        let reader = ChunkReader {
             plan: &plan,
             data: self.pass.data,
             prepare: self.pass.prepare.as_deref(),
@@ -132,7 +134,7 @@ impl<T: Element> DevicePass<'_, T> {
         let pinned = Unpooled::over(Box::new(CudaPinned::new(device)));
         let slot = |_| {
             let host: Buffer<T> = match &self.pass.from {
-                From::Set => pinned.alloc_zeroed(elements)?,
+                ChunkSource::Set => pinned.alloc_zeroed(elements)?,
                 from => from.draw(elements)?,
             };
             if !is_known(device, host.as_ptr().cast(), host.bytes())? {
@@ -289,9 +291,9 @@ impl<T: Element> Drop for DeviceSlot<T> {
     }
 }
 
-impl<T: Element> Slot<T> for DeviceSlot<T> {
+impl<T: Element> ChunkMemory<T> for DeviceSlot<T> {
     /// Reads a chunk and starts its copy.
-    fn read(&mut self, reader: &Reader<'_, T>, number: u64, sieve: &mut Sieve) -> Result<(), DataError> {
+    fn read(&mut self, reader: &ChunkReader<'_, T>, number: u64, sieve: &mut Sieve) -> Result<(), DataError> {
         let mut host = self.host()?;
         reader.read(number, sieve, &mut host)?;
         let len = reader.plan.rows_of(number) * reader.plan.row;

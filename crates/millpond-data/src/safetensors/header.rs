@@ -65,9 +65,9 @@ fn is_native(dtype: DType) -> bool {
     cfg!(target_endian = "little") || dtype.size() == 1
 }
 
-/// The position of a string in `Tables::text`: its first byte and its length. Shapes are stored alike in
-/// `Tables::sizes`.
-type Place = [u64; 2];
+/// The position of a string in `HeaderTables::text`: its first byte and its length. Shapes are stored alike in
+/// `HeaderTables::sizes`.
+type Span = [u64; 2];
 /// A tensor: name, type, shape, and the begin and end of its bytes in the data. This is an array because buffers hold
 /// plain data.
 type Record = [u64; 8];
@@ -132,7 +132,7 @@ impl<'a> TensorInfo<'a> {
 /// The header of a file.
 #[derive(Debug)]
 pub(super) struct Header {
-    tables: Tables,
+    tables: HeaderTables,
     /// The position of the data in the file.
     pub(super) data: u64,
 }
@@ -169,9 +169,11 @@ impl Header {
         if text.first() != Some(&b'{') {
             return Err(wrong("its header does not begin with {".to_owned()));
         }
-        let mut tables = Tables::new().map_err(DataError::Memory)?;
+        let mut tables = HeaderTables::new().map_err(DataError::Memory)?;
         let mut from = serde_json::Deserializer::from_slice(&text);
-        let parsed = Top(&mut tables).deserialize(&mut from).and_then(|()| from.end());
+        let parsed = HeaderVisitor(&mut tables)
+            .deserialize(&mut from)
+            .and_then(|()| from.end());
         if let Some(refused) = tables.refused.take() {
             return Err(DataError::Memory(refused).into());
         }
@@ -186,7 +188,7 @@ impl Header {
     /// Sorts the tensors by their bytes and checks that they are valid by the rules of the format.
     fn settle(mut self, file: &Opened, found: u64) -> Result<Self, SafeTensorsError> {
         let path = || file.path().to_owned();
-        let Tables { records, .. } = &mut self.tables;
+        let HeaderTables { records, .. } = &mut self.tables;
         records.sort_unstable_by_key(|[.., begin, end]| (*begin, *end));
         let mut expected = 0;
         for tensor in self.tensors() {
@@ -264,7 +266,7 @@ impl Header {
 
 /// The contents of a header, in few buffers.
 #[derive(Debug)]
-struct Tables {
+struct HeaderTables {
     /// Names, types, keys and values, concatenated.
     text: Buffer<u8>,
     sizes: Buffer<u64>,
@@ -278,7 +280,7 @@ struct Tables {
     refused: Option<AllocError>,
 }
 
-impl Tables {
+impl HeaderTables {
     fn new() -> Result<Self, AllocError> {
         Ok(Self {
             text: alloc_zeroed(0)?,
@@ -298,14 +300,14 @@ impl Tables {
         })
     }
 
-    fn keep<E: Error>(&mut self, text: &str) -> Result<Place, E> {
+    fn keep<E: Error>(&mut self, text: &str) -> Result<Span, E> {
         let at = self.text.len() as u64;
         let outcome = self.text.try_extend_from_slice(text.as_bytes());
         self.kept(outcome)?;
         Ok([at, text.len() as u64])
     }
 
-    fn text(&self, [at, bytes]: Place) -> &str {
+    fn text(&self, [at, bytes]: Span) -> &str {
         let (at, bytes) = (at as usize, bytes as usize);
         let text = self.text.get(at..at + bytes).unwrap_or(&[]);
         // The bytes were UTF-8 when they were stored.
@@ -353,13 +355,13 @@ fn repeated<'a>(mut sorted: impl Iterator<Item = &'a str>) -> Option<&'a str> {
 }
 
 /// Deserializes the whole object.
-struct Top<'t>(&'t mut Tables);
+struct HeaderVisitor<'t>(&'t mut HeaderTables);
 /// Deserializes the metadata.
-struct Metadata<'t>(&'t mut Tables);
+struct MetadataVisitor<'t>(&'t mut HeaderTables);
 /// Deserializes the description of one tensor: the positions of its type and of its shape, and its byte range.
-struct Entry<'t>(&'t mut Tables);
-struct Shape<'t>(&'t mut Tables);
-struct Text<'t>(&'t mut Tables);
+struct TensorVisitor<'t>(&'t mut HeaderTables);
+struct ShapeVisitor<'t>(&'t mut HeaderTables);
+struct TextVisitor<'t>(&'t mut HeaderTables);
 
 macro_rules! seeds {
     ($($seed:ident => $value:ty, $deserialize:ident, $expecting:literal, { $($visit:tt)* };)*) => {
@@ -383,17 +385,17 @@ macro_rules! seeds {
 }
 
 seeds! {
-    Top => (), deserialize_map, "an object of tensors by name", {
+    HeaderVisitor => (), deserialize_map, "an object of tensors by name", {
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-            while let Some(name) = map.next_key_seed(Text(self.0))? {
+            while let Some(name) = map.next_key_seed(TextVisitor(self.0))? {
                 if self.0.text(name) == METADATA {
                     if std::mem::replace(&mut self.0.has_metadata, true) {
                         return Err(A::Error::custom("__metadata__ is there twice"));
                     }
-                    map.next_value_seed(Metadata(self.0))?;
+                    map.next_value_seed(MetadataVisitor(self.0))?;
                     continue;
                 }
-                let (kind, shape, [begin, end]) = map.next_value_seed(Entry(self.0))?;
+                let (kind, shape, [begin, end]) = map.next_value_seed(TensorVisitor(self.0))?;
                 let ([name, name_bytes], [kind, kind_bytes], [sizes, rank]) = (name, kind, shape);
                 let record = [name, name_bytes, kind, kind_bytes, sizes, rank, begin, end];
                 let outcome = self.0.records.try_push(record);
@@ -402,7 +404,7 @@ seeds! {
             Ok(())
         }
     };
-    Metadata => (), deserialize_option, "texts by key", {
+    MetadataVisitor => (), deserialize_option, "texts by key", {
         fn visit_none<E: Error>(self) -> Result<(), E> {
             Ok(())
         }
@@ -410,23 +412,23 @@ seeds! {
             from.deserialize_map(self)
         }
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-            while let Some([key, key_bytes]) = map.next_key_seed(Text(self.0))? {
-                let [value, value_bytes] = map.next_value_seed(Text(self.0))?;
+            while let Some([key, key_bytes]) = map.next_key_seed(TextVisitor(self.0))? {
+                let [value, value_bytes] = map.next_value_seed(TextVisitor(self.0))?;
                 let outcome = self.0.metadata.try_push([key, key_bytes, value, value_bytes]);
                 self.0.kept(outcome)?;
             }
             Ok(())
         }
     };
-    Entry => (Place, Place, [u64; 2]), deserialize_map, "an object of dtype, shape and data_offsets", {
+    TensorVisitor => (Span, Span, [u64; 2]), deserialize_map, "an object of dtype, shape and data_offsets", {
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
             let (mut kind, mut shape, mut offsets) = (None, None, None);
-            while let Some(key) = map.next_key::<Key>()? {
+            while let Some(key) = map.next_key::<TensorKey>()? {
                 let twice = match key {
-                    Key::Type => kind.replace(map.next_value_seed(Text(self.0))?).is_some(),
-                    Key::Shape => shape.replace(map.next_value_seed(Shape(self.0))?).is_some(),
-                    Key::Offsets => offsets.replace(map.next_value()?).is_some(),
-                    Key::Other => {
+                    TensorKey::Type => kind.replace(map.next_value_seed(TextVisitor(self.0))?).is_some(),
+                    TensorKey::Shape => shape.replace(map.next_value_seed(ShapeVisitor(self.0))?).is_some(),
+                    TensorKey::Offsets => offsets.replace(map.next_value()?).is_some(),
+                    TensorKey::Other => {
                         map.next_value::<IgnoredAny>()?;
                         false
                     }
@@ -441,8 +443,8 @@ seeds! {
             }
         }
     };
-    Shape => Place, deserialize_seq, "sizes of dimensions", {
-        fn visit_seq<A: SeqAccess<'de>>(self, mut sizes: A) -> Result<Place, A::Error> {
+    ShapeVisitor => Span, deserialize_seq, "sizes of dimensions", {
+        fn visit_seq<A: SeqAccess<'de>>(self, mut sizes: A) -> Result<Span, A::Error> {
             let at = self.0.sizes.len() as u64;
             let mut rank = 0;
             while let Some(size) = sizes.next_element()? {
@@ -456,8 +458,8 @@ seeds! {
             Ok([at, rank])
         }
     };
-    Text => Place, deserialize_str, "a text", {
-        fn visit_str<E: Error>(self, text: &str) -> Result<Place, E> {
+    TextVisitor => Span, deserialize_str, "a text", {
+        fn visit_str<E: Error>(self, text: &str) -> Result<Span, E> {
             self.0.keep(text)
         }
     };
@@ -465,7 +467,7 @@ seeds! {
 
 #[derive(serde::Deserialize)]
 #[serde(field_identifier)]
-enum Key {
+enum TensorKey {
     #[serde(rename = "dtype")]
     Type,
     #[serde(rename = "shape")]
@@ -477,9 +479,9 @@ enum Key {
 }
 
 /// A writer that counts bytes and discards them.
-struct Count(u64);
+struct ByteCounter(u64);
 
-impl Write for Count {
+impl Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 += bytes.len() as u64;
         Ok(bytes.len())
@@ -499,7 +501,7 @@ pub(super) fn lengths<'a>(
     tensors: impl Iterator<Item = Named<'a>>,
     metadata: &[(&str, &str)],
 ) -> io::Result<[u64; 2]> {
-    let mut count = Count(0);
+    let mut count = ByteCounter(0);
     object(&mut count, tensors, metadata)?;
     Ok([count.0, (LENGTH + count.0).next_multiple_of(ALIGN) - LENGTH])
 }

@@ -2,7 +2,7 @@
 
 use super::launch::Summand;
 use super::operand::{DeviceOperand, DeviceOutput};
-use super::storage::Side;
+use super::storage::DeviceView;
 use super::{DeviceTensor, DeviceTensorMut};
 use crate::arithmetic::{operations, operations_in_place, operations_to_new, operations_to_output};
 use crate::elementwise::{Binary, output, refuse};
@@ -48,7 +48,7 @@ impl Binary {
     fn check_divisors(
         self,
         operation: &'static str,
-        left: Side<'_>,
+        left: DeviceView<'_>,
         right: &DeviceOperand<'_>,
     ) -> Result<(), TensorError> {
         let wide = wide_of(operation, left.dtype())?;
@@ -66,7 +66,7 @@ impl Binary {
     fn make_there(
         self,
         operation: &'static str,
-        left: Side<'_>,
+        left: DeviceView<'_>,
         right: &DeviceOperand<'_>,
     ) -> Result<DeviceTensor, TensorError> {
         right.expect(operation, left.dtype(), left.shape())?;
@@ -80,14 +80,14 @@ impl Binary {
     fn write_there(
         self,
         operation: &'static str,
-        left: Side<'_>,
+        left: DeviceView<'_>,
         right: &DeviceOperand<'_>,
         mut out: DeviceTensorMut<'_>,
     ) -> Result<(), TensorError> {
         let dtype = left.dtype();
         right.expect(operation, dtype, left.shape())?;
         let shape = broadcast(operation, left.shape(), right.shape())?;
-        output(operation, &out, dtype, &shape)?;
+        output(operation, out.typed_shape(), dtype, &shape)?;
         self.check_divisors(operation, left, right)?;
         let (code, factor) = self.code(dtype)?;
         let left = left.with(left.layout().repeat_to(operation, &shape)?);

@@ -2,8 +2,9 @@
 
 use super::arithmetic::wide_of;
 use super::operand::DeviceOutput;
-use super::storage::Side;
+use super::storage::DeviceView;
 use super::{DeviceTensor, DeviceTensorMut};
+use crate::cast::cast_into;
 use crate::copy::SharedOrCopied;
 use crate::elementwise::output;
 use crate::error::TensorError;
@@ -16,27 +17,14 @@ fn castable(dtype: DType) -> Result<(), TensorError> {
     wide_of("cast", dtype).map(|_| ())
 }
 
-fn cast(from: Side<'_>, mut out: DeviceTensorMut<'_>) -> Result<(), TensorError> {
-    output("cast_into", &out, out.dtype(), from.shape())?;
+fn cast(from: DeviceView<'_>, mut out: DeviceTensorMut<'_>) -> Result<(), TensorError> {
+    output("cast_into", out.typed_shape(), out.dtype(), from.shape())?;
     if from.dtype() == out.dtype() {
         return out.target().copy(from);
     }
     castable(from.dtype())?;
     castable(out.dtype())?;
     out.target().cast(from)
-}
-
-macro_rules! into {
-    () => {
-        /// Converts the elements to the type of an output and writes them there, on its stream. Allocates nothing.
-        ///
-        /// # Errors
-        /// Returns an error if the types cannot be converted, or if the output has another shape or cannot be written,
-        /// and errors of the driver.
-        pub fn cast_into(&self, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
-            cast(self.side(), out.output()?)
-        }
-    };
 }
 
 impl DeviceTensor {
@@ -56,9 +44,9 @@ impl DeviceTensor {
         Ok(SharedOrCopied::Copied(out))
     }
 
-    into!();
+    cast_into!(self, self.side(), DeviceOutput);
 }
 
 impl DeviceTensorMut<'_> {
-    into!();
+    cast_into!(self, self.side(), DeviceOutput);
 }

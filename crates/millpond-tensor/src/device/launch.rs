@@ -1,6 +1,6 @@
 //! Kernel launches: the arguments for views, and the order among the streams of the operands.
 
-use super::storage::Side;
+use super::storage::DeviceView;
 use super::{DeviceTensor, DeviceTensorMut};
 use crate::error::TensorError;
 use crate::layout::{Layout, MAX_RANK};
@@ -39,7 +39,7 @@ pub(super) struct Task<'a> {
     pub(super) shape: Shape,
     pub(super) arguments: Arguments,
     /// The views that it reads and writes. Their layouts and addresses are in the arguments.
-    pub(super) sides: &'a [Side<'a>],
+    pub(super) sides: &'a [DeviceView<'a>],
 }
 
 impl Task<'_> {
@@ -55,7 +55,7 @@ impl Task<'_> {
 }
 
 /// Returns the streams of the operands, except the one on which the work is queued.
-fn others<'a>(stream: &CudaStream, sides: &[Side<'a>]) -> Vec<&'a CudaStream> {
+fn others<'a>(stream: &CudaStream, sides: &[DeviceView<'a>]) -> Vec<&'a CudaStream> {
     let mut others: Vec<&CudaStream> = Vec::new();
     for side in sides {
         if side.stream() != stream && !others.contains(&side.stream()) {
@@ -66,7 +66,7 @@ fn others<'a>(stream: &CudaStream, sides: &[Side<'a>]) -> Vec<&'a CudaStream> {
 }
 
 /// The destination of an operation. Invariant: access to its elements is exclusive, and each has a place of its own.
-pub(super) struct Target<'a>(Side<'a>);
+pub(super) struct Target<'a>(DeviceView<'a>);
 
 impl<'a> DeviceTensorMut<'a> {
     pub(super) fn target(&mut self) -> Target<'_> {
@@ -79,7 +79,7 @@ impl Target<'_> {
         self.0.layout()
     }
 
-    pub(super) fn side(&self) -> Side<'_> {
+    pub(super) fn side(&self) -> DeviceView<'_> {
         self.0
     }
 
@@ -87,8 +87,8 @@ impl Target<'_> {
     /// true if cuBLAS does so.
     pub(super) fn by_cublas(
         &self,
-        left: Side<'_>,
-        right: Side<'_>,
+        left: DeviceView<'_>,
+        right: DeviceView<'_>,
         calls: impl FnOnce() -> Option<Vec<Gemm>>,
     ) -> bool {
         let queue = self.0.queue();
@@ -103,7 +103,7 @@ impl Target<'_> {
     }
 
     /// Copies elements of the same type and shape.
-    pub(super) fn copy(self, from: Side<'_>) -> Result<(), TensorError> {
+    pub(super) fn copy(self, from: DeviceView<'_>) -> Result<(), TensorError> {
         debug_assert_eq!(self.0.dtype(), from.dtype());
         self.copy_or_fill(Some(from), &[0; 16])
     }
@@ -119,7 +119,7 @@ impl Target<'_> {
         self,
         entry: Entry,
         layouts: [&Layout; N],
-        sides: &[Side<'_>],
+        sides: &[DeviceView<'_>],
         push: impl FnOnce(&mut Arguments),
     ) -> Result<(), TensorError> {
         if self.is_empty() {
@@ -138,7 +138,7 @@ impl Target<'_> {
         .run(self.0.stream())
     }
 
-    fn copy_or_fill(self, from: Option<Side<'_>>, element: &[u8; 16]) -> Result<(), TensorError> {
+    fn copy_or_fill(self, from: Option<DeviceView<'_>>, element: &[u8; 16]) -> Result<(), TensorError> {
         let (to, size) = (self.0, self.0.dtype().size());
         let other = from.unwrap_or(to);
         let (layouts, sides) = ([to.layout(), other.layout()], [to, other]);
@@ -152,8 +152,8 @@ impl Target<'_> {
     pub(super) fn binary(
         self,
         operation: u32,
-        left: Option<Side<'_>>,
-        right: Result<Side<'_>, [u8; 16]>,
+        left: Option<DeviceView<'_>>,
+        right: Result<DeviceView<'_>, [u8; 16]>,
         factor: &[u8; 16],
     ) -> Result<(), TensorError> {
         let (to, dtype) = (self.0, self.0.dtype());
@@ -175,7 +175,7 @@ impl Target<'_> {
     }
 
     /// Converts elements of the same shape from another type.
-    pub(super) fn cast(self, from: Side<'_>) -> Result<(), TensorError> {
+    pub(super) fn cast(self, from: DeviceView<'_>) -> Result<(), TensorError> {
         let to = self.0;
         let (layouts, sides) = ([to.layout(), from.layout()], [to, from]);
         self.launch(Entry::Cast, layouts, &sides, |arguments| {
@@ -198,7 +198,7 @@ impl Target<'_> {
     pub(super) fn sum_dim(
         self,
         wide: Wide,
-        of: Side<'_>,
+        of: DeviceView<'_>,
         (gone, many, apart): (&Layout, usize, usize),
     ) -> Result<(), TensorError> {
         let to = self.0;
@@ -216,8 +216,8 @@ impl Target<'_> {
 /// The terms of a sum.
 #[derive(Clone, Copy)]
 pub(super) struct Summand<'a> {
-    left: Side<'a>,
-    right: Option<Side<'a>>,
+    left: DeviceView<'a>,
+    right: Option<DeviceView<'a>>,
     what: u32,
 }
 
@@ -225,22 +225,22 @@ pub(super) struct Summand<'a> {
 const SHARE: usize = 4096;
 
 impl<'a> Summand<'a> {
-    fn new(left: Side<'a>, right: Option<Side<'a>>, what: u32) -> Self {
+    fn new(left: DeviceView<'a>, right: Option<DeviceView<'a>>, what: u32) -> Self {
         Self { left, right, what }
     }
 
     /// Sums the elements.
-    pub(super) fn elements(of: Side<'a>) -> Self {
+    pub(super) fn elements(of: DeviceView<'a>) -> Self {
         Self::new(of, None, 0)
     }
 
     /// Sums the products of elements of one type and shape.
-    pub(super) fn products(left: Side<'a>, right: Side<'a>) -> Self {
+    pub(super) fn products(left: DeviceView<'a>, right: DeviceView<'a>) -> Self {
         Self::new(left, Some(right), 1)
     }
 
     /// Counts the integers that are 0.
-    pub(super) fn zeros(of: Side<'a>) -> Self {
+    pub(super) fn zeros(of: DeviceView<'a>) -> Self {
         Self::new(of, None, 2)
     }
 
@@ -265,7 +265,7 @@ fn total(
     wide: Wide,
     what: &Summand<'_>,
     to: (u64, DType),
-    sides: &[Side<'_>],
+    sides: &[DeviceView<'_>],
     sums: u64,
 ) -> Result<(), TensorError> {
     let len = what.left.layout().len();
@@ -291,7 +291,7 @@ fn sum_parts(
     (views, share, parts): (WalkArgument, usize, usize),
     (to, to_type): (u64, DType),
     (left, right, dtype, what): (u64, u64, DType, u32),
-    sides: &[Side<'_>],
+    sides: &[DeviceView<'_>],
 ) -> Result<(), TensorError> {
     let mut arguments = Arguments::default();
     arguments.push(views);
@@ -328,7 +328,7 @@ impl<'a> KernelArgMut<'a> for DeviceTensorMut<'a> {}
 
 impl<'a> sealed::ArgMut<'a> for DeviceTensorMut<'a> {
     fn put(self, launch: &mut Launch<'a>) {
-        let side = Side::of(self.place, self.layout);
+        let side = DeviceView::of(self.place, self.layout);
         launch.memory(side.address(), side.stream());
     }
 }

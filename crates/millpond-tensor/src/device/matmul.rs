@@ -2,47 +2,29 @@
 
 use super::arithmetic::wide_of;
 use super::operand::{DeviceOperand, DeviceOutput};
-use super::storage::Side;
+use super::storage::DeviceView;
 use super::{DeviceTensor, DeviceTensorMut};
 use crate::elementwise::output;
 use crate::error::TensorError;
-use crate::matmul::{batched, shape_of};
+use crate::matmul::{batched, matmul_into, shape_of};
 
 fn multiply(
     operation: &'static str,
-    left: Side<'_>,
+    left: DeviceView<'_>,
     other: &DeviceOperand<'_>,
     mut out: DeviceTensorMut<'_>,
 ) -> Result<(), TensorError> {
     let shape = shape_of(operation, left.shape(), other.shape())?;
     other.expect(operation, left.dtype(), left.shape())?;
-    output(operation, &out, left.dtype(), &shape)?;
+    output(operation, out.typed_shape(), left.dtype(), &shape)?;
     wide_of(operation, left.dtype())?;
     // `shape_of` has refused numbers.
     let Ok(right) = other.side() else {
         return Ok(());
     };
-    let repeated = |side: Side<'_>| batched(operation, side.layout(), &shape);
+    let repeated = |side: DeviceView<'_>| batched(operation, side.layout(), &shape);
     let (left, right) = (left.with(repeated(left)?), right.with(repeated(right)?));
     out.target().matmul(left, right)
-}
-
-macro_rules! into {
-    () => {
-        /// Writes the product of two matrices to an output, on its stream. Allocates nothing, except the workspace of
-        /// [cuBLAS](millpond_cuda::CudaQueue::matmul_backend) once for each queue.
-        ///
-        /// # Errors
-        /// Returns an error if an operand is not a matrix, if the sizes do not match or the output has others, if the
-        /// output cannot be written, or if types differ, and errors of the driver.
-        pub fn matmul_into<'b>(
-            &self,
-            other: impl Into<DeviceOperand<'b>>,
-            out: &mut impl DeviceOutput,
-        ) -> Result<(), TensorError> {
-            multiply("matmul_into", self.side(), &other.into(), out.output()?)
-        }
-    };
 }
 
 /// Products of matrices, by [cuBLAS](millpond_cuda::CudaQueue::matmul_backend) if it is available, and otherwise by tiles
@@ -66,10 +48,10 @@ impl DeviceTensor {
         Ok(out)
     }
 
-    into!();
+    matmul_into!(self, self.side(), DeviceOperand, DeviceOutput);
 }
 
 /// Products of matrices, as for a [`DeviceTensor`].
 impl DeviceTensorMut<'_> {
-    into!();
+    matmul_into!(self, self.side(), DeviceOperand, DeviceOutput);
 }

@@ -1,33 +1,25 @@
 //! Operands (tensors and numbers) and outputs of operations on a device.
 
-use super::storage::Side;
+use super::storage::DeviceView;
 use super::{DeviceTensor, DeviceTensorMut};
-use crate::elementwise::Written;
 use crate::error::TensorError;
-use crate::operand::{bytes_of, expect_type, numbers};
+use crate::operand::{OperandKind, bytes_of, expect_type, numbers};
 use crate::scalar::Scalar;
 use millpond_pool::dtype::DType;
 
 /// One operand of an operation on a device: a tensor, a view, or a number. Functions accept both `&tensor` and `0.5`.
 #[derive(Debug)]
-pub struct DeviceOperand<'a>(Kind<'a>);
-
-#[derive(Debug)]
-enum Kind<'a> {
-    Tensor(&'a DeviceTensor),
-    View(&'a DeviceTensorMut<'a>),
-    Scalar(Scalar),
-}
+pub struct DeviceOperand<'a>(OperandKind<&'a DeviceTensor, &'a DeviceTensorMut<'a>>);
 
 impl<'a> From<&'a DeviceTensor> for DeviceOperand<'a> {
     fn from(tensor: &'a DeviceTensor) -> Self {
-        Self(Kind::Tensor(tensor))
+        Self(OperandKind::Tensor(tensor))
     }
 }
 
 impl<'a> From<&'a DeviceTensorMut<'a>> for DeviceOperand<'a> {
     fn from(view: &'a DeviceTensorMut<'a>) -> Self {
-        Self(Kind::View(view))
+        Self(OperandKind::View(view))
     }
 }
 
@@ -35,20 +27,20 @@ numbers!(DeviceOperand);
 
 impl<'a> DeviceOperand<'a> {
     /// Returns the tensor's view, or the number as an error.
-    pub(super) fn side(&self) -> Result<Side<'a>, Scalar> {
+    pub(super) fn side(&self) -> Result<DeviceView<'a>, Scalar> {
         match self.0 {
-            Kind::Tensor(tensor) => Ok(tensor.side()),
-            Kind::View(view) => Ok(view.side()),
-            Kind::Scalar(scalar) => Err(scalar),
+            OperandKind::Tensor(tensor) => Ok(tensor.side()),
+            OperandKind::View(view) => Ok(view.side()),
+            OperandKind::Scalar(scalar) => Err(scalar),
         }
     }
 
     /// Returns the sizes of its dimensions. A number has none.
     pub(super) fn shape(&self) -> &[usize] {
         match &self.0 {
-            Kind::Tensor(tensor) => tensor.shape(),
-            Kind::View(view) => view.shape(),
-            Kind::Scalar(_) => &[],
+            OperandKind::Tensor(tensor) => tensor.shape(),
+            OperandKind::View(view) => view.shape(),
+            OperandKind::Scalar(_) => &[],
         }
     }
 
@@ -69,7 +61,7 @@ impl<'a> DeviceOperand<'a> {
         operation: &'static str,
         dtype: DType,
         shape: &[usize],
-    ) -> Result<Result<Side<'a>, [u8; 16]>, TensorError> {
+    ) -> Result<Result<DeviceView<'a>, [u8; 16]>, TensorError> {
         match self.side() {
             Ok(side) => Ok(Ok(side.with(side.layout().repeat_to(operation, shape)?))),
             Err(value) => Ok(Err(bytes_of(value, dtype)?)),
@@ -95,11 +87,5 @@ impl DeviceOutput for DeviceTensor {
 impl DeviceOutput for DeviceTensorMut<'_> {
     fn output(&mut self) -> Result<DeviceTensorMut<'_>, TensorError> {
         Ok(self.reborrow())
-    }
-}
-
-impl Written for DeviceTensorMut<'_> {
-    fn facts(&self) -> (DType, &[usize]) {
-        (self.dtype(), self.shape())
     }
 }

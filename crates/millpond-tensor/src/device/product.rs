@@ -2,7 +2,7 @@
 
 use super::blas;
 use super::launch::{Target, Task, walk};
-use super::storage::Side;
+use super::storage::DeviceView;
 use crate::error::TensorError;
 use crate::layout::Layout;
 use crate::walk::Walk;
@@ -64,7 +64,7 @@ impl Batches {
 impl Target<'_> {
     /// Computes products of matrices: of the last two dimensions of each, for every index of the dimensions before,
     /// which are the same in all.
-    pub(super) fn matmul(self, left: Side<'_>, right: Side<'_>) -> Result<(), TensorError> {
+    pub(super) fn matmul(self, left: DeviceView<'_>, right: DeviceView<'_>) -> Result<(), TensorError> {
         if self.is_empty() {
             return Ok(());
         }
@@ -82,7 +82,7 @@ impl Target<'_> {
 }
 
 /// Computes the products with this crate's kernel, which supports any view.
-fn tiled(sides: &[Side<'_>; 3], [out, first, second]: &[Matrices; 3]) -> Result<(), TensorError> {
+fn tiled(sides: &[DeviceView<'_>; 3], [out, first, second]: &[Matrices; 3]) -> Result<(), TensorError> {
     let [rows, columns] = out.shape;
     let tiles = |size: usize, most: usize| size.div_ceil(TILE).min(most) as u32;
     let many = out.batches.len().clamp(1, usize::from(u16::MAX)) as u32;

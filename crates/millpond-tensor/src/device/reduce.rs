@@ -4,11 +4,11 @@
 use super::arithmetic::wide_of;
 use super::launch::Summand;
 use super::operand::{DeviceOperand, DeviceOutput};
-use super::storage::Side;
+use super::storage::DeviceView;
 use super::{DeviceTensor, DeviceTensorMut};
 use crate::elementwise::output;
 use crate::error::TensorError;
-use crate::reduce::{sum_dtype, vectors_only};
+use crate::reduce::{sum_dtype, sums, vectors_only};
 use crate::scalar::Scalar;
 pub(crate) use millpond_cuda::kernels::Wide;
 use millpond_pool::dtype::DType;
@@ -30,9 +30,14 @@ fn read(of: Summand<'_>, wide: Wide) -> Result<Scalar, TensorError> {
     })
 }
 
-fn sum_dim(of: Side<'_>, dim: usize, mut out: DeviceTensorMut<'_>) -> Result<(), TensorError> {
+fn sum_dim(of: DeviceView<'_>, dim: usize, mut out: DeviceTensorMut<'_>) -> Result<(), TensorError> {
     let gone = of.layout().gone(dim)?;
-    output("sum_dim_into", &out, sum_dtype(of.dtype()), gone.shape())?;
+    output(
+        "sum_dim_into",
+        out.typed_shape(),
+        sum_dtype(of.dtype()),
+        gone.shape(),
+    )?;
     let wide = counted("sum_dim_into", of.dtype())?;
     let along = (&gone, of.shape()[dim], of.layout().strides()[dim]);
     out.target().sum_dim(wide, of, along)
@@ -40,7 +45,7 @@ fn sum_dim(of: Side<'_>, dim: usize, mut out: DeviceTensorMut<'_>) -> Result<(),
 
 fn factors<'a>(
     operation: &'static str,
-    left: Side<'a>,
+    left: DeviceView<'a>,
     other: &DeviceOperand<'a>,
 ) -> Result<Summand<'a>, TensorError> {
     other.expect(operation, left.dtype(), left.shape())?;
@@ -50,70 +55,35 @@ fn factors<'a>(
     Ok(Summand::products(left, right))
 }
 
-macro_rules! sums {
-    () => {
-        /// Returns the sum of all elements. Waits for the device.
-        ///
-        /// # Errors
-        /// Returns an error for complex numbers, and errors of the driver.
-        pub fn sum(&self) -> Result<Scalar, TensorError> {
-            let wide = counted("sum", self.dtype())?;
-            read(Summand::elements(self.side()), wide)
-        }
+fn sum(of: DeviceView<'_>) -> Result<Scalar, TensorError> {
+    let wide = counted("sum", of.dtype())?;
+    read(Summand::elements(of), wide)
+}
 
-        /// Writes the sum of all elements to an output without dimensions, on its stream. Allocates nothing and does not wait.
-        ///
-        /// # Errors
-        /// Returns an error if the output does not have the type of the sum (`i64` or `u64` for integers) or has dimensions, and
-        /// errors of the driver.
-        pub fn sum_into(&self, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
-            let mut out = out.output()?;
-            output("sum_into", &out, sum_dtype(self.dtype()), &[])?;
-            let wide = counted("sum_into", self.dtype())?;
-            out.target().sum(wide, Summand::elements(self.side()))
-        }
+fn sum_into(of: DeviceView<'_>, mut out: DeviceTensorMut<'_>) -> Result<(), TensorError> {
+    output("sum_into", out.typed_shape(), sum_dtype(of.dtype()), &[])?;
+    let wide = counted("sum_into", of.dtype())?;
+    out.target().sum(wide, Summand::elements(of))
+}
 
-        /// Writes the sums along a dimension to an output, on its stream. Allocates nothing.
-        ///
-        /// # Errors
-        /// Returns an error if there is no such dimension, or if the output has another shape or type, and errors of the driver.
-        pub fn sum_dim_into(&self, dim: usize, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
-            sum_dim(self.side(), dim, out.output()?)
-        }
+fn dot(left: DeviceView<'_>, other: &DeviceOperand<'_>) -> Result<Scalar, TensorError> {
+    let products = factors("dot", left, other)?;
+    read(products, wide_of("dot", left.dtype())?)
+}
 
-        /// Returns the product of two vectors. Waits for the device.
-        ///
-        /// # Errors
-        /// Returns an error if types or lengths differ or there are other dimensions, and errors of the driver.
-        pub fn dot<'b>(&self, other: impl Into<DeviceOperand<'b>>) -> Result<Scalar, TensorError> {
-            let other = other.into();
-            let products = factors("dot", self.side(), &other)?;
-            read(products, wide_of("dot", self.dtype())?)
-        }
-
-        /// Writes the product of two vectors to an output without dimensions, on its stream. Allocates nothing and does
-        /// not wait.
-        ///
-        /// # Errors
-        /// Returns an error if types or lengths differ, if there are other dimensions, or if the output does not have
-        /// the type of the product, and errors of the driver.
-        pub fn dot_into<'b>(
-            &self,
-            other: impl Into<DeviceOperand<'b>>,
-            out: &mut impl DeviceOutput,
-        ) -> Result<(), TensorError> {
-            let (mut out, other) = (out.output()?, other.into());
-            output("dot_into", &out, sum_dtype(self.dtype()), &[])?;
-            let products = factors("dot_into", self.side(), &other)?;
-            out.target()
-                .sum(wide_of("dot_into", self.dtype())?, products)
-        }
-    };
+fn dot_into(
+    left: DeviceView<'_>,
+    other: &DeviceOperand<'_>,
+    mut out: DeviceTensorMut<'_>,
+) -> Result<(), TensorError> {
+    output("dot_into", out.typed_shape(), sum_dtype(left.dtype()), &[])?;
+    let products = factors("dot_into", left, other)?;
+    out.target().sum(wide_of("dot_into", left.dtype())?, products)
 }
 
 /// Sums, which are computed in `f64`, `i64` or `u64` and converted at the end.
 impl DeviceTensor {
-    sums!();
+    sums!(self, self.side(), DeviceOperand, DeviceOutput);
 
     /// Sums along a dimension. Returns a new tensor without the dimension, with this tensor's pool and stream.
     ///
@@ -130,5 +100,5 @@ impl DeviceTensor {
 
 /// Sums, as for a [`DeviceTensor`].
 impl DeviceTensorMut<'_> {
-    sums!();
+    sums!(self, self.side(), DeviceOperand, DeviceOutput);
 }

@@ -59,8 +59,8 @@ impl DeviceStorage {
     }
 
     /// Returns the place of its elements.
-    pub(super) fn place(&self) -> Place<'_> {
-        Place {
+    pub(super) fn place(&self) -> ElementMemory<'_> {
+        ElementMemory {
             address: self.bytes.address(),
             elements: self.bytes.len() / self.dtype.size(),
             dtype: self.dtype,
@@ -73,7 +73,7 @@ impl DeviceStorage {
 ///
 /// Invariant: they are there, and may be used in the order of that stream, for `'a`.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct ElementMemory<'a> {
     /// 0 if there are no elements.
     address: u64,
     elements: usize,
@@ -81,7 +81,7 @@ pub(super) struct Place<'a> {
     queue: &'a CudaQueue,
 }
 
-impl<'a> Place<'a> {
+impl<'a> ElementMemory<'a> {
     /// # Safety
     /// The invariant holds.
     pub(super) unsafe fn new(address: u64, elements: usize, dtype: DType, queue: &'a CudaQueue) -> Self {
@@ -108,13 +108,13 @@ impl<'a> Place<'a> {
 
 /// A borrowed view for reading. Invariant: its elements lie in the place.
 #[derive(Clone, Copy)]
-pub(super) struct Side<'a> {
-    place: Place<'a>,
+pub(super) struct DeviceView<'a> {
+    place: ElementMemory<'a>,
     layout: Layout,
 }
 
-impl<'a> Side<'a> {
-    pub(super) fn of(place: Place<'a>, layout: Layout) -> Self {
+impl<'a> DeviceView<'a> {
+    pub(super) fn of(place: ElementMemory<'a>, layout: Layout) -> Self {
         debug_assert!(layout.last().is_none_or(|last| last < place.elements));
         Self { place, layout }
     }
@@ -162,7 +162,7 @@ impl<'a> Side<'a> {
     }
 }
 
-impl Side<'_> {
+impl DeviceView<'_> {
     /// Copies the elements, which must be contiguous, to the host, and waits until the copy is complete.
     pub(super) fn read(&self, elements: &mut [u8]) -> Result<(), TensorError> {
         debug_assert!(self.layout.is_contiguous());

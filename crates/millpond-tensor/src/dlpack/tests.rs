@@ -89,7 +89,7 @@ fn refused<F: Form>(shape: &[i64], strides: &[i64], change: Change, says: Says) 
 }
 
 #[test]
-fn what_cannot_be_a_tensor_is_refused_and_deleted_once() {
+fn invalid_structures_are_refused_and_deleted_once() {
     let most = i64::MAX;
     let cases: Vec<(Vec<i64>, Vec<i64>, Change, Says)> = vec![
         (vec![2], vec![1], |t| t.device.device_type = 2, "on CUDA (0)"),
@@ -243,7 +243,7 @@ fn elements_lie_where_the_structure_says() {
 }
 
 #[test]
-fn what_lies_backwards_or_askew_is_copied_in_order() {
+fn elements_backwards_or_misaligned_are_copied_in_order() {
     let source = fake::unpooled();
     let copy = |shape: &[i64], strides: &[i64], offset: u64| {
         let (raw, deleted) = made::<DLManagedTensor>(shape, strides, 0, |tensor| tensor.byte_offset = offset);
@@ -472,7 +472,7 @@ fn a_vec_lends_its_memory() {
 }
 
 #[test]
-fn null_is_no_structure_to_delete() {
+fn the_deleter_accepts_null() {
     let source = fake::unpooled();
     let tensor = Tensor::zeros_in(&source, [2], DType::U8).expect("room");
     let raw = tensor.into_dlpack().expect("room").into_raw();

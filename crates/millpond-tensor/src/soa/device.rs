@@ -41,13 +41,13 @@ pub struct DeviceSoa<T: Soa> {
     bytes: DeviceBuffer<u8>,
     len: usize,
     /// The fields' ranges in the block, which do not overlap, in the order of declaration.
-    fields: Vec<Place>,
+    fields: Vec<FieldRange>,
     of: PhantomData<fn() -> T>,
 }
 
 /// The range of a field's elements: its offset from the beginning of the block, and its bytes.
 #[derive(Clone, Copy)]
-struct Place {
+struct FieldRange {
     name: &'static str,
     offset: usize,
     bytes: usize,
@@ -68,7 +68,7 @@ impl<T: Soa> DeviceSoa<T> {
             end = offset.checked_add(bytes.len()).ok_or(AllocError::UNCOUNTABLE)?;
             let size = T::LAYOUT.field(name).map_or(1, |field| field.bytes.max(1));
             len = bytes.len() / size;
-            fields.push(Place {
+            fields.push(FieldRange {
                 name,
                 offset,
                 bytes: bytes.len(),
@@ -144,7 +144,7 @@ impl<T: Soa> DeviceSoa<T> {
         Ok(())
     }
 
-    fn address(&self, place: &Place) -> u64 {
+    fn address(&self, place: &FieldRange) -> u64 {
         match self.bytes.address() {
             0 => 0,
             first => first + place.offset as u64,

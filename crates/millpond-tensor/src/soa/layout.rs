@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_them_ends_where_there_is_no_more_room() {
+    fn a_text_that_is_too_long_is_cut() {
         assert_eq!(counted::<8>(1, " byte", " is lost"), (*b"1 byte i", 8));
         assert_eq!(counted::<2>(1234, "", ""), (*b"12", 2));
         assert_eq!(counted::<6>(usize::MAX, "", ""), (*b"184467", 6));

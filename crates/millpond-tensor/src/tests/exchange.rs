@@ -109,7 +109,7 @@ mod arrays {
     }
 
     #[test]
-    fn what_is_written_there_is_written_here() {
+    fn writes_of_the_other_library_are_visible() {
         let source = fake::unpooled();
         let mut tensor = Tensor::zeros_in(&source, [3, 4], DType::F32).expect("room");
         let part = tensor
@@ -217,7 +217,7 @@ mod written {
 
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn what_is_wrong_is_refused_and_room_is_made_for_what_came() {
+    fn wrong_data_is_refused_and_memory_grows_with_the_elements() {
         let refused = |text: &str| serde_json::from_str::<Tensor>(text).expect_err(text).to_string();
         let most = usize::MAX;
         for (text, why) in [
