@@ -1,10 +1,10 @@
 //! Builds the probes, tests, benches and replays for a real card into one folder, and runs them if this machine has a device. The
 //! folder needs neither Rust nor a network on the machine where it runs.
 
-use crate::shell::{root, step, target};
+use crate::shell::{Result, build_emulator, link, shell, target};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use xshell::{Shell, cmd};
 
 /// The recordings that the folder contains.
 const RECORDINGS: [&str; 2] = ["gnn_sage_sampled", "llama8b_fsdp_streams"];
@@ -34,7 +34,7 @@ struct Wanted {
     more: Vec<String>,
 }
 
-fn wanted(args: &[String]) -> Result<Wanted, String> {
+fn wanted(args: &[String]) -> Result<Wanted> {
     let mut wanted = Wanted::default();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -48,64 +48,53 @@ fn wanted(args: &[String]) -> Result<Wanted, String> {
                 let value = args.next().ok_or(USAGE)?;
                 wanted.more.extend([arg.clone(), value.clone()]);
             }
-            _ => return Err(USAGE.to_owned()),
+            _ => return Err(USAGE.into()),
         }
     }
     if wanted.build_only && wanted.rehearse {
-        return Err(USAGE.to_owned());
+        return Err(USAGE.into());
     }
     Ok(wanted)
 }
 
-pub(crate) fn run(args: &[String]) -> Result<(), String> {
+pub(crate) fn run(args: &[String]) -> Result {
     let wanted = wanted(args)?;
+    let sh = &shell()?;
     let folder = target().join("card");
-    build(&folder, wanted.dev)?;
+    build(sh, &folder, wanted.dev)?;
     if wanted.nvrtc {
-        nvrtc(&folder.join("lib"))?;
+        nvrtc(sh, &folder.join("lib"))?;
     }
-    let bytes = pack(&folder)?;
+    let archive = pack(sh, &folder)?;
+    let bytes = fs::metadata(&archive)
+        .map_err(|e| format!("{}: {e}", archive.display()))?
+        .len();
     println!(
         "{}: {:.1} MiB",
-        folder.with_extension("tar.gz").display(),
+        archive.display(),
         bytes as f64 / f64::from(1 << 20)
     );
     if bytes > MOST {
-        return Err(format!(
-            "the compressed folder has {bytes} bytes, and the limit is {MOST}"
-        ));
+        return Err(format!("the compressed folder has {bytes} bytes, and the limit is {MOST}").into());
     }
     if wanted.build_only {
         return Ok(());
     }
-    let runner = text(&folder.join("millpond-card"));
-    let mut arguments = vec!["run".to_owned()];
-    arguments.extend(wanted.more);
+    let runner = folder.join("millpond-card");
+    let more = wanted.more;
     if wanted.rehearse {
         let stage = target().join("card-rehearsal");
-        let driver = emulated(&stage)?;
-        arguments.extend(
-            [
-                "--rehearse",
-                "--driver",
-                &text(&driver),
-                "--out",
-                &text(&stage.join("out")),
-            ]
-            .map(str::to_owned),
-        );
+        let (driver, out) = (emulated(sh, &stage)?, stage.join("out"));
         // The emulated driver runs work on its own threads, so that it is asynchronous as on a card.
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        return crate::shell::step_with(
-            &runner,
-            &arguments,
-            &[("MILLPOND_CUDA_EMU", "streams:threads,memory:80G")],
-        );
+        cmd!(
+            sh,
+            "{runner} run {more...} --rehearse --driver {driver} --out {out}"
+        )
+        .env("MILLPOND_CUDA_EMU", "streams:threads,memory:80G")
+        .run()?;
+        return Ok(());
     }
-    let found = Command::new(&runner)
-        .arg("device")
-        .output()
-        .map_err(|e| format!("{runner} could not start: {e}"))?;
+    let found = cmd!(sh, "{runner} device").quiet().ignore_status().output()?;
     if !found.status.success() {
         println!(
             "{}\nCopy {} to a machine with a card and run ./run there, or rehearse it here with --rehearse.",
@@ -114,78 +103,69 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         );
         return Ok(());
     }
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    step(&runner, &arguments)
+    cmd!(sh, "{runner} run {more...}").run()?;
+    Ok(())
 }
 
 /// Puts everything that runs on the other machine into the folder.
-fn build(folder: &Path, dev: bool) -> Result<(), String> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    }
+fn build(sh: &Shell, folder: &Path, dev: bool) -> Result {
+    sh.remove_path(folder)?;
     for inside in ["tests", "traces"] {
-        fs::create_dir_all(folder.join(inside)).map_err(|e| format!("{}: {e}", folder.display()))?;
+        sh.create_dir(folder.join(inside))?;
     }
-    let programs = "build -p millpond-card -p millpond-cli --features millpond-cli/bench --bins";
-    let programs: Vec<&str> = programs.split(' ').collect();
-    let profile = if dev { "dev" } else { "release" };
-    step("cargo", &[&programs[..], &["--profile", profile]].concat())?;
-    let built = target().join(if dev { "debug" } else { "release" });
+    let (profile, built) = if dev {
+        ("dev", "debug")
+    } else {
+        ("release", "release")
+    };
+    cmd!(
+        sh,
+        "cargo build -p millpond-card -p millpond-cli --features millpond-cli/bench --bins --profile {profile}"
+    )
+    .run()?;
     for name in ["millpond-card", "millpond"] {
-        strip(&built.join(name), &folder.join(name))?;
+        strip(sh, &target().join(built).join(name), &folder.join(name))?;
     }
-    for (name, path) in tests()? {
-        strip(&path, &folder.join("tests").join(name))?;
+    for (name, path) in tests(sh)? {
+        strip(sh, &path, &folder.join("tests").join(name))?;
     }
     for name in RECORDINGS {
-        let file = format!("{name}.csv.zst");
-        copy(
-            &root().join("traces").join(&file),
-            &folder.join("traces").join(&file),
-        )?;
+        sh.copy_file(format!("traces/{name}.csv.zst"), folder.join("traces"))?;
     }
-    copy(
-        &root().join("xtask/card/torch_replay.py"),
-        &folder.join("torch_replay.py"),
-    )?;
-    copy(&root().join("xtask/card/run"), &folder.join("run"))
+    for file in ["torch_replay.py", "run"] {
+        sh.copy_file(format!("xtask/card/{file}"), folder)?;
+    }
+    Ok(())
 }
 
 /// Copies NVRTC into the folder. It comes from its Python package, as for `cargo xtask ptx`, and is not part of this repository.
-fn nvrtc(to: &Path) -> Result<(), String> {
+fn nvrtc(sh: &Shell, to: &Path) -> Result {
     crate::ptx::offer();
     let library = crate::ptx::installed().ok_or("NVRTC is not installed")?;
     let from = library.parent().unwrap_or(&library);
-    fs::create_dir_all(to).map_err(|e| format!("{}: {e}", to.display()))?;
-    let files = fs::read_dir(from).map_err(|e| format!("{}: {e}", from.display()))?;
-    for file in files.flatten().map(|file| file.path()) {
-        let name = file.file_name().map(|name| name.to_string_lossy().into_owned());
-        if let Some(name) = name.filter(|name| name.starts_with("libnvrtc")) {
-            copy(&file, &to.join(name))?;
+    sh.create_dir(to)?;
+    for file in sh.read_dir(from)? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with("libnvrtc") {
+            sh.copy_file(&file, to)?;
         }
     }
     Ok(())
 }
 
 /// Builds the test programs of CUDA devices and returns their names and paths.
-fn tests() -> Result<Vec<(String, PathBuf)>, String> {
-    let arguments: Vec<&str> = crate::test::CUDA.split(' ').collect();
-    step("cargo", &[&arguments[..], &["--no-run"]].concat())?;
+fn tests(sh: &Shell) -> Result<Vec<(String, PathBuf)>> {
+    let arguments: &[&str] = &crate::test::CUDA.split(' ').collect::<Vec<_>>();
+    cmd!(sh, "cargo {arguments...} --no-run").run()?;
     // The programs are built by now, so this call only returns their paths.
-    let output = Command::new("cargo")
-        .args(&arguments)
-        .args(["--no-run", "--message-format=json"])
-        .current_dir(root())
-        .output()
-        .map_err(|e| format!("cargo could not start: {e}"))?;
-    let said = String::from_utf8_lossy(&output.stdout);
+    let said = cmd!(sh, "cargo {arguments...} --no-run --message-format=json")
+        .quiet()
+        .ignore_stderr()
+        .read()?;
     let found: Vec<_> = said.lines().filter_map(program).collect();
     let wanted = arguments.iter().filter(|argument| **argument == "--test").count();
     if found.len() != wanted {
-        return Err(format!(
-            "cargo names {} test programs instead of {wanted}",
-            found.len()
-        ));
+        return Err(format!("cargo names {} test programs instead of {wanted}", found.len()).into());
     }
     Ok(found)
 }
@@ -198,57 +178,36 @@ fn program(line: &str) -> Option<(String, PathBuf)> {
     (message["target"]["kind"][0] == "test").then(|| (name.to_owned(), PathBuf::from(path)))
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    fs::copy(from, to)
-        .map(|_| ())
-        .map_err(|e| format!("{}: {e}", from.display()))
-}
-
 /// Copies a program without its symbols and debug information.
-fn strip(from: &Path, to: &Path) -> Result<(), String> {
-    let stripped = Command::new("strip").arg("-o").arg(to).arg(from).status();
-    match stripped {
-        Ok(status) if status.success() => Ok(()),
+fn strip(sh: &Shell, from: &Path, to: &Path) -> Result {
+    if cmd!(sh, "strip -o {to} {from}").quiet().run().is_err() {
         // The unstripped program is larger and works as well.
-        _ => copy(from, to),
+        sh.copy_file(from, to)?;
     }
+    Ok(())
 }
 
-/// Packs the folder into an archive next to it, to be copied to the other machine, and returns the archive's size in bytes.
-fn pack(folder: &Path) -> Result<u64, String> {
+/// Packs the folder into an archive next to it, to be copied to the other machine, and returns the archive.
+fn pack(sh: &Shell, folder: &Path) -> Result<PathBuf> {
     let archive = folder.with_extension("tar.gz");
-    let made = Command::new("tar")
-        .arg("-czf")
-        .arg(&archive)
-        .arg("-C")
-        .arg(folder.parent().unwrap_or(folder))
-        .arg(folder.file_name().unwrap_or_default())
-        .status();
-    let bytes = match made {
-        Ok(status) if status.success() => fs::metadata(&archive).map(|file| file.len()),
-        Ok(status) => return Err(format!("tar failed ({status})")),
-        Err(error) => Err(error),
-    };
-    bytes.map_err(|e| format!("{}: {e}", archive.display()))
+    let (parent, name) = (
+        folder.parent().unwrap_or(folder),
+        folder.file_name().unwrap_or_default(),
+    );
+    cmd!(sh, "tar -czf {archive} -C {parent} {name}").quiet().run()?;
+    Ok(archive)
 }
 
 /// Puts the emulated driver where a rehearsal finds it. The probes use it unchanged. The tests use a copy in which all of its own
 /// functions except [`KERNELS`] are hidden, so that they find what they find on a card.
-fn emulated(stage: &Path) -> Result<PathBuf, String> {
-    step("cargo", &["build", "-p", "millpond-cuda-emu"])?;
-    let bare = stage.join("bare");
-    fs::create_dir_all(&bare).map_err(|e| format!("{}: {e}", bare.display()))?;
-    let library = target().join("debug/libmillpond_cuda_emu.so");
-    let bytes = fs::read(&library).map_err(|e| format!("{}: {e}", library.display()))?;
-    let write =
-        |path: &Path, bytes: &[u8]| fs::write(path, bytes).map_err(|e| format!("{}: {e}", path.display()));
-    let hidden = hide(bytes.clone());
-    for (folder, bytes) in [(stage, &bytes), (bare.as_path(), &hidden)] {
-        write(&folder.join(DRIVER), bytes)?;
+fn emulated(sh: &Shell, stage: &Path) -> Result<PathBuf> {
+    let library = sh.read_binary_file(build_emulator(sh)?)?;
+    let hidden = hide(library.clone());
+    for (folder, library) in [(stage.to_path_buf(), library), (stage.join("bare"), hidden)] {
+        sh.create_dir(&folder)?;
+        sh.write_file(folder.join(DRIVER), library)?;
         // Both names refer to one file, because two files would be loaded as two drivers.
-        let link = folder.join("libcuda.so");
-        let _ = fs::remove_file(&link);
-        std::os::unix::fs::symlink(DRIVER, &link).map_err(|e| format!("{}: {e}", link.display()))?;
+        link(DRIVER, &folder.join("libcuda.so"))?;
     }
     Ok(stage.join(DRIVER))
 }
@@ -269,10 +228,6 @@ fn hide(mut library: Vec<u8>) -> Vec<u8> {
         library[at..at + OWN.len()].copy_from_slice(HIDDEN);
     }
     library
-}
-
-fn text(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Runs the tests of CUDA devices on emulated drivers, with the work ordered by many seeds, and on drivers that lack features.
 
-use crate::shell::{root, step};
-use std::process::Command;
+use crate::shell::{Result, shell};
 use std::time::Instant;
+use xshell::{Shell, cmd};
 
 /// The default number of seeds.
 const SEEDS: u32 = 100;
@@ -11,7 +11,7 @@ const FEWER: u32 = 5;
 /// The prefix of the emulated driver's messages about misuse.
 const FINDING: &str = "millpond-cuda-emu: ";
 
-pub(crate) fn run(args: &[String]) -> Result<(), String> {
+pub(crate) fn run(args: &[String]) -> Result {
     let seeds = match args {
         [] => SEEDS,
         [name, seeds] if name == "--seeds" => seeds
@@ -19,11 +19,11 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             .ok()
             .filter(|seeds| *seeds > 0)
             .ok_or_else(|| format!("'{seeds}' is no number of seeds from 1 on"))?,
-        _ => return Err("usage: cargo xtask cuda-seeds [--seeds N]".to_owned()),
+        _ => return Err("usage: cargo xtask cuda-seeds [--seeds N]".into()),
     };
-    let tests: Vec<&str> = crate::test::CUDA.split(' ').collect();
-    let build = [&tests[..], &["--no-run"]].concat();
-    step("cargo", &build)?;
+    let sh = &shell()?;
+    let tests: &[&str] = &crate::test::CUDA.split(' ').collect::<Vec<_>>();
+    cmd!(sh, "cargo {tests...} --no-run").run()?;
     for (lack, seeds) in [
         ("", seeds),
         ("without:vmm,", seeds.min(FEWER)),
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         let begun = Instant::now();
         let mut passed = 0;
         for seed in 0..seeds {
-            passed += one(&tests, &format!("{lack}streams:seeded,seed:{seed},strict:on"))?;
+            passed += one(sh, tests, &format!("{lack}streams:seeded,seed:{seed},strict:on"))?;
         }
         println!(
             "{lack}strict:on, {seeds} seeds: {passed} tests passed, none failed, no misuse found ({:.0} s)",
@@ -43,15 +43,13 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 }
 
 /// Runs all tests with a driver that has these options, and returns the number that passed.
-fn one(tests: &[&str], options: &str) -> Result<u32, String> {
-    let output = Command::new("cargo")
-        .args(tests)
-        .arg("--no-fail-fast")
-        .current_dir(root())
+fn one(sh: &Shell, tests: &[&str], options: &str) -> Result<u32> {
+    let output = cmd!(sh, "cargo {tests...} --no-fail-fast")
         .env("MILLPOND_CUDA_EMU", options)
         .env("MILLPOND_TEST_CUDA", "given")
-        .output()
-        .map_err(|e| format!("cargo could not start: {e}"))?;
+        .quiet()
+        .ignore_status()
+        .output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let complaints = String::from_utf8_lossy(&output.stderr);
     let findings: Vec<_> = complaints
@@ -63,10 +61,11 @@ fn one(tests: &[&str], options: &str) -> Result<u32, String> {
         return Err(format!(
             "MILLPOND_CUDA_EMU={options} MILLPOND_TEST_CUDA=given cargo {}\n{said}\n{complaints}",
             tests.join(" ")
-        ));
+        )
+        .into());
     }
     match passed(&said) {
-        0 => Err(format!("{options}: no test ran")),
+        0 => Err(format!("{options}: no test ran").into()),
         passed => Ok(passed),
     }
 }

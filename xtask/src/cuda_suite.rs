@@ -1,11 +1,9 @@
 //! Runs and counts cudarc's own tests on the emulated CUDA driver, as a client that does not know the emulator.
 
 use crate::global::copy::{Allocator, copy, fetch, version};
-use crate::shell::{root, step, target};
-use std::fs;
-use std::os::unix::fs::symlink;
+use crate::shell::{Result, build_emulator, link, root, shell, target};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use xshell::{Shell, cmd};
 
 /// Tests that cannot pass on a driver that does not run device code, as prefixes of their names, with the reasons.
 const CANNOT: &[(&str, &str)] = &[
@@ -40,26 +38,23 @@ const ALONE: &[&str] = &[
 
 const FEATURES: &str = "std,driver,nvrtc,fallback-dynamic-loading,cuda-12080,f16";
 
-pub(crate) fn run() -> Result<(), String> {
-    step("cargo", &["build", "-p", "millpond-cuda-emu"])?;
+pub(crate) fn run() -> Result {
+    let sh = &shell()?;
+    let library = build_emulator(sh)?;
     crate::ptx::offer();
     let folder = target().join("cuda-suite");
-    let sources = fetch(&root().join("xtask/cuda/fetch"), &folder)?;
+    let sources = fetch(sh, &root().join("xtask/cuda/fetch"), &folder)?;
     let source = sources.join("cudarc");
-    let version = version(&source)?;
-    let place = copy(&source, &folder, Allocator::System)?.place;
-    let driver = driver(&folder)?;
+    let version = version(sh, &source)?;
+    let place = copy(sh, &source, &folder, Allocator::System)?.place;
+    let driver = driver(sh, &library, &folder)?;
+    sh.change_dir(&place);
     // cudarc compares the real times of copies. The modelled link is so slow that the machine's own speed does not matter.
-    let mut results = tests(
-        &place,
-        &folder,
-        &driver,
-        "devices:1,streams:threads,link:0.1,pace:on",
-        &[],
-    )?;
+    let paced = "devices:1,streams:threads,link:0.1,pace:on";
+    let mut results = tests(sh, &folder, &driver, paced, &[])?;
     for name in ALONE {
         let options = ["--exact", name, "--ignored"];
-        let alone = tests(&place, &folder, &driver, "devices:2,streams:threads", &options)?;
+        let alone = tests(sh, &folder, &driver, "devices:2,streams:threads", &options)?;
         results.retain(|(test, _)| test != name);
         results.extend(alone);
     }
@@ -67,70 +62,41 @@ pub(crate) fn run() -> Result<(), String> {
 }
 
 /// Makes a folder in which a loader finds the emulator under the driver's names. Cargo does not add this folder to the loader's path.
-fn driver(folder: &Path) -> Result<PathBuf, String> {
+fn driver(sh: &Shell, library: &Path, folder: &Path) -> Result<PathBuf> {
     let place = folder.join("driver");
-    let failed = |e: std::io::Error| format!("{}: {e}", place.display());
-    fs::create_dir_all(&place).map_err(failed)?;
-    let library = target().join("debug/libmillpond_cuda_emu.so");
-    let library = library
-        .canonicalize()
-        .map_err(|e| format!("{}: {e}", library.display()))?;
+    sh.create_dir(&place)?;
     for name in ["libcuda.so", "libcuda.so.1"] {
-        let link = place.join(name);
-        if link.symlink_metadata().is_ok() {
-            fs::remove_file(&link).map_err(failed)?;
-        }
-        symlink(&library, &link).map_err(failed)?;
+        link(library, &place.join(name))?;
     }
     Ok(place)
 }
 
 /// Runs tests of the library and returns the result of each.
 fn tests(
-    place: &Path,
+    sh: &Shell,
     folder: &Path,
     driver: &Path,
     options: &str,
     more: &[&str],
-) -> Result<Vec<(String, Ended)>, String> {
-    println!(
-        "\n$ MILLPOND_CUDA_EMU={options} cargo test --lib --features {FEATURES} -- {}",
-        more.join(" ")
-    );
-    let mut path = driver.as_os_str().to_owned();
-    if let Some(nvrtc) = crate::ptx::installed()
-        && let Some(folder) = nvrtc.parent()
-    {
-        path.push(":");
-        path.push(folder);
-    }
-    if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
-        path.push(":");
-        path.push(others);
-    }
-    let output = Command::new("cargo")
-        .args([
-            "test",
-            "--lib",
-            "--no-default-features",
-            "--features",
-            FEATURES,
-            "--target-dir",
-        ])
-        .arg(folder.join("build"))
-        .arg("--")
-        .args(more)
-        .current_dir(place)
-        .env("MILLPOND_CUDA_EMU", options)
-        .env("LD_LIBRARY_PATH", path)
-        .output()
-        .map_err(|e| format!("cargo could not start: {e}"))?;
+) -> Result<Vec<(String, Ended)>> {
+    let nvrtc = crate::ptx::installed().and_then(|library| Some(library.parent()?.to_path_buf()));
+    let others = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let path = std::iter::once(driver.to_path_buf()).chain(nvrtc);
+    let path = std::env::join_paths(path.chain(std::env::split_paths(&others)))?;
+    let build = folder.join("build");
+    println!("MILLPOND_CUDA_EMU={options}");
+    let output = cmd!(
+        sh,
+        "cargo test --lib --no-default-features --features {FEATURES} --target-dir {build} -- {more...}"
+    )
+    .env("MILLPOND_CUDA_EMU", options)
+    .env("LD_LIBRARY_PATH", path)
+    .ignore_status()
+    .output()?;
     let results = read(&String::from_utf8_lossy(&output.stdout));
     if results.is_empty() {
-        return Err(format!(
-            "cudarc's tests did not run:\n{}",
-            String::from_utf8_lossy(&output.stderr).trim_end()
-        ));
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("cudarc's tests did not run:\n{}", said.trim_end()).into());
     }
     Ok(results)
 }
@@ -164,7 +130,7 @@ fn reason(name: &str) -> Option<&'static str> {
     cannot.map(|(_, why)| *why)
 }
 
-fn report(version: &str, results: &[(String, Ended)]) -> Result<(), String> {
+fn report(version: &str, results: &[(String, Ended)]) -> Result {
     let count = |ended| results.iter().filter(|(_, end)| *end == ended).count();
     let (passed, failed, ignored) = (count(Ended::Passed), count(Ended::Failed), count(Ended::Ignored));
     println!(
@@ -179,9 +145,9 @@ fn report(version: &str, results: &[(String, Ended)]) -> Result<(), String> {
         }
     }
     match (passed, unexplained.as_slice()) {
-        (0, _) => Err("no test passed: the emulator was not found, or does not work".to_owned()),
+        (0, _) => Err("no test passed: the emulator was not found, or does not work".into()),
         (_, []) => Ok(()),
-        (_, names) => Err(format!("failed for no known reason: {}", names.join(", "))),
+        (_, names) => Err(format!("failed for no known reason: {}", names.join(", ")).into()),
     }
 }
 

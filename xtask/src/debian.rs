@@ -3,10 +3,10 @@
 //! A package with one program is unpacked into the target folder, which needs no privileges. A browser needs libraries of its own, so
 //! it is installed, and only by root, because people who work as root on Debian mostly do so in a container.
 
-use crate::shell::{step, target, works};
-use std::fs;
-use std::path::PathBuf;
+use crate::shell::{Result, shell, target, works};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use xshell::cmd;
 
 /// The variable with the folder in which tests look for Prometheus, in addition to the path.
 const PROMETHEUS: &str = "MILLPOND_PROMETHEUS";
@@ -33,7 +33,7 @@ pub(crate) fn offer() -> Vec<(&'static str, String)> {
     }
 }
 
-fn browser() -> Result<(), String> {
+fn browser() -> Result {
     let missing: Vec<&str> = BROWSER
         .into_iter()
         .filter(|(program, _)| !works(program, &["--version"]))
@@ -43,19 +43,19 @@ fn browser() -> Result<(), String> {
         return Ok(());
     }
     if !works("apt-get", &["--version"]) || !is_root() {
-        return Err(format!("install {}", missing.join(" and ")));
+        return Err(format!("install {}", missing.join(" and ")).into());
     }
-    let install = [
-        &["install", "--yes", "--no-install-recommends"],
-        missing.as_slice(),
-    ]
-    .concat();
-    step("apt-get", &install)
-        .or_else(|_| step("apt-get", &["update"]).and_then(|()| step("apt-get", &install)))
+    let sh = shell()?;
+    let install = cmd!(sh, "apt-get install --yes --no-install-recommends {missing...}");
+    if install.run().is_err() {
+        cmd!(sh, "apt-get update").run()?;
+        install.run()?;
+    }
+    Ok(())
 }
 
 /// Returns the folder with Prometheus, or `None` if it is on the path or the environment already names its folder.
-fn prometheus() -> Result<Option<PathBuf>, String> {
+fn prometheus() -> Result<Option<PathBuf>> {
     if std::env::var_os(PROMETHEUS).is_some() || works("prometheus", &["--version"]) {
         return Ok(None);
     }
@@ -68,32 +68,26 @@ fn prometheus() -> Result<Option<PathBuf>, String> {
 }
 
 /// Downloads a package and extracts its files into a folder.
-fn unpack(package: &str, folder: &PathBuf) -> Result<(), String> {
+fn unpack(package: &str, folder: &Path) -> Result {
     if !works("apt-get", &["--version"]) || !works("dpkg-deb", &["--version"]) {
-        return Err(format!("install {package}"));
+        return Err(format!("install {package}").into());
     }
-    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
-    fs::create_dir_all(folder).map_err(failed)?;
-    let download = || {
-        let run = Command::new("apt-get")
-            .args(["download", package])
-            .current_dir(folder)
-            .status();
-        run.is_ok_and(|status| status.success())
-    };
-    let again = || is_root() && step("apt-get", &["update"]).is_ok() && download();
-    if !(download() || again()) {
-        return Err(format!("apt-get cannot download {package}"));
+    let sh = shell()?;
+    sh.create_dir(folder)?;
+    sh.change_dir(folder);
+    let download = cmd!(sh, "apt-get download {package}");
+    let again = || is_root() && cmd!(sh, "apt-get update").run().is_ok() && download.run().is_ok();
+    if !(download.run().is_ok() || again()) {
+        return Err(format!("apt-get cannot download {package}").into());
     }
-    let files = fs::read_dir(folder).map_err(failed)?.flatten();
     let of_it = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with(&format!("{package}_")) && name.ends_with(".deb")
     };
-    let file = files.map(|entry| entry.path()).find(of_it);
+    let file = sh.read_dir(folder)?.into_iter().find(of_it);
     let file = file.ok_or_else(|| format!("apt-get downloaded no {package}"))?;
-    let (file, folder) = (file.display().to_string(), folder.display().to_string());
-    step("dpkg-deb", &["--extract", &file, &folder])
+    cmd!(sh, "dpkg-deb --extract {file} {folder}").run()?;
+    Ok(())
 }
 
 fn is_root() -> bool {

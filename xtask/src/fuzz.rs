@@ -1,51 +1,32 @@
 //! Runs every fuzz target for a limited time.
 
-use crate::shell::{root, step, works};
+use crate::shell::{Result, files, need_nightly, root, shell, works};
+use xshell::cmd;
 
 /// Modules that the targets share. They are not targets.
-const SHARED: [&str; 4] = ["check.rs", "file.rs", "rows.rs", "walk.rs"];
+const SHARED: [&str; 4] = ["check", "file", "rows", "walk"];
 
-pub(crate) fn run(seconds: Option<&str>) -> Result<(), String> {
-    let seconds: u32 = match seconds {
-        None => 120,
-        Some(text) => text
-            .parse()
-            .map_err(|_| format!("'{text}' is no number of seconds"))?,
-    };
-    if !works("cargo", &["+nightly", "--version"]) {
-        step(
-            "rustup",
-            &["toolchain", "install", "nightly", "--profile", "minimal"],
-        )?;
+pub(crate) fn run(seconds: Option<&str>) -> Result {
+    let seconds = seconds.unwrap_or("120");
+    if seconds.parse::<u32>().is_err() {
+        return Err(format!("'{seconds}' is no number of seconds").into());
     }
+    let sh = &shell()?;
+    need_nightly(sh)?;
     if !works("cargo", &["fuzz", "--version"]) {
-        step("cargo", &["install", "--locked", "cargo-fuzz"])?;
+        cmd!(sh, "cargo install --locked cargo-fuzz").run()?;
     }
-    let folder = root().join("fuzz").join("fuzz_targets");
-    let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut targets: Vec<String> = entries
-        .filter_map(Result::ok)
-        // The shared modules are in the same folder.
-        .filter(|entry| SHARED.iter().all(|shared| entry.file_name() != *shared))
-        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".rs").map(str::to_owned))
-        .collect();
-    targets.sort();
+    let files = files(sh, &root().join("fuzz/fuzz_targets"), "rs")?;
+    let mut targets: Vec<_> = files.iter().filter_map(|file| file.file_stem()).collect();
+    // The shared modules are in the same folder.
+    targets.retain(|target| SHARED.iter().all(|shared| target != shared));
     for target in &targets {
-        let limit = format!("-max_total_time={seconds}");
         // A reader may allocate at most 500 MB at once for any input.
-        step(
-            "cargo",
-            &[
-                "+nightly",
-                "fuzz",
-                "run",
-                target,
-                "--",
-                &limit,
-                "-rss_limit_mb=1500",
-                "-malloc_limit_mb=500",
-            ],
-        )?;
+        cmd!(
+            sh,
+            "cargo +nightly fuzz run {target} -- -max_total_time={seconds} -rss_limit_mb=1500 -malloc_limit_mb=500"
+        )
+        .run()?;
     }
     println!("\n{} targets, {seconds} s each, nothing found", targets.len());
     Ok(())

@@ -3,22 +3,24 @@
 pub(crate) mod copy;
 mod suite;
 
-use crate::shell::{root, target};
+use crate::shell::{Result, root, shell, target};
 use copy::{Allocator, copy, fetch};
 use std::path::Path;
 use suite::{Outcome, Served};
+use xshell::Shell;
 
 /// The crates. Their versions are in `global/fetch/Cargo.toml`.
 const CRATES: [&str; 2] = ["crossbeam-channel", "rayon"];
 
-pub(crate) fn run() -> Result<(), String> {
+pub(crate) fn run() -> Result {
+    let sh = &shell()?;
     let folder = target().join("global");
-    let sources = fetch(&root().join("xtask/global/fetch"), &folder)?;
+    let sources = fetch(sh, &root().join("xtask/global/fetch"), &folder)?;
     let mut rows = Vec::new();
     for name in CRATES {
-        let version = copy::version(&sources.join(name))?;
-        let system = tests(&sources, &folder, name, Allocator::System)?;
-        let pool = tests(&sources, &folder, name, Allocator::Pool)?;
+        let version = copy::version(sh, &sources.join(name))?;
+        let system = tests(sh, &sources, &folder, name, Allocator::System)?;
+        let pool = tests(sh, &sources, &folder, name, Allocator::Pool)?;
         rows.push((format!("{name} {version}"), system, pool));
     }
     println!(
@@ -34,30 +36,29 @@ pub(crate) fn run() -> Result<(), String> {
 
 /// Runs a crate's tests in a new copy of the crate.
 fn tests(
+    sh: &Shell,
     sources: &Path,
     folder: &Path,
     name: &str,
     allocator: Allocator,
-) -> Result<(Outcome, Served), String> {
-    let copy = copy(&sources.join(name), folder, allocator)?;
-    let (outcome, mut served) = suite::run(&copy.place, &folder.join("build"))?;
+) -> Result<(Outcome, Served)> {
+    let copy = copy(sh, &sources.join(name), folder, allocator)?;
+    let (outcome, mut served) = suite::run(sh, &copy.place, &folder.join("build"))?;
     served.others = copy.others;
     Ok((outcome, served))
 }
 
-fn judge(name: &str, system: &Outcome, pool: &Outcome, served: &Served) -> Result<(), String> {
+fn judge(name: &str, system: &Outcome, pool: &Outcome, served: &Served) -> Result {
     if system.failed > 0 || system.passed == 0 {
-        return Err(format!(
-            "{name} does not pass its own tests here, so they say nothing about the pool"
-        ));
+        return Err(
+            format!("{name} does not pass its own tests here, so they say nothing about the pool").into(),
+        );
     }
     if pool != system {
-        return Err(format!(
-            "{name}: {system} with the system's allocator, {pool} with the pool"
-        ));
+        return Err(format!("{name}: {system} with the system's allocator, {pool} with the pool").into());
     }
     if served.programs + served.others < pool.programs || served.allocations < pool.passed {
-        return Err(format!("{name}: the pool was not the allocator: {served}"));
+        return Err(format!("{name}: the pool was not the allocator: {served}").into());
     }
     Ok(())
 }

@@ -64,14 +64,14 @@ cargo xtask COMMAND
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let outcome = match args.next().as_deref() {
-        Some("test") => test::run(&args.collect::<Vec<_>>()),
+        Some("test") => test::run(&args.collect::<Vec<_>>()).map_err(Into::into),
         Some("fuzz") => fuzz::run(args.next().as_deref()),
         Some("miri") => miri::run(),
         Some("threads") => threads::run(),
         Some("soak") => soak::run(&args.collect::<Vec<_>>()),
         Some("figures") => figures::run(args.next().as_deref()),
-        Some("layers") => layers::run(),
-        Some("book") => book::run(),
+        Some("layers") => layers::run().map_err(Into::into),
+        Some("book") => book::run().map_err(Into::into),
         Some("global") => global::run(),
         Some("card") => card::run(&args.collect::<Vec<_>>()),
         Some("cuda-seeds") => cuda_seeds::run(&args.collect::<Vec<_>>()),
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
             println!("{HELP}");
             Ok(())
         }
-        Some(other) => Err(format!("unknown command '{other}'\n{HELP}")),
+        Some(other) => Err(format!("unknown command '{other}'\n{HELP}").into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,7 @@
 //! Runs tests under Miri.
 
-use crate::shell::{step, step_with, works};
+use crate::shell::{Result, need_nightly, shell, works};
+use xshell::cmd;
 
 /// Tests of pools over the program's heap, with threads, of blocks and of the types that convert them to elements, and of tensors
 /// that are exchanged with other libraries. Tests with the system's memory (`mmap`, `mremap`, `mlock`) or with forks are left
@@ -24,16 +25,11 @@ const SEEDS: &str = "-Zmiri-many-seeds=0..20";
 /// Safe code in which only Miri finds wrong memory orderings, because real processors reorder less than they are allowed to.
 const ORDERS: &[(&str, &str)] = &[("millpond-account", "session::ring")];
 
-pub(crate) fn run() -> Result<(), String> {
-    if !works("cargo", &["+nightly", "--version"]) {
-        step(
-            "rustup",
-            &["toolchain", "install", "nightly", "--profile", "minimal"],
-        )?;
-    }
+pub(crate) fn run() -> Result {
+    let sh = &shell()?;
+    need_nightly(sh)?;
     if !works("cargo", &["+nightly", "miri", "--version"]) {
-        let add = "component add miri rust-src --toolchain nightly";
-        step("rustup", &add.split(' ').collect::<Vec<_>>())?;
+        cmd!(sh, "rustup component add miri rust-src --toolchain nightly").run()?;
     }
     // The engine stores addresses as integers, which are converted to pointers where they are used. A pool's shared part is
     // never freed, so Miri would report it as a leak. The sources of these tests check that all memory is returned.
@@ -41,11 +37,14 @@ pub(crate) fn run() -> Result<(), String> {
     let seeds = format!("{flags} {SEEDS}");
     for (crates, flags) in [(TESTS, flags), (OWNERS, seeds.as_str()), (ORDERS, flags)] {
         for (package, names) in crates {
+            let names = names.split(' ');
             // A separate folder, because different flags rebuild everything.
-            let tests = "+nightly miri test --lib --all-features --target-dir target/miri -p";
-            let tests = tests.split(' ').chain([*package, "--"]);
-            let tests: Vec<&str> = tests.chain(names.split_whitespace()).collect();
-            step_with("cargo", &tests, &[("MIRIFLAGS", flags)])?;
+            cmd!(
+                sh,
+                "cargo +nightly miri test --lib --all-features --target-dir target/miri -p {package} -- {names...}"
+            )
+            .env("MIRIFLAGS", flags)
+            .run()?;
         }
     }
     Ok(())

@@ -2,10 +2,11 @@
 //!
 //! Pages need `chromium`, `chromedriver` and `node`, which most build machines lack. Without them the commands say so and end.
 
-use crate::shell::{root, step, target, works};
-use std::path::Path;
+use crate::shell::{Result, root, shell, target, works};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use xshell::{Shell, cmd};
 
 /// Returns whether the required programs are installed, and reports the missing ones.
 fn can_look() -> bool {
@@ -20,27 +21,29 @@ fn can_look() -> bool {
 }
 
 /// Takes all pictures again.
-pub(crate) fn run() -> Result<(), String> {
-    let program = program()?;
-    top(&program)?;
+pub(crate) fn run() -> Result {
+    let sh = &shell()?;
+    let program = program(sh)?;
+    top(sh, &program)?;
     if !can_look() {
         return Ok(());
     }
     let pages = target().join("pictures");
-    std::fs::create_dir_all(&pages).map_err(|e| format!("{}: {e}", pages.display()))?;
+    sh.create_dir(&pages)?;
     let trace = "traces/llama1b_train_varlen.csv.zst";
-    let (report, view) = (text(&pages.join("report.html"))?, text(&pages.join("view.html"))?);
-    step(&program, &["replay", trace, "--quiet", "--html", &report])?;
-    step(&program, &["view", trace, "--quiet", "--html", &view])?;
-    let what_if = text(&pages.join("what-if.html"))?;
+    let [report, view, what_if] = ["report.html", "view.html", "what-if.html"].map(|page| pages.join(page));
     let policies = "torch-native,torch-expandable,millpond";
-    step(
-        &program,
-        &["view", trace, "--quiet", "--html", &what_if, "-p", policies],
-    )?;
-    let picture = |page: &str, out: &str, (width, height): (u32, u32), more: &str| {
+    cmd!(sh, "{program} replay {trace} --quiet --html {report}").run()?;
+    cmd!(sh, "{program} view {trace} --quiet --html {view}").run()?;
+    cmd!(
+        sh,
+        "{program} view {trace} --quiet --html {what_if} -p {policies}"
+    )
+    .run()?;
+    let picture = |page: &Path, out: &str, (width, height): (u32, u32), more: &str| {
         format!(
-            r#"{{"url":"file://{page}","out":"docs/{out}","width":{width},"height":{height},"scheme":"light"{more}}}"#
+            r#"{{"url":"file://{}","out":"docs/{out}","width":{width},"height":{height},"scheme":"light"{more}}}"#,
+            page.display()
         )
     };
     // Jumps to the peak, zooms in thirteen times, and selects the block there.
@@ -52,7 +55,8 @@ pub(crate) fn run() -> Result<(), String> {
         picture(&view, "view.png", (1280, 1100), &near_the_peak),
         picture(&what_if, "what-if.png", (1280, 930), "")
     );
-    step("node", &["xtask/src/pictures/take.js", &all])
+    cmd!(sh, "node xtask/src/pictures/take.js {all}").run()?;
+    Ok(())
 }
 
 /// The seconds before the first look at the example. By then its budget is nearly used up from time to time.
@@ -61,9 +65,8 @@ const LOOK_AFTER: u64 = 20;
 const LOOKS: u32 = 80;
 
 /// Puts the output of `millpond top` for the example `live` into the book.
-fn top(program: &str) -> Result<(), String> {
-    let example = "build --release --quiet -p millpond --example live";
-    step("cargo", &example.split(' ').collect::<Vec<_>>())?;
+fn top(sh: &Shell, program: &Path) -> Result {
+    cmd!(sh, "cargo build --release --quiet -p millpond --example live").run()?;
     let live = target().join("release/examples/live");
     let mut live = Command::new(root().join(live))
         .arg((LOOK_AFTER + 20).to_string())
@@ -90,57 +93,48 @@ fn top(program: &str) -> Result<(), String> {
     }
     let _ = live.kill();
     let _ = live.wait();
-    let looked = looked.map_err(|e| format!("{program}: {e}"))?;
+    let looked = looked.map_err(|e| format!("{}: {e}", program.display()))?;
     if !looked.status.success() {
-        return Err(String::from_utf8_lossy(&looked.stderr).into_owned());
+        return Err(String::from_utf8_lossy(&looked.stderr).into());
     }
-    renew(
-        "docs/recording.md",
-        "top",
-        &String::from_utf8_lossy(&looked.stdout),
-    )
+    let shown = String::from_utf8_lossy(&looked.stdout);
+    renew(sh, "docs/recording.md", "top", &shown)
 }
 
 /// Replaces the text of a picture on a page.
-fn renew(page: &str, name: &str, text: &str) -> Result<(), String> {
-    let path = root().join(page);
-    let told = |e| format!("{}: {e}", path.display());
-    let before = std::fs::read_to_string(&path).map_err(told)?;
+fn renew(sh: &Shell, page: &str, name: &str, text: &str) -> Result {
+    let before = sh.read_file(page)?;
     let begin = format!("<!-- taken: {name} -->\n```text\n");
     let parts = before.split_once(&begin).and_then(|(before, rest)| {
         let (_, after) = rest.split_once("```\n<!-- end -->")?;
         Some((before, after))
     });
     let (before, after) = parts.ok_or_else(|| format!("{page} has no picture called {name}"))?;
-    std::fs::write(&path, format!("{before}{begin}{text}```\n<!-- end -->{after}")).map_err(told)
+    Ok(sh.write_file(page, format!("{before}{begin}{text}```\n<!-- end -->{after}"))?)
 }
 
 /// Measures the page of a recording of ten million events, or of the given number of events.
-pub(crate) fn speed(rows: Option<&str>) -> Result<(), String> {
+pub(crate) fn speed(rows: Option<&str>) -> Result {
     if !can_look() {
         return Ok(());
     }
-    let program = program()?;
-    let example = "build --release --quiet -p millpond-replay --features recording --example large_recording";
-    step("cargo", &example.split(' ').collect::<Vec<_>>())?;
-    let large = text(&target().join("release/examples/large_recording"))?;
-    let recording = text(&target().join("large.mpr"))?;
-    step(&large, &[rows.unwrap_or("10000000"), &recording])?;
-    let measured = step("node", &["xtask/src/pictures/speed.js", &program, &recording]);
-    let _ = std::fs::remove_file(&recording);
-    measured
+    let sh = &shell()?;
+    let program = program(sh)?;
+    cmd!(
+        sh,
+        "cargo build --release --quiet -p millpond-replay --features recording --example large_recording"
+    )
+    .run()?;
+    let large = target().join("release/examples/large_recording");
+    let recording = target().join("large.mpr");
+    let rows = rows.unwrap_or("10000000");
+    cmd!(sh, "{large} {rows} {recording}").run()?;
+    let measured = cmd!(sh, "node xtask/src/pictures/speed.js {program} {recording}").run();
+    sh.remove_path(&recording)?;
+    Ok(measured?)
 }
 
-fn program() -> Result<String, String> {
-    let program = "build --release --quiet -p millpond-cli --features top";
-    step("cargo", &program.split(' ').collect::<Vec<_>>())?;
-    text(&target().join("release").join("millpond"))
-}
-
-fn text(path: &Path) -> Result<String, String> {
-    let path = root().join(path);
-    let text = path
-        .to_str()
-        .ok_or_else(|| format!("{} is not UTF-8", path.display()))?;
-    Ok(text.to_owned())
+fn program(sh: &Shell) -> Result<PathBuf> {
+    cmd!(sh, "cargo build --release --quiet -p millpond-cli --features top").run()?;
+    Ok(target().join("release/millpond"))
 }

@@ -1,20 +1,20 @@
 //! Compiles the library's kernels to PTX with NVRTC, which comes from its Python package. CUDA need not be installed.
 
-use crate::shell::{root, step, target};
+use crate::shell::{Result, files, root, shell, target};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use xshell::cmd;
 
 /// An old version on purpose, because a driver loads only PTX that is not newer than itself. This version is from CUDA 12.1.
 const PACKAGE: &str = "nvidia-cuda-nvrtc-cu12==12.1.105";
 /// The environment variable with the path of an installed library.
 const VARIABLE: &str = "MILLPOND_NVRTC";
 
-pub(crate) fn run(args: &[String]) -> Result<(), String> {
+pub(crate) fn run(args: &[String]) -> Result {
     let check = match args {
         [] => false,
         [flag] if flag == "--check" => true,
-        _ => return Err("ptx takes --check or nothing".to_owned()),
+        _ => return Err("ptx takes --check or nothing".into()),
     };
     let nvrtc = match installed() {
         Some(found) => found,
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             module.compare(&made)?;
             continue;
         }
-        fs::write(&place, &made).map_err(|e| format!("{}: {e}", place.display()))?;
+        shell()?.write_file(&place, &made)?;
         println!("{}: {} bytes", place.display(), made.len());
     }
     Ok(())
@@ -81,22 +81,17 @@ pub(crate) fn offer() {
     }
 }
 
-fn install() -> Result<PathBuf, String> {
+fn install() -> Result<PathBuf> {
+    let sh = shell()?;
     let place = environment();
-    let text = |path: &Path| path.to_string_lossy().into_owned();
-    step("python3", &["-m", "venv", &text(&place)])?;
-    let pip = text(&place.join("bin/pip"));
-    let quietly = [
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--retries",
-        "1",
-        "--timeout",
-        "20",
-    ];
-    step(&pip, &[quietly.as_slice(), &[PACKAGE]].concat())?;
-    installed().ok_or_else(|| format!("{PACKAGE} has no libnvrtc.so.12: set {VARIABLE} to one"))
+    cmd!(sh, "python3 -m venv {place}").run()?;
+    let pip = place.join("bin/pip");
+    cmd!(
+        sh,
+        "{pip} install --quiet --no-deps --retries 1 --timeout 20 {PACKAGE}"
+    )
+    .run()?;
+    Ok(installed().ok_or_else(|| format!("{PACKAGE} has no libnvrtc.so.12: set {VARIABLE} to one"))?)
 }
 
 impl Module {
@@ -108,16 +103,15 @@ impl Module {
         self.folder().join(self.name).with_extension("ptx")
     }
 
-    fn compile(&self, nvrtc: &Path) -> Result<String, String> {
-        let output = Command::new("python3")
-            .arg(root().join("xtask/ptx/compile.py"))
-            .arg(nvrtc)
-            .arg(self.ptx().with_extension("cu"))
-            .output()
-            .map_err(|e| format!("python3 could not start: {e}"))?;
-        let said = String::from_utf8_lossy(&output.stderr);
+    fn compile(&self, nvrtc: &Path) -> Result<String> {
+        let (sh, script) = (shell()?, root().join("xtask/ptx/compile.py"));
+        let source = self.ptx().with_extension("cu");
+        let output = cmd!(sh, "python3 {script} {nvrtc} {source}")
+            .quiet()
+            .ignore_status()
+            .output()?;
         if !output.status.success() {
-            return Err(said.trim_end().to_owned());
+            return Err(String::from_utf8_lossy(&output.stderr).trim_end().into());
         }
         let ptx = String::from_utf8_lossy(&output.stdout);
         Ok(format!(
@@ -127,19 +121,21 @@ impl Module {
     }
 
     /// Returns the contents of all sources in the order of their names.
-    fn sources(&self) -> Result<Vec<u8>, String> {
-        let failed = |e: std::io::Error| format!("{}: {e}", self.folder);
-        let files = fs::read_dir(self.folder()).map_err(failed)?;
-        let mut places: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
-        places.retain(|place| place.extension().is_some_and(|end| end == "cu" || end == "cuh"));
+    fn sources(&self) -> Result<Vec<u8>> {
+        let sh = shell()?;
+        let mut places = files(&sh, &self.folder(), "cu")?;
+        places.extend(files(&sh, &self.folder(), "cuh")?);
         places.sort();
-        let all: Result<Vec<_>, _> = places.iter().map(fs::read).collect();
-        all.map(|all| all.concat()).map_err(failed)
+        let mut all = Vec::new();
+        for place in places {
+            all.extend(sh.read_binary_file(place)?);
+        }
+        Ok(all)
     }
 
-    fn compare(&self, made: &str) -> Result<(), String> {
+    fn compare(&self, made: &str) -> Result {
         let place = self.ptx();
-        let there = fs::read_to_string(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+        let there = shell()?.read_file(&place)?;
         let mut both = there.lines().zip(made.lines()).enumerate();
         if there == made {
             println!("{} is what its sources make", place.display());
@@ -151,7 +147,8 @@ impl Module {
         Err(format!(
             "{} is not what its sources make (line {line}): run cargo xtask ptx",
             place.display()
-        ))
+        )
+        .into())
     }
 }
 

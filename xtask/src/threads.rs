@@ -1,6 +1,7 @@
 //! Runs tests under the thread sanitizer.
 
-use crate::shell::{step, step_with, works};
+use crate::shell::{Result, need_nightly, shell};
+use xshell::cmd;
 
 /// Tests of memory that several threads own. As opposed to Miri, the sanitizer runs real threads and many more rounds.
 ///
@@ -13,25 +14,21 @@ const TESTS: [(&str, &str); 3] = [
 ];
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-pub(crate) fn run() -> Result<(), String> {
-    if !works("cargo", &["+nightly", "--version"]) {
-        step(
-            "rustup",
-            &["toolchain", "install", "nightly", "--profile", "minimal"],
-        )?;
-    }
-    step(
-        "rustup",
-        &["component", "add", "rust-src", "--toolchain", "nightly"],
-    )?;
+pub(crate) fn run() -> Result {
+    let sh = &shell()?;
+    need_nightly(sh)?;
+    cmd!(sh, "rustup component add rust-src --toolchain nightly").run()?;
     // The standard library is built with the sanitizer too, because its reference counts and locks order the threads. rustix calls the
     // C library, which the sanitizer observes, and not the system directly.
     let flags = "-Zsanitizer=thread --cfg rustix_use_libc";
     for (package, names) in TESTS {
-        let tests = "+nightly test -Zbuild-std --lib --all-features --target-dir target/threads --target";
-        let tests = tests.split(' ').chain([TARGET, "-p", package, "--"]);
-        let tests: Vec<&str> = tests.chain(names.split(' ')).collect();
-        step_with("cargo", &tests, &[("RUSTFLAGS", flags)])?;
+        let names = names.split(' ');
+        cmd!(
+            sh,
+            "cargo +nightly test -Zbuild-std --lib --all-features --target-dir target/threads --target {TARGET} -p {package} -- {names...}"
+        )
+        .env("RUSTFLAGS", flags)
+        .run()?;
     }
     Ok(())
 }

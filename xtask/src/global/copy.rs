@@ -1,9 +1,8 @@
 //! Copies the sources of published crates, and makes the pool their allocator in the copy.
 
-use crate::shell::root;
-use std::fs;
+use crate::shell::{Result, root};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use xshell::{Shell, cmd};
 
 /// The allocator of the tests in a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -14,27 +13,21 @@ pub(crate) enum Allocator {
 
 /// Makes cargo fetch the crates, check them against the checksums of the lock file, and put their sources into a folder.
 /// Returns that folder.
-pub(crate) fn fetch(project: &Path, folder: &Path) -> Result<PathBuf, String> {
+pub(crate) fn fetch(sh: &Shell, project: &Path, folder: &Path) -> Result<PathBuf> {
     let sources = folder.join("sources");
-    println!("$ cargo vendor --locked {}", sources.display());
-    let output = Command::new("cargo")
-        .args(["vendor", "--locked", "--quiet"])
-        .arg(&sources)
-        .current_dir(project)
-        .output()
-        .map_err(|e| format!("cargo could not start: {e}"))?;
-    if output.status.success() {
-        return Ok(sources);
+    let _in_project = sh.push_dir(project);
+    match cmd!(sh, "cargo vendor --locked --quiet {sources}").ignore_stdout().run() {
+        Ok(()) => Ok(sources),
+        Err(why) => Err(format!(
+            "the crates could not be fetched ({why}). This task needs the registry, or their sources in cargo's cache"
+        )
+        .into()),
     }
-    Err(format!(
-        "the crates could not be fetched. This task needs the registry, or their sources in cargo's cache. Cargo says:\n{}",
-        String::from_utf8_lossy(&output.stderr).trim_end()
-    ))
 }
 
 /// Returns the version of a crate.
-pub(crate) fn version(source: &Path) -> Result<String, String> {
-    let manifest = read(&source.join("Cargo.toml"))?;
+pub(crate) fn version(sh: &Shell, source: &Path) -> Result<String> {
+    let manifest = sh.read_file(source.join("Cargo.toml"))?;
     let line = manifest.lines().find_map(|line| line.strip_prefix("version = "));
     Ok(line
         .ok_or("a crate without a version")?
@@ -50,81 +43,64 @@ pub(crate) struct Copy {
 }
 
 /// Makes a new copy of a crate in its own workspace.
-pub(crate) fn copy(source: &Path, folder: &Path, allocator: Allocator) -> Result<Copy, String> {
+pub(crate) fn copy(sh: &Shell, source: &Path, folder: &Path, allocator: Allocator) -> Result<Copy> {
     let name = source.file_name().ok_or("a crate without a name")?;
-    let place = folder
-        .join(if allocator == Allocator::Pool {
-            "pool"
-        } else {
-            "system"
-        })
-        .join(name);
-    if place.exists() {
-        fs::remove_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
-    }
-    copy_all(source, &place)?;
-    append(&place.join("Cargo.toml"), "\n[workspace]\n")?;
+    let kind = match allocator {
+        Allocator::Pool => "pool",
+        Allocator::System => "system",
+    };
+    let place = folder.join(kind).join(name);
+    sh.remove_path(&place)?;
+    copy_all(sh, source, &place)?;
+    append(sh, &place.join("Cargo.toml"), "\n[workspace]\n")?;
     let others = match allocator {
-        Allocator::Pool => put_pool_in(&place)?,
+        Allocator::Pool => put_pool_in(sh, &place)?,
         Allocator::System => 0,
     };
     Ok(Copy { place, others })
 }
 
 /// Links the pool into the library's tests and into all other tests without their own allocator. Returns how many have their own.
-fn put_pool_in(place: &Path) -> Result<u64, String> {
+fn put_pool_in(sh: &Shell, place: &Path) -> Result<u64> {
     let proof = root().join("xtask/global/proof");
     let dependency = format!(
         "\n[dev-dependencies.millpond-proof]\npath = {:?}\n",
         proof.display().to_string()
     );
-    append(&place.join("Cargo.toml"), &dependency)?;
-    append(
-        &place.join("src/lib.rs"),
-        "\n#[cfg(test)]\nextern crate millpond_proof as _;\n",
-    )?;
-    let tests = place.join("tests");
+    append(sh, &place.join("Cargo.toml"), &dependency)?;
+    let linked = "\nextern crate millpond_proof as _;\n";
+    append(sh, &place.join("src/lib.rs"), &format!("\n#[cfg(test)]{linked}"))?;
     let mut others = 0;
-    for entry in fs::read_dir(&tests)
-        .map_err(|e| format!("{}: {e}", tests.display()))?
-        .flatten()
-    {
-        let main = if entry.path().is_dir() {
-            entry.path().join("main.rs")
+    for entry in sh.read_dir(place.join("tests"))? {
+        let main = if entry.is_dir() {
+            entry.join("main.rs")
         } else {
-            entry.path()
+            entry
         };
         if !main.is_file() || main.extension().is_none_or(|e| e != "rs") {
             continue;
         }
-        if read(&main)?.contains("#[global_allocator]") {
+        if sh.read_file(&main)?.contains("#[global_allocator]") {
             others += 1;
         } else {
-            append(&main, "\nextern crate millpond_proof as _;\n")?;
+            append(sh, &main, linked)?;
         }
     }
     Ok(others)
 }
 
-fn read(file: &Path) -> Result<String, String> {
-    fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))
+fn append(sh: &Shell, file: &Path, text: &str) -> Result {
+    Ok(sh.write_file(file, sh.read_file(file)? + text)?)
 }
 
-fn append(file: &Path, text: &str) -> Result<(), String> {
-    let before = read(file)?;
-    fs::write(file, before + text).map_err(|e| format!("{}: {e}", file.display()))
-}
-
-fn copy_all(from: &Path, to: &Path) -> Result<(), String> {
-    let failed = |e: std::io::Error| format!("{}: {e}", from.display());
-    fs::create_dir_all(to).map_err(failed)?;
-    for entry in fs::read_dir(from).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let target = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy_all(&entry.path(), &target)?;
+fn copy_all(sh: &Shell, from: &Path, to: &Path) -> Result {
+    sh.create_dir(to)?;
+    for entry in sh.read_dir(from)? {
+        let target = to.join(entry.file_name().unwrap_or_default());
+        if entry.is_dir() {
+            copy_all(sh, &entry, &target)?;
         } else {
-            fs::copy(entry.path(), &target).map_err(failed)?;
+            sh.copy_file(&entry, &target)?;
         }
     }
     Ok(())

@@ -1,9 +1,9 @@
 //! Runs and counts the tests of one crate.
 
+use crate::shell::Result;
 use std::fmt;
-use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use xshell::{Shell, cmd};
 
 /// The results of a crate's tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,31 +50,19 @@ impl fmt::Display for Served {
 }
 
 /// Runs all tests of a crate except its documentation tests.
-pub(super) fn run(place: &Path, build: &Path) -> Result<(Outcome, Served), String> {
+pub(super) fn run(sh: &Shell, place: &Path, build: &Path) -> Result<(Outcome, Served)> {
     let proof = place.join("served.txt");
-    println!(
-        "\n$ cargo test --lib --tests --no-fail-fast    in {}",
-        place.display()
-    );
-    let child = Command::new("cargo")
-        .args([
-            "test",
-            "--quiet",
-            "--lib",
-            "--tests",
-            "--no-fail-fast",
-            "--target-dir",
-        ])
-        .arg(build)
-        .current_dir(place)
-        .env("MILLPOND_PROOF", &proof)
-        .env_remove("MILLPOND_CONF")
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|e| format!("cargo could not start: {e}"))?;
-    let output = child
-        .wait_with_output()
-        .map_err(|e| format!("cargo did not end: {e}"))?;
+    let _in_crate = sh.push_dir(place);
+    println!("\nin {}:", place.display());
+    let output = cmd!(
+        sh,
+        "cargo test --quiet --lib --tests --no-fail-fast --target-dir {build}"
+    )
+    .env("MILLPOND_PROOF", &proof)
+    .env_remove("MILLPOND_CONF")
+    .ignore_status()
+    .output()?;
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout);
     let outcome = count(&text);
     println!("{outcome}");
@@ -82,13 +70,10 @@ pub(super) fn run(place: &Path, build: &Path) -> Result<(Outcome, Served), Strin
         // No line reports that a program was killed, so this prints the whole output.
         println!("{text}");
         if outcome.failed == 0 {
-            return Err(format!(
-                "the tests in {} could not run to their end",
-                place.display()
-            ));
+            return Err(format!("the tests in {} could not run to their end", place.display()).into());
         }
     }
-    Ok((outcome, served(&fs::read_to_string(&proof).unwrap_or_default())))
+    Ok((outcome, served(&sh.read_file(&proof).unwrap_or_default())))
 }
 
 /// Adds up the results in lines such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
