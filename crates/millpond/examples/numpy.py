@@ -227,7 +227,7 @@ tensor = Tensor(lib.pond_ramp(b"i64", 3, 4))
 other = tensor.view(1)
 array = np.from_dlpack(Given(tensor, NEWER))
 assert not array.flags.writeable
-fails(lambda: np.from_dlpack(Given(other.view(0), OLDER)), "the older form of DLPack cannot say")
+fails(lambda: np.from_dlpack(Given(other.view(0), OLDER)), "the older form of DLPack cannot mark")
 del array, tensor, other
 at_rest()
 
