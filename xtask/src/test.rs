@@ -149,7 +149,7 @@ const LONG: &[Long] = &[
         ],
         run: || {
             let features = features()?;
-            let tests = "nextest run -p millpond -p millpond-cli -p millpond-cuda-emu --test terminal --test cuda_transfer --test cuda_hostile";
+            let tests = "nextest run --workspace --test terminal --test cuda_transfer --test cuda_hostile";
             let tests = [&words(tests)[..], &["--features", &features]].concat();
             step_with("cargo", &tests, &[("MILLPOND_TEST_ALL", "1")])
         },
