@@ -15,7 +15,7 @@ use millpond_engine::{HeldMemory, SourceEvent, SourceWrapper};
 /// Pages are locked (`mlock`) before they are given out. Pages that move are not in use, and they are unlocked during the
 /// move. Meanwhile no source of this process locks other pages. The bytes count against the capacity, and against the
 /// system's `RLIMIT_MEMLOCK` unless the process may exceed it (`CAP_IPC_LOCK`). At that limit the error is
-/// [`SourceError::Locked`], which says how to raise it. A child made by `fork` inherits no lock, but [`is_pinned`] still
+/// [`SourceError::Locked`](millpond_engine::SourceError::Locked), which says how to raise it. A child made by `fork` inherits no lock, but [`is_pinned`] still
 /// returns the same as in its parent.
 ///
 /// If a move fails, and other code in the process has meanwhile used up the limit, pages can stay in their old place
