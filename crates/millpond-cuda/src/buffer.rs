@@ -6,9 +6,10 @@ use super::error::CudaError;
 use super::error::insist;
 #[cfg(feature = "cudarc")]
 use super::later;
-use super::pool::{DevicePool, Held};
+use super::pool::{DevicePool, DeviceTenant, Held, Terms, UnpooledDevice, refused};
 use super::span::{Span, elements_on_stream};
 use super::stream::CudaStream;
+use millpond_account::error::AllocError;
 use millpond_pool::dtype::Element;
 use std::marker::PhantomData;
 
@@ -58,17 +59,90 @@ impl Owner {
     }
 }
 
+/// Implements the allocation of buffers. `requests` is the method that returns the pool and the terms of the requests.
+macro_rules! make_device_buffers {
+    ($($from:ty)*) => {
+        $(impl $from {
+            /// Allocates uninitialised elements on the device for use on a stream.
+            ///
+            /// # Errors
+            /// Returns an error if there is not enough memory, if the budget of a tenant refuses, or if its timeout has passed. The
+            /// error says how much is free and, if the pool keeps an [account](DevicePool::track), which blocks hold the rest. The
+            /// pool stays usable.
+            pub fn alloc<T: Element>(
+                &self,
+                len: usize,
+                stream: &CudaStream,
+            ) -> Result<DeviceBuffer<T>, AllocError> {
+                let (pool, terms) = self.requests();
+                let mut buffer = DeviceBuffer::uncleared(pool, terms, len, stream)?;
+                if pool.clears() {
+                    buffer.fill_zero().map_err(refused)?;
+                }
+                Ok(buffer)
+            }
+
+            /// Allocates elements and queues their zeroing on the stream.
+            ///
+            /// # Errors
+            /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
+            pub fn alloc_zeroed<T: Element>(
+                &self,
+                len: usize,
+                stream: &CudaStream,
+            ) -> Result<DeviceBuffer<T>, AllocError> {
+                let (pool, terms) = self.requests();
+                let mut buffer = DeviceBuffer::uncleared(pool, terms, len, stream)?;
+                buffer.fill_zero().map_err(refused)?;
+                Ok(buffer)
+            }
+
+            /// Allocates elements and copies them from the host. The copy is complete when this returns.
+            ///
+            /// # Errors
+            /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
+            pub fn alloc_from<T: Element>(
+                &self,
+                elements: &[T],
+                stream: &CudaStream,
+            ) -> Result<DeviceBuffer<T>, AllocError> {
+                // The caller sees only these elements, so there is nothing to clear.
+                let (pool, terms) = self.requests();
+                let mut buffer = DeviceBuffer::uncleared(pool, terms, elements.len(), stream)?;
+                buffer.copy_from_host(elements).map_err(refused)?;
+                Ok(buffer)
+            }
+        })*
+    };
+}
+
+make_device_buffers!(DevicePool DeviceTenant UnpooledDevice);
+
 impl<T: Element> DeviceBuffer<T> {
-    pub(super) fn new(pool: &DevicePool, held: Option<Held>, len: usize, stream: &CudaStream) -> Self {
-        Self {
-            owner: Owner::Pool(pool.clone(), held),
+    /// Allocates elements without clearing them, even if the pool clears memory before it is reused.
+    fn uncleared(
+        pool: &DevicePool,
+        terms: &Terms,
+        len: usize,
+        stream: &CudaStream,
+    ) -> Result<Self, AllocError> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(AllocError::UNCOUNTABLE)?;
+        let owner = if bytes == 0 {
+            stream.expect_on(pool.device()).map_err(refused)?;
+            Owner::Pool(pool.clone(), None)
+        } else {
+            let (pool, held) = pool.allocate(bytes as u64, stream, terms)?;
+            Owner::Pool(pool, Some(held))
+        };
+        Ok(Self {
+            owner,
             len,
             stream: stream.clone(),
             uses: Vec::new(),
             #[cfg(feature = "cudarc")]
             loan: None,
             elements: PhantomData,
-        }
+        })
     }
 
     /// Makes a buffer of elements that belong to another library.

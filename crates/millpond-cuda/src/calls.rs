@@ -1,7 +1,5 @@
 //! Counts and times calls of the driver on request.
 
-use super::driver::Driver;
-use super::error::CudaError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -25,32 +23,6 @@ pub struct DriverCalls {
 /// Starts or stops counting and timing this process's calls of CUDA's driver. The default is off.
 pub fn watch_driver_calls(watch: bool) {
     WATCHED.store(watch, Ordering::Relaxed);
-}
-
-/// Returns the driver's functions that were called while counting was on, since the start of the program. Use the difference of two results
-/// for a part of the program.
-///
-/// ```
-/// use millpond::cuda::{self, CudaDevice, CudaError};
-///
-/// cuda::watch_driver_calls(true);
-/// match CudaDevice::get(0) {
-///     Err(CudaError::NoDriver) => {}
-///     device => {
-///         device?.memory()?;
-///         let calls = cuda::driver_calls()?;
-///         assert!(calls.iter().any(|of| of.function == "cuMemGetInfo_v2" && of.calls > 0));
-///     }
-/// }
-/// # Ok::<(), CudaError>(())
-/// ```
-///
-/// # Errors
-/// Returns an error if there is no driver.
-pub fn driver_calls() -> Result<Vec<DriverCalls>, CudaError> {
-    let mut calls = Driver::get()?.calls();
-    calls.retain(|of| of.calls > 0);
-    Ok(calls)
 }
 
 /// Returns the start time of a call, if calls are counted.

@@ -2,6 +2,7 @@
 //! that it does not support, this library's own kernel is used.
 
 use super::abi::StreamHandle;
+use super::captured;
 use super::cublas_error::CublasError;
 use super::library::{self, functions};
 use libloading::Library;
@@ -263,6 +264,45 @@ impl Handle {
             )
         };
         check("cublasGemmStridedBatchedEx", done)
+    }
+}
+
+/// The device's handle of cuBLAS, or the reason why there is none. The reason holds as long as the device is open, except that a failed
+/// call is tried again.
+#[derive(Default)]
+pub(super) struct OfDevice(Option<Result<Handle, CublasError>>);
+
+impl OfDevice {
+    /// Returns the handle, and creates it with the first call unless work is captured. The context must be current on this thread.
+    pub(super) fn handle(
+        &mut self,
+        emulated: bool,
+        is_captured: impl FnOnce() -> Result<bool, CublasError>,
+    ) -> Result<&mut Handle, CublasError> {
+        let found = match self.0.take() {
+            Some(found) => found,
+            None if is_captured()? => return Err(CublasError::Capturing),
+            None => Handle::new(emulated),
+        };
+        if let Err(why @ (CublasError::Failed { .. } | CublasError::Cuda(_))) = found {
+            // Another attempt may succeed.
+            return Err(why);
+        }
+        self.0.insert(found).as_mut().map_err(|why| *why)
+    }
+
+    pub(super) fn is_made(&self) -> bool {
+        matches!(self.0, Some(Ok(_)))
+    }
+
+    /// Destroys the handle. The context must be current on this thread.
+    pub(super) fn end(&mut self) {
+        // Destroying the handle waits for the device, which is not allowed during a capture. In that case the handle ends with the context.
+        if let Some(Ok(handle)) = self.0.take()
+            && !captured::any()
+        {
+            handle.end();
+        }
     }
 }
 

@@ -1,16 +1,18 @@
 //! A CUDA device: its primary context and its properties.
 
+mod open;
+
 use super::abi::{
     CAPTURE_NONE, CAPTURE_RELAXED, ContextHandle, DeviceNumber, EVENT_WITHOUT_TIME, EventHandle,
     StreamHandle, attribute,
 };
+use super::captured;
+use super::code::Loaded;
+use super::cublas;
 use super::driver::Driver;
 use super::error::{CudaError, insist};
 use super::fork;
-use super::graph;
-use super::kernels::Loaded;
 use super::later;
-use super::products::OfDevice;
 use millpond_os::device::Device;
 use millpond_os::pressure::{DevicePressure, Thresholds};
 use millpond_os::reentrancy::inside;
@@ -82,7 +84,7 @@ pub(super) struct Context {
     /// The kernels of tensors, after the first launch.
     kernels: Mutex<Option<Loaded>>,
     /// The cuBLAS handle, after the first product of matrices.
-    cublas: Mutex<OfDevice>,
+    cublas: Mutex<cublas::OfDevice>,
     /// The measured bytes per second of copies from pinned memory.
     link_speed: OnceLock<f64>,
     waits: Waits,
@@ -210,7 +212,7 @@ impl Drop for Context {
                     let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
                     // If a stream cannot be waited for, the code stays loaded until the context ends.
                     if left.wait(self.driver) {
-                        kernels.code().unload_last(self.driver);
+                        kernels.code.unload_last(self.driver);
                     }
                 }
             }
@@ -307,7 +309,7 @@ impl CudaDevice {
             left: Mutex::default(),
             spare_events: Mutex::default(),
         });
-        super::open::provide();
+        open::provide();
         {
             let _inside = inside();
             open().push(Arc::downgrade(&context));
@@ -433,7 +435,7 @@ impl CudaDevice {
     /// Returns [`CudaError::Captured`] while this library captures a stream of the device; the capture continues. Otherwise returns the
     /// error of the driver, which may belong to work that failed earlier.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        if graph::are_captured_on(self) {
+        if captured::any_on(self.number()) {
             return Err(CudaError::Captured);
         }
         {
@@ -498,7 +500,7 @@ impl CudaDevice {
         spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn cublas(&self) -> MutexGuard<'_, OfDevice> {
+    pub(super) fn cublas(&self) -> MutexGuard<'_, cublas::OfDevice> {
         self.0.cublas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

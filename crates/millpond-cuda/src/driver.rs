@@ -352,3 +352,29 @@ impl Driver {
             && of.free_async.is_some()
     }
 }
+
+/// Returns the driver's functions that were called while counting was on, since the start of the program. Use the difference of two results
+/// for a part of the program.
+///
+/// ```
+/// use millpond::cuda::{self, CudaDevice, CudaError};
+///
+/// cuda::watch_driver_calls(true);
+/// match CudaDevice::get(0) {
+///     Err(CudaError::NoDriver) => {}
+///     device => {
+///         device?.memory()?;
+///         let calls = cuda::driver_calls()?;
+///         assert!(calls.iter().any(|of| of.function == "cuMemGetInfo_v2" && of.calls > 0));
+///     }
+/// }
+/// # Ok::<(), CudaError>(())
+/// ```
+///
+/// # Errors
+/// Returns an error if there is no driver.
+pub fn driver_calls() -> Result<Vec<DriverCalls>, CudaError> {
+    let mut calls = Driver::get()?.calls();
+    calls.retain(|of| of.calls > 0);
+    Ok(calls)
+}

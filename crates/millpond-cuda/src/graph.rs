@@ -3,130 +3,9 @@
 use super::abi::{CAPTURE_RELAXED, ExecutableHandle, GraphHandle};
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
-use super::fork;
-use super::later;
 use super::pool::DevicePool;
-use super::stream::{CudaStream, RawStream};
+use super::stream::{CudaStream, captures};
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// A captured stream. All of its work was complete when its capture began.
-struct Captured {
-    stream: CudaStream,
-    /// The pool that serves the stream during the capture.
-    pool: DevicePool,
-    /// Whether the capture began on this stream. Otherwise the stream has joined it.
-    began: bool,
-}
-
-/// The captured streams, and their number, which can be read without a lock.
-static CAPTURED: Mutex<Vec<Captured>> = Mutex::new(Vec::new());
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-fn captured() -> MutexGuard<'static, Vec<Captured>> {
-    CAPTURED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn add(stream: &CudaStream, pool: &DevicePool, began: bool) {
-    COUNT.fetch_add(1, Ordering::AcqRel);
-    captured().push(Captured {
-        stream: stream.clone(),
-        pool: pool.clone(),
-        began,
-    });
-}
-
-/// Removes the streams of the capture that has this pool.
-fn forget(pool: &DevicePool) {
-    if fork::is_forked() {
-        return;
-    }
-    let mut captured = captured();
-    let all = std::mem::take(&mut *captured);
-    let (gone, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(|of| of.pool == *pool);
-    *captured = stay;
-    drop(captured);
-    COUNT.fetch_sub(gone.len(), Ordering::AcqRel);
-    drop(gone);
-    later::retry();
-}
-
-/// Joins `stream` to the capture of `other`, which it is about to wait for, if `other` is captured. Waits until the earlier work of
-/// `stream` is complete. Returns whether it joined.
-pub(super) fn joins(stream: &CudaStream, other: &CudaStream) -> Result<bool, CudaError> {
-    if !are_captured() || is_captured(stream.raw()) || !is_captured(other.raw()) {
-        return Ok(false);
-    }
-    stream.synchronize()?;
-    let mut captured = captured();
-    // The capture may have ended by now.
-    let pool = captured.iter().find(|of| of.stream == *other);
-    let pool = pool.map(|of| of.pool.clone());
-    let joins = pool.is_some();
-    if let Some(pool) = pool {
-        COUNT.fetch_add(1, Ordering::AcqRel);
-        captured.push(Captured {
-            stream: stream.clone(),
-            pool,
-            began: false,
-        });
-    }
-    Ok(joins)
-}
-
-/// Removes a stream that was about to join a capture and could not.
-pub(super) fn stays_out(stream: &CudaStream) {
-    let mut captured = captured();
-    if let Some(at) = captured.iter().position(|of| of.stream == *stream && !of.began) {
-        let out = captured.remove(at);
-        drop(captured);
-        COUNT.fetch_sub(1, Ordering::AcqRel);
-        drop(out);
-    }
-}
-
-/// Returns whether any stream is captured. The checks of captures are skipped if none is.
-#[inline]
-pub(super) fn are_captured() -> bool {
-    COUNT.load(Ordering::Acquire) > 0 && !fork::is_forked()
-}
-
-/// Returns whether this library captures any stream of the device.
-pub(super) fn are_captured_on(device: &CudaDevice) -> bool {
-    are_captured()
-        && captured()
-            .iter()
-            .any(|of| of.stream.device().number() == device.number())
-}
-
-/// Returns whether this library captures the stream. The driver is asked as well, because a capture can end or be invalidated before the
-/// library notices.
-pub(super) fn is_captured(stream: &RawStream) -> bool {
-    if !are_captured() {
-        return false;
-    }
-    // The driver is not called under the lock.
-    let known = captured().iter().any(|of| of.stream.raw().is(stream));
-    known && stream.is_capturing().unwrap_or(true)
-}
-
-/// Returns the pool that serves a stream while it is captured.
-///
-/// # Errors
-/// Returns [`CudaError::Capturing`] for a stream that takes part in a capture which began on another stream.
-pub(super) fn pool_of(stream: &CudaStream) -> Result<Option<DevicePool>, CudaError> {
-    let found = {
-        let captured = captured();
-        let found = captured.iter().find(|of| of.stream == *stream);
-        found.map(|of| (of.pool.clone(), of.began))
-    };
-    match found {
-        Some((pool, true)) => Ok(Some(pool)),
-        None if !stream.is_capturing()? => Ok(None),
-        Some((_, false)) | None => Err(CudaError::Capturing),
-    }
-}
 
 /// The capture of a stream. Work that is queued on the stream is not run but recorded for a [`CudaGraph`].
 ///
@@ -187,7 +66,7 @@ impl DevicePool {
             let device = self.device();
             let _current = device.enter()?;
             // The stream is registered before the capture begins, because no pool may wait for it from then on.
-            add(stream, &pool, true);
+            captures::add(stream, pool.id());
             // From here on the stream cannot be waited for.
             let begun = stream.synchronize().and_then(|()| {
                 // SAFETY: the stream lives.
@@ -198,7 +77,7 @@ impl DevicePool {
                 }
             });
             if let Err(error) = begun {
-                forget(&pool);
+                captures::forget(pool.id());
                 return Err(error);
             }
         }
@@ -259,7 +138,7 @@ impl Capture {
                     .stream_end_capture(self.stream.handle(), &raw mut graph)
             }
         });
-        forget(&self.pool);
+        captures::forget(self.pool.id());
         ended.map(|()| graph)
     }
 }

@@ -8,97 +8,31 @@
 //! (`millpond-cuda-emu/src/kernels`), and tests compare their parameters with the PTX.
 
 use super::abi::FunctionHandle;
+use super::code::{Code, Loaded};
 use super::device::CudaDevice;
 use super::error::CudaError;
 use super::kernel_error::KernelError;
 use super::launch::{self, Arguments, Shape};
-use super::module::Code;
 use super::stream::CudaStream;
-use millpond_pool::dtype::DType;
+
+pub use super::code::{Entry, Wide};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::PoisonError;
 
 const PTX: &str = include_str!("kernels/tensor.ptx");
 
-/// The type in which sums are accumulated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wide {
-    /// `f64`.
-    Float,
-    /// `i64`.
-    Int,
-    /// `u64`.
-    UInt,
-}
-
-impl Wide {
-    /// Returns the type of elements.
-    pub fn dtype(self) -> DType {
-        match self {
-            Self::Float => DType::F64,
-            Self::Int => DType::I64,
-            Self::UInt => DType::U64,
-        }
-    }
-}
-
-/// The kernels, with their parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Entry {
-    /// `(walk, to, from or null, value)`, for elements of that many bytes.
-    Copy(usize),
-    /// `(walk, to, left, right or null, value, factor, operation)`.
-    Binary(DType),
-    /// `(walk, to, from, type of to, type of from)`.
-    Cast,
-    /// `(walk, to, left, right, type of to, type of both, what, share)`.
-    Sum(Wide),
-    /// `(walk, to, from, type of to, type of from, many, apart)`.
-    SumDim(Wide),
-    /// `(walk, product, to, left, right)`.
-    Matmul(DType),
-    /// `(to, packed, groups, kept)`.
-    Expand,
-}
-
-impl Entry {
-    fn name(self) -> String {
-        match self {
-            Self::Copy(bytes) => format!("millpond_copy_{bytes}"),
-            Self::Binary(dtype) => format!("millpond_binary_{dtype}"),
-            Self::Cast => "millpond_cast".to_owned(),
-            Self::Sum(wide) => format!("millpond_sum_{}", wide.dtype()),
-            Self::SumDim(wide) => format!("millpond_sum_dim_{}", wide.dtype()),
-            Self::Matmul(dtype) => format!("millpond_matmul_{dtype}"),
-            Self::Expand => "millpond_expand".to_owned(),
-        }
-    }
-}
-
-/// The module loaded on a device, which owns it and unloads it.
-pub(super) struct Loaded {
-    code: Code,
-    /// The functions that were launched before.
-    functions: HashMap<Entry, FunctionHandle>,
-}
-
-impl Loaded {
-    fn load(device: &CudaDevice) -> Result<Self, KernelError> {
-        let text = CString::new(PTX).map_err(|error| KernelError::NoText {
-            at: error.nul_position(),
-        })?;
-        // SAFETY: the text ends with a zero.
-        let code = unsafe { Code::load(device, text.as_ptr().cast()) }?;
-        Ok(Self {
-            code,
-            functions: HashMap::new(),
-        })
-    }
-
-    pub(super) fn code(&self) -> &Code {
-        &self.code
-    }
+/// Loads the kernels. The context must be current on this thread.
+fn load(device: &CudaDevice) -> Result<Loaded, KernelError> {
+    let text = CString::new(PTX).map_err(|error| KernelError::NoText {
+        at: error.nul_position(),
+    })?;
+    // SAFETY: the text ends with a zero.
+    let code = unsafe { Code::load(device, text.as_ptr().cast()) }?;
+    Ok(Loaded {
+        code,
+        functions: HashMap::new(),
+    })
 }
 
 /// Returns the function of a kernel. The context must be current on this thread.
@@ -108,7 +42,7 @@ fn function(device: &CudaDevice, entry: Entry) -> Result<FunctionHandle, KernelE
         Some(loaded) => loaded,
         None => {
             let _beside = device.enter_beside()?;
-            kernels.insert(Loaded::load(device)?)
+            kernels.insert(load(device)?)
         }
     };
     if let Some(function) = loaded.functions.get(&entry) {
@@ -159,6 +93,7 @@ pub unsafe fn read(stream: &CudaStream, from: u64, bytes: &mut [u8]) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millpond_pool::dtype::DType;
 
     /// The PTX contains exactly the kernels that are launched.
     #[test]

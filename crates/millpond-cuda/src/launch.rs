@@ -10,7 +10,7 @@ use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
 use super::error::CudaError;
 use super::kernel_error::KernelError;
-use super::module::CudaModule;
+use super::module::{CudaModule, parameters};
 use super::stream::CudaStream;
 use bytemuck::NoUninit;
 use millpond_pool::dtype::Element;
@@ -27,21 +27,26 @@ pub struct CudaKernel {
     parameters: Option<Arc<[usize]>>,
 }
 
-impl CudaKernel {
-    pub(super) fn new(
-        module: CudaModule,
-        name: &str,
-        function: FunctionHandle,
-        parameters: Option<Vec<usize>>,
-    ) -> Self {
-        Self {
-            module,
+impl CudaModule {
+    /// Returns a kernel of the module by the name of its entry.
+    ///
+    /// # Errors
+    /// Returns an error if the module has no such entry, or no code for the device.
+    pub fn kernel(&self, name: &str) -> Result<CudaKernel, KernelError> {
+        let device = self.device();
+        let _current = device.enter_beside()?;
+        let function = self.code().function(device, name)?;
+        let parameters = parameters(device, function)?;
+        Ok(CudaKernel {
+            module: self.clone(),
             name: name.into(),
             function,
             parameters: parameters.map(Into::into),
-        }
+        })
     }
+}
 
+impl CudaKernel {
     /// Returns the name of the kernel's entry.
     #[must_use]
     pub fn name(&self) -> &str {

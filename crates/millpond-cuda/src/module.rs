@@ -3,13 +3,12 @@
 use super::abi::{
     FunctionHandle, INVALID_VALUE, JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES, ModuleHandle, NO_BINARY, NOT_FOUND,
 };
+use super::captured;
+use super::code::Code;
 use super::device::CudaDevice;
-use super::driver::Driver;
-use super::error::{CudaError, insist};
-use super::graph;
+use super::error::CudaError;
 use super::kernel_error::KernelError;
 use super::later;
-use super::launch::CudaKernel;
 use super::stream::CudaStream;
 use super::streams::Streams;
 use std::ffi::{CString, c_void};
@@ -74,7 +73,7 @@ impl Inner {
     /// Unloads the code. Returns `false` if that must be tried later: while this library captures any stream, or another library captures a
     /// stream that the code was launched on. The graph may contain the code, and the stream cannot be waited for.
     fn end(&mut self) -> bool {
-        if graph::are_captured() {
+        if captured::any() {
             return false;
         }
         let Ok(_current) = self.device.enter_beside() else {
@@ -105,9 +104,6 @@ impl Drop for Inner {
         }
     }
 }
-
-/// Loaded code in a device's context. Its owner unloads it once, in that context.
-pub(super) struct Code(ModuleHandle);
 
 impl Code {
     /// Loads a text that ends with a zero, or a binary. The context must be current on this thread.
@@ -162,18 +158,6 @@ impl Code {
             Err(CudaError::Driver { code: NO_BINARY, .. }) => Err(no_binary(device)),
             Err(why) => Err(why.into()),
         }
-    }
-
-    /// Unloads the code, which must not run any more. The context must be current on this thread.
-    fn unload(&self, driver: &Driver) -> Result<(), CudaError> {
-        // SAFETY: the code was loaded by us, and nobody has it any more.
-        insist(|| unsafe { driver.module_unload(self.0) })
-    }
-
-    /// Unloads the module when the last handle of its device is dropped, after all streams are gone and have done their work.
-    /// If the driver refuses, the module stays loaded until the context ends. The context must be current on this thread.
-    pub(super) fn unload_last(&self, driver: &Driver) {
-        let _ = self.unload(driver);
     }
 }
 
@@ -273,16 +257,8 @@ impl CudaModule {
         }
     }
 
-    /// Returns a kernel of the module by the name of its entry.
-    ///
-    /// # Errors
-    /// Returns an error if the module has no such entry, or no code for the device.
-    pub fn kernel(&self, name: &str) -> Result<CudaKernel, KernelError> {
-        let device = self.device();
-        let _current = device.enter_beside()?;
-        let function = self.0.code.function(device, name)?;
-        let parameters = parameters(device, function)?;
-        Ok(CudaKernel::new(self.clone(), name, function, parameters))
+    pub(super) fn code(&self) -> &Code {
+        &self.0.code
     }
 }
 

@@ -31,21 +31,18 @@ mod unpooled;
 mod upkeep;
 
 pub use builder::{DevicePoolBuilder, DevicePoolError};
+pub(crate) use shared::refused;
 pub use tenant::DeviceTenant;
 pub use unpooled::UnpooledDevice;
 
-use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
 use super::error::CudaError;
-use super::graph;
 use super::source::CudaMemory;
 use super::stream::CudaStream;
 use millpond_account::budget::{Budget, Charge};
-use millpond_account::error::AllocError;
 use millpond_engine::Block;
 use millpond_os::device::Device;
-use millpond_pool::dtype::Element;
-use shared::{Parts, Shared, refused};
+use shared::{Parts, Shared};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,7 +59,7 @@ pub(crate) struct Held {
 
 /// The budget and the timeout of a request.
 #[derive(Clone, Debug, Default)]
-struct Terms {
+pub(crate) struct Terms {
     budget: Option<Budget>,
     wait: Option<Duration>,
 }
@@ -91,65 +88,6 @@ struct Terms {
 #[derive(Clone)]
 pub struct DevicePool(Arc<Shared>);
 
-/// Implements the allocation of buffers. `requests` is the method that returns the pool and the terms of the requests.
-macro_rules! make_device_buffers {
-    ($($from:ty)*) => {
-        $(impl $from {
-            /// Allocates uninitialised elements on the device for use on a stream.
-            ///
-            /// # Errors
-            /// Returns an error if there is not enough memory, if the budget of a tenant refuses, or if its timeout has passed. The
-            /// error says how much is free and, if the pool keeps an [account](DevicePool::track), which blocks hold the rest. The
-            /// pool stays usable.
-            pub fn alloc<T: Element>(
-                &self,
-                len: usize,
-                stream: &CudaStream,
-            ) -> Result<DeviceBuffer<T>, AllocError> {
-                let (pool, terms) = self.requests();
-                let mut buffer = pool.alloc_uncleared(terms, len, stream)?;
-                if pool.0.zero_on_reuse.load(Ordering::Relaxed) {
-                    buffer.fill_zero().map_err(refused)?;
-                }
-                Ok(buffer)
-            }
-
-            /// Allocates elements and queues their zeroing on the stream.
-            ///
-            /// # Errors
-            /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
-            pub fn alloc_zeroed<T: Element>(
-                &self,
-                len: usize,
-                stream: &CudaStream,
-            ) -> Result<DeviceBuffer<T>, AllocError> {
-                let (pool, terms) = self.requests();
-                let mut buffer = pool.alloc_uncleared(terms, len, stream)?;
-                buffer.fill_zero().map_err(refused)?;
-                Ok(buffer)
-            }
-
-            /// Allocates elements and copies them from the host. The copy is complete when this returns.
-            ///
-            /// # Errors
-            /// Returns the errors of [`alloc`](Self::alloc) and those of the driver.
-            pub fn alloc_from<T: Element>(
-                &self,
-                elements: &[T],
-                stream: &CudaStream,
-            ) -> Result<DeviceBuffer<T>, AllocError> {
-                // The caller sees only these elements, so there is nothing to clear.
-                let (pool, terms) = self.requests();
-                let mut buffer = pool.alloc_uncleared(terms, elements.len(), stream)?;
-                buffer.copy_from_host(elements).map_err(refused)?;
-                Ok(buffer)
-            }
-        })*
-    };
-}
-
-make_device_buffers!(DevicePool DeviceTenant UnpooledDevice);
-
 /// The terms of requests that have neither a budget of their own nor a timeout.
 static NO_TERMS: Terms = Terms {
     budget: None,
@@ -157,7 +95,7 @@ static NO_TERMS: Terms = Terms {
 };
 
 impl DevicePool {
-    fn requests(&self) -> (&Self, &Terms) {
+    pub(super) fn requests(&self) -> (&Self, &Terms) {
         (self, &NO_TERMS)
     }
 
@@ -220,29 +158,9 @@ impl DevicePool {
         }
     }
 
-    /// Allocates elements without clearing them, even if the pool clears memory before it is reused.
-    fn alloc_uncleared<T: Element>(
-        &self,
-        terms: &Terms,
-        len: usize,
-        stream: &CudaStream,
-    ) -> Result<DeviceBuffer<T>, AllocError> {
-        let bytes = len.checked_mul(size_of::<T>()).ok_or(AllocError::UNCOUNTABLE)?;
-        if bytes == 0 {
-            stream.expect_on(self.device()).map_err(refused)?;
-            return Ok(DeviceBuffer::new(self, None, len, stream));
-        }
-        let captured = match graph::are_captured() {
-            true => graph::pool_of(stream).map_err(refused)?,
-            false => None,
-        };
-        // Launches of the graph still write to its free memory.
-        if self.0.parts.of_graph && captured.as_ref() != Some(self) {
-            return Err(refused(CudaError::OfGraph));
-        }
-        let pool = captured.as_ref().unwrap_or(self);
-        let held = pool.0.allocate(bytes as u64, stream, terms)?;
-        Ok(DeviceBuffer::new(pool, Some(held), len, stream))
+    /// Returns whether memory is cleared before it is reused.
+    pub(super) fn clears(&self) -> bool {
+        self.0.zero_on_reuse.load(Ordering::Relaxed)
     }
 
     /// Returns the error that made the device unusable, if there is one.

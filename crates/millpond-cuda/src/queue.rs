@@ -1,13 +1,17 @@
 //! A pool and a stream together, on which tensors are allocated and their work is queued.
 
+pub mod products;
+
 use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
-use super::pool::DevicePool;
-use super::products::Products;
+use super::pool::{DevicePool, UnpooledDevice};
 use super::stream::CudaStream;
 use millpond_account::error::AllocError;
+use products::Products;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use products::MatmulBackend;
 
 /// The maximum number of partial sums of a large sum.
 pub const PARTS: usize = 1024;
@@ -42,6 +46,16 @@ impl DevicePool {
     }
 }
 
+impl UnpooledDevice {
+    /// Returns the device's memory together with a stream for its work. Tensors and workspaces are made on it.
+    ///
+    /// # Errors
+    /// Returns the errors of [`DevicePool::on`].
+    pub fn on(&self, stream: &CudaStream) -> Result<CudaQueue, AllocError> {
+        self.requests().0.on(stream)
+    }
+}
+
 impl CudaQueue {
     /// Returns the pool.
     #[must_use]
@@ -61,7 +75,7 @@ impl CudaQueue {
         self.0.stream.device()
     }
 
-    pub(super) fn products(&self) -> &Products {
+    fn products(&self) -> &Products {
         &self.0.products
     }
 

@@ -3,7 +3,7 @@
 use super::abi::{HOST_MAPPED, HOST_PORTABLE};
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
-use super::transfer::TransferError;
+use super::transfer_error::TransferError;
 use millpond_pool::buffer::Buffer;
 use millpond_pool::dtype::Element;
 use millpond_pool::pinned::{is_pinned, note_pinned, note_unpinned};

@@ -1,9 +1,9 @@
 //! Rental on devices: temporary buffers of at least a given length.
 
 use super::buffer::DeviceBuffer;
-use super::graph;
+use super::captured;
 use super::pool::DevicePool;
-use super::stream::CudaStream;
+use super::stream::{CudaStream, captures};
 use millpond_account::error::AllocError;
 use millpond_pool::dtype::Element;
 use millpond_pool::rental::shelves::{Shelves, class_bytes, class_of};
@@ -98,7 +98,7 @@ impl DeviceRental {
         stream: &CudaStream,
     ) -> Result<DeviceRented<T>, AllocError> {
         let (class, bytes) = class_of(bytes_of::<T>(min_len)?)?;
-        let class = class.filter(|_| !(graph::are_captured() && graph::is_captured(stream.raw())));
+        let class = class.filter(|_| !(captured::any() && captures::is_captured(stream.raw())));
         let kept = self.shelves.take(class, |kept| kept.stream() == stream);
         // Work on other streams must come before the next renter's. A buffer for which that is not possible is freed.
         let kept = kept.filter(|kept| !kept.would_join());

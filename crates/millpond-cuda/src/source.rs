@@ -10,8 +10,8 @@ use super::device::{Beside, CudaDevice};
 use super::driver::Driver;
 use super::error::CudaError;
 use super::events::Events;
-use super::graph;
 use super::later;
+use super::stream::captures;
 use super::stream::{CudaStream, RawStream};
 use super::streams::Streams;
 use millpond_engine::{Event, Range, Segment, Source, SourceError};
@@ -397,7 +397,7 @@ impl Source for CudaSource {
 
     fn record_event(&mut self, stream: u32) -> Event {
         let stream = self.streams.used_as(stream);
-        if graph::is_captured(&stream) {
+        if captures::is_captured(&stream) {
             // The stream's earlier work was complete when the capture began, and no work runs on it before the capture ends.
             return self.events().past();
         }

@@ -128,7 +128,6 @@ pub(crate) fn expect_elements(expected: usize, found: usize) -> Result<(), CudaE
 macro_rules! elements_on_stream {
     ($elements:ty, $name:literal) => {
         const _: () = {
-            use crate::buffer::DeviceBuffer;
             use crate::error::CudaError;
             use crate::span::expect_elements;
             use crate::stream::CudaStream;

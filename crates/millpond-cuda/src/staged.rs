@@ -1,7 +1,7 @@
 //! Asynchronous copies of ordinary memory, each on a thread of its own.
 
 use super::error::CudaError;
-use super::transfer::TransferError;
+use super::transfer_error::TransferError;
 use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};

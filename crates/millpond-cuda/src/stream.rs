@@ -1,12 +1,13 @@
 //! Streams, which order work on a device.
 
+pub(super) mod captures;
+pub(super) mod mark;
+
 use super::abi::{CAPTURE_NONE, STREAM_NON_BLOCKING, StreamHandle};
-use super::device::CudaDevice;
-use super::device::Current;
+use super::device::{CudaDevice, Current};
 use super::error::{CudaError, insist};
 use super::fork;
-use super::graph;
-use super::mark::{Mark, settle_on};
+use mark::{Mark, settle_on};
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
@@ -186,7 +187,7 @@ impl RawStream {
     /// earlier work of a stream that this library captures is complete. If the driver returns an error that does not concern captures, the
     /// next call of it will return that error.
     pub(super) fn is_captured_by_others(&self) -> bool {
-        if graph::is_captured(self) {
+        if captures::is_captured(self) {
             return false;
         }
         // For the legacy stream, the driver returns an error while a stream that synchronises with it is captured.
@@ -373,14 +374,14 @@ impl CudaStream {
         if other.raw().is_retired() {
             return Ok(());
         }
-        let joined = graph::joins(self, other)?;
+        let joined = captures::joins(self, other)?;
         // The driver keeps the event until it has passed.
         let waits = Mark::new(other.device()).and_then(|mark| {
             mark.record_captured(other)?;
             mark.hold_captured(self)
         });
         if joined && waits.is_err() {
-            graph::stays_out(self);
+            captures::stays_out(self);
         }
         waits
     }

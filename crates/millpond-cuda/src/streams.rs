@@ -2,8 +2,8 @@
 
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
-use super::graph;
-use super::mark::Mark;
+use super::stream::captures;
+use super::stream::mark::Mark;
 use super::stream::{CudaStream, Handles, RawStream};
 use std::sync::{Arc, Weak};
 
@@ -112,7 +112,7 @@ impl Streams {
     fn used(&self) -> impl Iterator<Item = &RawStream> {
         let known = self.known.iter().skip(usize::from(!self.legacy));
         let streams = known.map(|known| &*known.stream);
-        streams.filter(|stream| !graph::is_captured(stream))
+        streams.filter(|stream| !captures::is_captured(stream))
     }
 
     /// Returns whether other libraries capture none of these streams.
@@ -158,7 +158,7 @@ impl Streams {
         let (stay, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|known| known.stream.stays());
         self.known = stay;
         for mut known in others {
-            if they_live && !graph::is_captured(&known.stream) {
+            if they_live && !captures::is_captured(&known.stream) {
                 known.mark();
             }
             if known.unmarked {

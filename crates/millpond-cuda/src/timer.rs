@@ -1,8 +1,8 @@
 //! Measures the time that work on a stream takes.
 
 use super::error::CudaError;
-use super::mark::Mark;
 use super::stream::CudaStream;
+use super::stream::mark::Mark;
 use std::time::Duration;
 
 /// Measures the time that work on a stream takes, by the device's clock with a resolution of half a microsecond. On the emulated driver it

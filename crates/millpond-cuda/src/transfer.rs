@@ -4,10 +4,11 @@ use super::abi::ContextHandle;
 use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
 use super::error::CudaError;
-use super::mark::{Mark, Unsettled, expect_uncaptured, nothing_goes_on, settle_on};
 use super::pinned::is_known;
 use super::registered::Registered;
 use super::stream::CudaStream;
+use super::stream::mark::{Mark, Unsettled, expect_uncaptured, nothing_goes_on, settle_on};
+use super::transfer_error::TransferError;
 use millpond_pool::buffer::Buffer;
 use millpond_pool::dtype::Element;
 use std::fmt;
@@ -24,65 +25,6 @@ pub struct Transfer<E> {
     /// `None` if the copy is known to be complete.
     mark: Option<Mark>,
     stream: CudaStream,
-}
-
-/// The reason why a copy failed, and its ends.
-pub struct TransferError<E> {
-    error: CudaError,
-    ends: Option<Box<E>>,
-}
-
-impl<E> TransferError<E> {
-    pub(super) fn new(error: CudaError, ends: Option<E>) -> Self {
-        Self {
-            error,
-            ends: ends.map(Box::new),
-        }
-    }
-
-    /// Creates the error of a failed wait. If the device may still copy, the ends are forgotten.
-    fn unsettled(why: Unsettled, ends: Option<E>) -> Self {
-        if why.over {
-            return Self::new(why.error, ends);
-        }
-        std::mem::forget(ends);
-        Self::new(why.error, None)
-    }
-
-    /// Returns the reason.
-    #[must_use]
-    pub fn error(&self) -> CudaError {
-        self.error
-    }
-
-    /// Returns both ends. The content of the target is unspecified. Returns `None` if the driver has begun the copy and cannot tell whether
-    /// it still runs. The ends are then never used again.
-    #[must_use]
-    pub fn into_ends(self) -> Option<E> {
-        self.ends.map(|ends| *ends)
-    }
-}
-
-impl<E> fmt::Display for TransferError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<E> fmt::Debug for TransferError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TransferError")
-            .field("error", &self.error)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<E> std::error::Error for TransferError<E> {}
-
-impl<E> From<TransferError<E>> for CudaError {
-    fn from(error: TransferError<E>) -> Self {
-        error.error
-    }
 }
 
 impl<E> Transfer<E> {

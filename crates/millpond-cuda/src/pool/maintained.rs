@@ -7,7 +7,7 @@
 
 use super::shared::{Shared, lock, pools_of};
 use super::state::Core;
-use crate::{fork, graph};
+use crate::{captured, fork};
 use millpond_engine::Mark;
 use millpond_os::pressure::Pressure;
 use millpond_pool::pool::{Maintained, PressureTrigger};
@@ -107,9 +107,7 @@ impl Shared {
         let mut others = others
             .iter()
             .filter(|other| !std::ptr::eq(&raw const ***other, self));
-        if graph::are_captured()
-            || !others.all(|other| other.try_peek(|core| core.is_at_rest()) == Some(true))
-        {
+        if captured::any() || !others.all(|other| other.try_peek(|core| core.is_at_rest()) == Some(true)) {
             return false;
         }
         let done = self.try_with_core(|core| {

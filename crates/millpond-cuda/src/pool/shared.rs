@@ -2,12 +2,12 @@
 
 use super::charges::Charges;
 use super::state::{Cell, Core, Locked, Memory, Returned, request};
-use super::{ALIGN, Held, Terms};
+use super::{ALIGN, DevicePool, Held, Terms};
 use crate::device::CudaDevice;
 use crate::error::CudaError;
 use crate::source::CudaMemory;
-use crate::stream::CudaStream;
-use crate::{fork, graph, later};
+use crate::stream::{CudaStream, captures};
+use crate::{captured, fork, later};
 use millpond_account::budget::{Budget, Refusal};
 use millpond_account::error::AllocError;
 use millpond_account::event::{EventKind, Facts, PoolLabel};
@@ -118,7 +118,7 @@ impl Lister for PoolLister {
 }
 
 /// Converts an error of the driver to an allocation error.
-pub(super) fn refused(error: CudaError) -> AllocError {
+pub(crate) fn refused(error: CudaError) -> AllocError {
     AllocError::Cuda(Box::new(error))
 }
 
@@ -217,7 +217,7 @@ impl Shared {
 
     /// Frees returned blocks in the engine. During a capture, the blocks that captured streams use stay in the list.
     fn settle(&self, core: &mut Core) {
-        if graph::are_captured() {
+        if captured::any() {
             let waiting = core.take_captured(self.parts.of_graph);
             core.free_returned();
             core.returned = waiting;
@@ -265,44 +265,6 @@ impl Shared {
         let answer = work(&mut *self.core()?);
         self.tell_flow();
         Ok(answer)
-    }
-
-    /// Allocates a block and notifies the watchers.
-    pub(super) fn allocate(
-        &self,
-        bytes: u64,
-        stream: &CudaStream,
-        terms: &Terms,
-    ) -> Result<Held, AllocError> {
-        let outcome = self.allocate_by(bytes, stream, terms);
-        if outcome.is_err() && !fork::is_forked() {
-            self.as_it_is().account.refusals += 1;
-        }
-        if self.watched.load(Ordering::Acquire) {
-            let watchers = self.watchers();
-            match &outcome {
-                Ok(held) => watchers.allocated(&facts(&held.block)),
-                Err(_) => watchers.note(
-                    EventKind::Refused,
-                    &Facts {
-                        requested: bytes as usize,
-                        align: ALIGN as usize,
-                        ..Facts::default()
-                    },
-                ),
-            }
-        }
-        self.tell_flow();
-        #[cfg(feature = "record")]
-        let outcome = outcome.map_err(|error| {
-            // A source of another pool allocates under the lock of that pool. The refusal of that pool follows and is recorded.
-            if by_a_source() {
-                return error;
-            }
-            let label = || self.watchers().pool().clone();
-            millpond_record::refused_finally(label, bytes, 0, error)
-        });
-        outcome
     }
 
     fn allocate_by(&self, bytes: u64, stream: &CudaStream, terms: &Terms) -> Result<Held, AllocError> {
@@ -362,7 +324,7 @@ impl Shared {
 
     fn ask(&self, bytes: u64, stream: &CudaStream) -> Result<Block, AllocError> {
         let mut core = self.lock_core().map_err(refused)?;
-        if !graph::are_captured()
+        if !captured::any()
             && let Some(block) = core.repeat(bytes, stream)
         {
             return Ok(block);
@@ -558,6 +520,66 @@ impl Shared {
                 self.watchers().note(kind, &facts);
             }
         }
+    }
+}
+
+impl DevicePool {
+    /// Allocates a block for a stream and notifies the watchers. Returns the pool to which the block is returned: while the
+    /// stream is captured, the graph's pool serves it.
+    pub(crate) fn allocate(
+        &self,
+        bytes: u64,
+        stream: &CudaStream,
+        terms: &Terms,
+    ) -> Result<(Self, Held), AllocError> {
+        let pool = self.serving(stream)?;
+        let shared = &pool.0;
+        let outcome = shared.allocate_by(bytes, stream, terms);
+        if outcome.is_err() && !fork::is_forked() {
+            shared.as_it_is().account.refusals += 1;
+        }
+        if shared.watched.load(Ordering::Acquire) {
+            let watchers = shared.watchers();
+            match &outcome {
+                Ok(held) => watchers.allocated(&facts(&held.block)),
+                Err(_) => watchers.note(
+                    EventKind::Refused,
+                    &Facts {
+                        requested: bytes as usize,
+                        align: ALIGN as usize,
+                        ..Facts::default()
+                    },
+                ),
+            }
+        }
+        shared.tell_flow();
+        #[cfg(feature = "record")]
+        let outcome = outcome.map_err(|error| {
+            // A source of another pool allocates under the lock of that pool. The refusal of that pool follows and is recorded.
+            if by_a_source() {
+                return error;
+            }
+            let label = || shared.watchers().pool().clone();
+            millpond_record::refused_finally(label, bytes, 0, error)
+        });
+        Ok((pool, outcome?))
+    }
+
+    /// Returns the pool that serves a stream: a graph's while the stream is captured, otherwise this one.
+    fn serving(&self, stream: &CudaStream) -> Result<Self, AllocError> {
+        let captured = match captured::any() {
+            true => captures::pool_of(stream).map_err(refused)?,
+            false => None,
+        };
+        // Launches of the graph still write to its free memory.
+        if self.0.parts.of_graph && captured != Some(self.id()) {
+            return Err(refused(CudaError::OfGraph));
+        }
+        let of_graph = captured.and_then(|number| {
+            let mut pools = all_pools().into_iter();
+            pools.find(|pool| pool.parts.number == number)
+        });
+        Ok(of_graph.map_or_else(|| self.clone(), Self))
     }
 }
 

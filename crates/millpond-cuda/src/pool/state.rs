@@ -4,9 +4,8 @@ use super::ALIGN;
 use super::kept::Kept;
 use super::shared::lock;
 use crate::error::CudaError;
-use crate::graph;
 use crate::source::CudaSource;
-use crate::stream::CudaStream;
+use crate::stream::{CudaStream, captures};
 use millpond_engine::{Block, Engine, Gauge, Request, Stats, Stream};
 use millpond_os::reentrancy::{Inside, inside};
 use millpond_pool::pool::BudgetedSource;
@@ -96,7 +95,7 @@ impl Core {
         let streams = self.memory.source().inner().source();
         let waits = |returned: &Returned| {
             let own = || streams.stream_of(returned.block.stream().0);
-            let captured = !of_graph && own().is_some_and(graph::is_captured);
+            let captured = !of_graph && own().is_some_and(captures::is_captured);
             let by_others = |stream: &CudaStream| stream.is_capturing().unwrap_or(true);
             captured || returned.uses.iter().any(by_others)
         };

@@ -86,7 +86,7 @@ impl DeviceTenant {
         self.terms.budget.as_ref()
     }
 
-    pub(super) fn requests(&self) -> (&DevicePool, &Terms) {
+    pub(crate) fn requests(&self) -> (&DevicePool, &Terms) {
         (&self.pool, &self.terms)
     }
 }

@@ -2,10 +2,7 @@
 
 use super::{DevicePool, DevicePoolError, Terms};
 use crate::device::CudaDevice;
-use crate::queue::CudaQueue;
 use crate::source::CudaMemory;
-use crate::stream::CudaStream;
-use millpond_account::error::AllocError;
 
 /// A device's memory without a pool: each allocation and each free of a buffer is a call of the driver.
 ///
@@ -48,22 +45,13 @@ impl UnpooledDevice {
         self.0.device()
     }
 
-    /// Returns the device's memory together with a stream for its work. Tensors and
-    /// workspaces are made on it.
-    ///
-    /// # Errors
-    /// Returns the errors of [`DevicePool::on`].
-    pub fn on(&self, stream: &CudaStream) -> Result<CudaQueue, AllocError> {
-        self.0.on(stream)
-    }
-
     /// Returns the bytes held from the device.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.0.stats().reserved.current
     }
 
-    pub(super) fn requests(&self) -> (&DevicePool, &Terms) {
+    pub(crate) fn requests(&self) -> (&DevicePool, &Terms) {
         self.0.requests()
     }
 }

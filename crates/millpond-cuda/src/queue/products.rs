@@ -4,14 +4,13 @@
 //! workspace is therefore counted, and a graph that was captured with it finds it at the same address. Neither the handle nor the workspace
 //! is created while work is captured: they would belong to the capture, or invalidate it.
 
-use super::buffer::DeviceBuffer;
-use super::cublas::{self, Gemm, Handle, Workspace};
-use super::cublas_error::CublasError;
-use super::device::CudaDevice;
-use super::graph;
-use super::launch;
-use super::queue::CudaQueue;
-use super::stream::CudaStream;
+use super::CudaQueue;
+use crate::buffer::DeviceBuffer;
+use crate::cublas::{self, Gemm, Workspace};
+use crate::cublas_error::CublasError;
+use crate::device::CudaDevice;
+use crate::stream::CudaStream;
+use crate::{captured, launch};
 use millpond_pool::dtype::DType;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,44 +61,9 @@ impl Products {
     }
 }
 
-/// The device's handle of cuBLAS, or the reason why there is none. The reason holds as long as the device is open, except that a failed
-/// call is tried again.
-#[derive(Default)]
-pub(super) struct OfDevice(Option<Result<Handle, CublasError>>);
-
-impl OfDevice {
-    /// Returns the handle, and creates it with the first call. The context must be current on this thread.
-    fn handle(&mut self, stream: &CudaStream) -> Result<&mut Handle, CublasError> {
-        let found = match self.0.take() {
-            Some(found) => found,
-            None if is_captured(stream)? => return Err(CublasError::Capturing),
-            None => Handle::new(stream.device().is_emulated()),
-        };
-        if let Err(why @ (CublasError::Failed { .. } | CublasError::Cuda(_))) = found {
-            // Another attempt may succeed.
-            return Err(why);
-        }
-        self.0.insert(found).as_mut().map_err(|why| *why)
-    }
-
-    pub(super) fn is_made(&self) -> bool {
-        matches!(self.0, Some(Ok(_)))
-    }
-
-    /// Destroys the handle. The context must be current on this thread.
-    pub(super) fn end(&mut self) {
-        // Destroying the handle waits for the device, which is not allowed during a capture. In that case the handle ends with the context.
-        if let Some(Ok(handle)) = self.0.take()
-            && !graph::are_captured()
-        {
-            handle.end();
-        }
-    }
-}
-
 /// Returns whether this stream is captured, or this library captures any stream.
 fn is_captured(stream: &CudaStream) -> Result<bool, CublasError> {
-    Ok(graph::are_captured() || stream.is_capturing()?)
+    Ok(captured::any() || stream.is_capturing()?)
 }
 
 /// Returns the size that NVIDIA recommends: 32 MiB from compute capability 9.0 on, and 4 MiB before.
@@ -121,7 +85,7 @@ impl CudaQueue {
     /// cuBLAS is loaded with the first product: `libcublas.so` from the loader's path, or the library that the environment variable
     /// `MILLPOND_CUBLAS` names. The value `off` disables it. Products that cuBLAS does not support or fails in are computed by this
     /// library's own kernel. The queue then holds the workspace of cuBLAS: 4 MiB of the pool, or 32 MiB from compute capability 9.0 on.
-    /// [Captured](super::Capture) products use cuBLAS only if the queue has used it before, and the graph needs the queue as long as it is
+    /// [Captured](crate::Capture) products use cuBLAS only if the queue has used it before, and the graph needs the queue as long as it is
     /// launched.
     #[must_use]
     pub fn matmul_backend(&self) -> Option<MatmulBackend> {
@@ -201,14 +165,17 @@ unsafe fn multiply(
     // The first call allocates memory of the device, whoever captures a stream meanwhile.
     let _current = device.enter_beside()?;
     // This checks whether cuBLAS is available before a workspace is allocated for it.
-    let version = device.cublas().handle(stream)?.version();
+    let version = device
+        .cublas()
+        .handle(stream.device().is_emulated(), || is_captured(stream))?
+        .version();
     let workspace = queue.workspace()?;
     launch::among(stream, others, || {
         let mut cublas = device.cublas();
         // SAFETY: the caller guarantees the matrices. The workspace is the queue's, whose work with it is all on this stream.
         unsafe {
             cublas
-                .handle(stream)?
+                .handle(stream.device().is_emulated(), || is_captured(stream))?
                 .multiply(stream.handle(), workspace, (dtype, tf32), calls)
         }
     })?;

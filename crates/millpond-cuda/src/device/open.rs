@@ -1,7 +1,7 @@
 //! An open device as seen by recordings, the monitor and the readings of memory pressure.
 
-use super::device::{CudaDevice, DeviceMemory, open_devices};
-use super::nvml::ManagementLibrary;
+use super::{CudaDevice, DeviceMemory, open_devices};
+use crate::nvml::ManagementLibrary;
 use millpond_os::device::{self, Device, OpenDevice};
 use std::sync::OnceLock;
 

@@ -1,10 +1,10 @@
 //! Points in a stream's work that can be waited for.
 
-use super::abi::{EVENT_WITH_TIME, EVENT_WITHOUT_TIME, EventHandle, NOT_READY};
-use super::device::CudaDevice;
-use super::error::{CudaError, insist};
-use super::fork;
-use super::stream::{CudaStream, RawStream};
+use super::{CudaStream, RawStream};
+use crate::abi::{EVENT_WITH_TIME, EVENT_WITHOUT_TIME, EventHandle, NOT_READY};
+use crate::device::CudaDevice;
+use crate::error::{CudaError, insist};
+use crate::fork;
 use std::ffi::c_uint;
 
 /// The number of unused events that a device keeps for later marks: about as many as a program with many threads uses at once.
@@ -66,12 +66,12 @@ impl Mark {
     }
 
     /// Like [`record`](Self::record), but also records in a capture, where the mark orders captured work.
-    pub(super) fn record_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
+    pub(crate) fn record_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
         self.record_raw(stream.raw())
     }
 
     /// Like [`record_captured`](Self::record_captured), for a stream that may no longer have a handle.
-    pub(super) fn record_raw(&self, stream: &RawStream) -> Result<(), CudaError> {
+    pub(crate) fn record_raw(&self, stream: &RawStream) -> Result<(), CudaError> {
         let _current = self.device.enter()?;
         let live = stream.live().ok_or(CudaError::StreamEnded)?;
         // SAFETY: the event is ours and the stream lives.
@@ -91,7 +91,7 @@ impl Mark {
 
     /// Like [`hold`](Self::hold), but also works in a capture, with a mark of that capture. A stream that is not part of the capture joins
     /// it.
-    pub(super) fn hold_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
+    pub(crate) fn hold_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
         // The default stream is that of the context which is entered.
         let _current = stream.enter()?;
         // SAFETY: the event is ours and the stream lives.
@@ -163,7 +163,7 @@ impl Drop for Mark {
 }
 
 /// Checks that work on a stream is run and not captured.
-pub(super) fn expect_uncaptured(stream: &CudaStream) -> Result<(), CudaError> {
+pub(crate) fn expect_uncaptured(stream: &CudaStream) -> Result<(), CudaError> {
     match stream.is_capturing()? {
         true => Err(CudaError::Captured),
         false => Ok(()),
