@@ -79,7 +79,7 @@ impl PoolLabel {
 
 /// A block or a request in an event. Fields that do not apply are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct BlockInfo {
     /// The address of the block.
     pub address: usize,
     /// The requested bytes. For a free, these are the bytes that the caller names.

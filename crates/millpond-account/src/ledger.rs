@@ -41,7 +41,7 @@ pub use stack::{Frame, Stack};
 pub use wrong::By;
 pub use wrong::{FreedBlock, WrongFree};
 
-use crate::event::Facts;
+use crate::event::BlockInfo;
 use crate::memory::MemoryKind;
 use crate::post_mortem::Survey;
 use crate::scope;
@@ -159,13 +159,13 @@ impl LedgerBuilder {
 /// block may be older than the account.
 ///
 /// ```
-/// use millpond::{Ledger, MemoryKind, Tag, Tracking, event::Facts};
+/// use millpond::{Ledger, MemoryKind, Tag, Tracking, event::BlockInfo};
 ///
 /// let ledger = Ledger::new(Tracking::All);
 /// let mark = ledger.mark();
 /// let _scope = millpond::tag("weights");
-/// let facts = Facts { address: 0x1000, requested: 100, bytes: 128, align: 64, ..Facts::default() };
-/// ledger.insert(facts.address, ledger.record(&facts, MemoryKind::Host, None));
+/// let info = BlockInfo { address: 0x1000, requested: 100, bytes: 128, align: 64, ..BlockInfo::default() };
+/// ledger.insert(info.address, ledger.record(&info, MemoryKind::Host, None));
 ///
 /// assert_eq!(ledger.leaks_since(&mark).len(), 1);
 /// assert_eq!(ledger.by_tag()[0].tag, Tag::new("weights"));
@@ -273,11 +273,11 @@ impl Ledger {
 
     /// Returns the record of a block that this thread allocates now.
     #[must_use]
-    pub fn record(&self, facts: &Facts, kind: MemoryKind, time: Option<Time>) -> Record {
+    pub fn record(&self, info: &BlockInfo, kind: MemoryKind, time: Option<Time>) -> Record {
         Record {
-            requested: facts.requested,
-            bytes: facts.bytes,
-            align: facts.align,
+            requested: info.requested,
+            bytes: info.bytes,
+            align: info.align,
             serial: 0,
             tag: Tag::current(),
             thread: thread::thread_number(),

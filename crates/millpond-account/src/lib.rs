@@ -26,7 +26,7 @@ pub mod watchers;
 
 pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, Report, SoftCrossing, Wait};
 pub use error::{AllocError, OutOfMemory};
-pub use event::{EventKind, Facts, PoolLabel};
+pub use event::{BlockInfo, EventKind, PoolLabel};
 pub use ledger::{
     Frame, FreedBlock, Leak, LeakGroup, LeakReport, Ledger, LedgerBuilder, Mark, Record, Sampler, Stack,
     TagTotal, Tracking, WrongFree,
@@ -42,4 +42,4 @@ pub use tags::TagSite as __TagSite;
 pub use tags::{Tag, TagScope, tag};
 #[cfg(feature = "tracing")]
 pub use watchers::TracingSubscriber;
-pub use watchers::{Context, Event, Sees, Subscriber, SubscriptionId, Watchers};
+pub use watchers::{Context, Event, EventFilter, Subscriber, SubscriptionId, Watchers};

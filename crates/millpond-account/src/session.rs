@@ -8,7 +8,7 @@ pub use event::{Lost, RingEvent, What};
 pub use ring::Taker;
 use ring::{FRAMES, Putter, Ring};
 
-use crate::event::{EventKind, Facts, PoolLabel};
+use crate::event::{BlockInfo, EventKind, PoolLabel};
 use crate::tags::Tag;
 use millpond_os::reentrancy::quiet;
 use millpond_os::thread;
@@ -42,7 +42,7 @@ pub struct Session {
     stopping: AtomicBool,
     ring_words: usize,
     stacks: RecordStacks,
-    scribe: OnceLock<Thread>,
+    writer: OnceLock<Thread>,
     hurried: AtomicBool,
     /// The rings that the writing thread has not taken yet.
     rings: Mutex<Vec<Arc<Ring>>>,
@@ -92,7 +92,7 @@ thread_local! {
 /// The function is compiled for each kind of event and inlined into its one caller, so that the arguments stay in
 /// registers.
 #[inline(always)]
-pub fn tell_short<const ALLOCATED: bool>(way: Way, facts: &Facts) -> bool {
+pub fn tell_short<const ALLOCATED: bool>(way: Way, info: &BlockInfo) -> bool {
     let put = MINE.try_with(|mine| {
         let Ok(mut mine) = mine.try_borrow_mut() else {
             return false;
@@ -104,13 +104,13 @@ pub fn tell_short<const ALLOCATED: bool>(way: Way, facts: &Facts) -> bool {
         }
         let mut until = mine.until;
         if ALLOCATED && !mine.plain {
-            let bytes = facts.requested as u64;
+            let bytes = info.requested as u64;
             if bytes >= until {
                 return false;
             }
             until -= bytes;
         }
-        let put = mine.putter.put_short(&told(what, way.pool as u32, facts));
+        let put = mine.putter.put_short(&told(what, way.pool as u32, info));
         if put {
             mine.until = until;
         }
@@ -131,15 +131,15 @@ pub fn forget_way() {
 }
 
 #[inline(always)]
-fn told(what: What, pool: u32, facts: &Facts) -> RingEvent {
+fn told(what: What, pool: u32, info: &BlockInfo) -> RingEvent {
     RingEvent {
         what,
         time: 0,
-        address: facts.address as u64,
-        requested: facts.requested as u64,
-        bytes: facts.bytes as u64,
+        address: info.address as u64,
+        requested: info.requested as u64,
+        bytes: info.bytes as u64,
         pool,
-        stream: facts.stream,
+        stream: info.stream,
         tag: match what {
             What::Free => 0,
             _ => Tag::current().number(),
@@ -160,7 +160,7 @@ impl Session {
             stopping: AtomicBool::new(false),
             ring_words: (ring_bytes / size_of::<u64>()).clamp(1 << 10, 1 << 28),
             stacks,
-            scribe: OnceLock::new(),
+            writer: OnceLock::new(),
             hurried: AtomicBool::new(false),
             rings: Mutex::default(),
             pools: Mutex::default(),
@@ -171,7 +171,7 @@ impl Session {
 
     /// Sets the thread that is woken when a ring fills.
     pub fn set_scribe(&self, thread: Thread) {
-        let _ = self.scribe.set(thread);
+        let _ = self.writer.set(thread);
     }
 
     /// Returns true if any stacks are recorded.
@@ -202,9 +202,9 @@ impl Session {
     /// Wakes the writing thread, unless it was already woken since it last ran.
     fn hurry(&self) {
         if !self.hurried.swap(true, Ordering::AcqRel)
-            && let Some(scribe) = self.scribe.get()
+            && let Some(writer) = self.writer.get()
         {
-            scribe.unpark();
+            writer.unpark();
         }
     }
 
@@ -371,7 +371,7 @@ impl Sink {
 
     /// Writes an event. `change` is the number of the last change of the pool's observers.
     #[inline]
-    pub(crate) fn note(&self, kind: EventKind, facts: &Facts, change: u64) {
+    pub(crate) fn note(&self, kind: EventKind, info: &BlockInfo, change: u64) {
         let what = match kind {
             EventKind::Allocated => What::Alloc,
             EventKind::Freed => What::Free,
@@ -383,6 +383,6 @@ impl Sink {
             pool: self.pool,
             change,
         };
-        self.session.tell(&told(what, self.pool as u32, facts), way);
+        self.session.tell(&told(what, self.pool as u32, info), way);
     }
 }

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_steer_a_terminal_is_not_shown() {
+    fn control_characters_are_not_shown() {
         assert_eq!(Tag::new("a\u{1b}[2Jb").to_string(), "a\u{fffd}[2Jb");
     }
 }

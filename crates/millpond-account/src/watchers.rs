@@ -15,7 +15,7 @@ pub use self::tracing::TracingSubscriber;
 pub use context::Context;
 pub use subscriber::{Subscriber, SubscriptionId};
 
-use crate::event::{EventKind, Facts, PoolLabel};
+use crate::event::{BlockInfo, EventKind, PoolLabel};
 use crate::ledger::{Ledger, Record, Tracking, WrongFree};
 #[cfg(target_os = "linux")]
 use crate::session::Sink;
@@ -66,7 +66,7 @@ pub struct Event<'a> {
 
 /// The allocations that a pool has to report to its observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sees {
+pub enum EventFilter {
     /// No allocations and no frees.
     Nothing,
     /// The allocations that [`Watchers::picked`] receives, and all frees.
@@ -243,7 +243,7 @@ impl Watchers {
 
     /// Sends an event to the recording, if there is one.
     #[inline(always)]
-    fn record(&self, _kind: EventKind, _facts: &Facts) {
+    fn record(&self, _kind: EventKind, _facts: &BlockInfo) {
         #[cfg(target_os = "linux")]
         if let Some(sink) = &self.sink {
             sink.note(_kind, _facts, self.change);
@@ -266,13 +266,13 @@ impl Watchers {
 
     /// Returns which allocations have to be reported.
     #[must_use]
-    pub fn sees(&self) -> Sees {
+    pub fn sees(&self) -> EventFilter {
         match &self.ledger {
-            _ if !self.subscribers.is_empty() || self.is_recorded() => Sees::Every,
-            None => Sees::Nothing,
+            _ if !self.subscribers.is_empty() || self.is_recorded() => EventFilter::Every,
+            None => EventFilter::Nothing,
             Some(ledger) => match ledger.tracking() {
-                Tracking::All => Sees::Every,
-                Tracking::Sampled { one_in } => Sees::OneIn(one_in),
+                Tracking::All => EventFilter::Every,
+                Tracking::Sampled { one_in } => EventFilter::OneIn(one_in),
             },
         }
     }
@@ -311,40 +311,40 @@ impl Watchers {
     /// because an account that samples decides at random here. The caller holds no lock and does not have the block
     /// yet.
     #[inline(always)]
-    pub fn allocated(&self, facts: &Facts) {
-        self.enter_and_tell(facts, |ledger| ledger.picks());
+    pub fn allocated(&self, info: &BlockInfo) {
+        self.enter_and_tell(info, |ledger| ledger.picks());
     }
 
     /// Reports the allocation of a block that was selected by the caller, which skipped as many allocations as
     /// [`Ledger::next_gap`](crate::Ledger::next_gap) returned.
     #[inline]
-    pub fn picked(&self, facts: &Facts) {
-        self.enter_and_tell(facts, |_| true);
+    pub fn picked(&self, info: &BlockInfo) {
+        self.enter_and_tell(info, |_| true);
     }
 
     #[inline(always)]
-    fn enter_and_tell(&self, facts: &Facts, picks: impl FnOnce(&Ledger) -> bool) {
+    fn enter_and_tell(&self, info: &BlockInfo, picks: impl FnOnce(&Ledger) -> bool) {
         if thread::inside() & COUNTING != 0 {
             return;
         }
-        self.record(EventKind::Allocated, facts);
+        self.record(EventKind::Allocated, info);
         match &self.ledger {
-            Some(ledger) if picks(ledger) => self.enter(ledger, facts),
+            Some(ledger) if picks(ledger) => self.enter(ledger, info),
             _ if self.subscribers.is_empty() => {}
-            _ => self.tell(EventKind::Allocated, facts, self.time(), None),
+            _ => self.tell(EventKind::Allocated, info, self.time(), None),
         }
     }
 
     #[inline(never)]
-    fn enter(&self, ledger: &Arc<Ledger>, facts: &Facts) {
+    fn enter(&self, ledger: &Arc<Ledger>, info: &BlockInfo) {
         let time = self.time();
-        let record = ledger.record(facts, self.pool.kind, time);
-        let record = ledger.insert(facts.address, record);
+        let record = ledger.record(info, self.pool.kind, time);
+        let record = ledger.insert(info.address, record);
         if let Some(record) = record.as_ref().filter(|record| record.charged.is_some()) {
             tally::allocated(self.pool.id, ledger, record);
         }
         if !self.subscribers.is_empty() {
-            self.tell(EventKind::Allocated, facts, time, record.as_ref());
+            self.tell(EventKind::Allocated, info, time, record.as_ref());
         }
     }
 
@@ -356,25 +356,25 @@ impl Watchers {
     /// Returns an error if the block differs from what the caller says or is not held by a caller. The block must not
     /// be returned then. Subscribers have been notified.
     #[inline(always)]
-    pub fn freed(&self, facts: &Facts) -> Result<(), Box<WrongFree>> {
+    pub fn freed(&self, info: &BlockInfo) -> Result<(), Box<WrongFree>> {
         if thread::inside() & COUNTING != 0 {
             return Ok(());
         }
         match &self.ledger {
-            Some(ledger) if ledger.may_hold(facts.address) => self.take_out(ledger, facts)?,
+            Some(ledger) if ledger.may_hold(info.address) => self.take_out(ledger, info)?,
             _ if self.subscribers.is_empty() => {}
-            _ => self.tell(EventKind::Freed, facts, self.time(), None),
+            _ => self.tell(EventKind::Freed, info, self.time(), None),
         }
         // The block belongs to its owner until this returns, so no event of the next block at this address precedes it.
-        self.record(EventKind::Freed, facts);
+        self.record(EventKind::Freed, info);
         Ok(())
     }
 
     #[inline(never)]
-    fn take_out(&self, ledger: &Arc<Ledger>, facts: &Facts) -> Result<(), Box<WrongFree>> {
+    fn take_out(&self, ledger: &Arc<Ledger>, info: &BlockInfo) -> Result<(), Box<WrongFree>> {
         let time = self.time();
-        let given = (facts.align != 0).then_some((facts.requested, facts.align));
-        let record = match ledger.remove_at(facts.address, given, time) {
+        let given = (info.align != 0).then_some((info.requested, info.align));
+        let record = match ledger.remove_at(info.address, given, time) {
             Ok(record) => record,
             Err(error) => {
                 self.each(|subscriber| subscriber.wrong_free(&error));
@@ -385,12 +385,12 @@ impl Watchers {
             tally::freed(self.pool.id, ledger, record);
         }
         if !self.subscribers.is_empty() {
-            let mut facts = *facts;
-            if let Some(record) = record.as_ref().filter(|_| facts.align == 0) {
-                facts.requested = record.requested;
-                facts.align = record.align;
+            let mut info = *info;
+            if let Some(record) = record.as_ref().filter(|_| info.align == 0) {
+                info.requested = record.requested;
+                info.align = record.align;
             }
-            self.tell(EventKind::Freed, &facts, time, record.as_ref());
+            self.tell(EventKind::Freed, &info, time, record.as_ref());
         }
         Ok(())
     }
@@ -407,13 +407,13 @@ impl Watchers {
     /// Reports another event: memory was taken from the source or returned to it, or a request was refused. The caller
     /// holds no lock.
     #[inline]
-    pub fn note(&self, kind: EventKind, facts: &Facts) {
+    pub fn note(&self, kind: EventKind, info: &BlockInfo) {
         if thread::inside() & COUNTING != 0 {
             return;
         }
-        self.record(kind, facts);
+        self.record(kind, info);
         if !self.subscribers.is_empty() {
-            self.tell(kind, facts, self.time(), None);
+            self.tell(kind, info, self.time(), None);
         }
     }
 
@@ -422,20 +422,20 @@ impl Watchers {
         self.wants_time.then(Time::now)
     }
 
-    /// This is inlined into its callers. If the facts were written separately and read here as a whole, the processor
+    /// This is inlined into its callers. If the fields were written separately and read here as a whole, the processor
     /// would have to wait for the writes.
     #[inline(always)]
-    fn tell(&self, kind: EventKind, facts: &Facts, time: Option<Time>, record: Option<&Record>) {
+    fn tell(&self, kind: EventKind, info: &BlockInfo, time: Option<Time>, record: Option<&Record>) {
         let event = Event {
             kind,
             pool: &self.pool,
-            address: facts.address,
-            requested: facts.requested,
-            bytes: facts.bytes,
-            align: facts.align,
+            address: info.address,
+            requested: info.requested,
+            bytes: info.bytes,
+            align: info.align,
             tag: Tag::current(),
             thread: thread::thread_number(),
-            stream: facts.stream,
+            stream: info.stream,
             context: self.context.as_ref(),
             time,
             span: if self.wants_span { span() } else { None },

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_comes_back() {
+    fn packed_elements_are_unpacked_unchanged() {
         let mixed = |at: usize| at.wrapping_mul(2_654_435_761) >> 7 & 1 == 1;
         let cases: [(&str, Vec<u8>); 6] = [
             ("zeros", words(3, |_| false)),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_pay_is_refused() {
+    fn elements_that_do_not_shrink_are_refused() {
         let full = words(9, |_| true);
         let mut to = vec![0; full.len()];
         assert!(share(&full).is_some_and(|share| share > 1.0) && pack(&full, &mut to).is_none());

@@ -47,11 +47,11 @@ macro_rules! policy_behaviour {
                 blocks_keep_their_places_and_contents,
                 nothing_that_lives_keeps_nothing,
                 only_what_lives_holds_memory,
-                what_could_go_back_goes,
-                what_waited_for_streams_goes_too,
+                free_memory_is_given_back,
+                memory_that_waited_for_streams_is_given_back,
                 a_compacted_pool_serves_on,
                 time_changes_no_block,
-                what_has_passed_is_found_at_a_tick,
+                passed_events_are_found_at_a_tick,
             }
             account::{
                 an_empty_engine_has_no_ratios,

@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_what_is_read(
+        fn written_values_are_read_back(
             key in "\\PC*", text in proptest::collection::vec(any::<char>(), 0..40),
             numbers in proptest::collection::vec(any::<u64>(), 0..5), ratio in 0.0f64..1.0,
         ) {

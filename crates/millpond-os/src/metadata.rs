@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_null_and_the_last_blocks_are_split() {
+    fn impossible_requests_return_null_and_the_last_blocks_are_split() {
         let arena = Arena::new();
         assert!(arena.take(layout(1, 4 << 20)).is_null());
         assert!(arena.take(layout(isize::MAX as usize - 4096, 1)).is_null());
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tables_need_is_not_spared() {
+    fn memory_that_tables_need_is_not_spared() {
         let mut space = Space {
             bytes: LEAST_BYTES,
             map: Map::new(LEAST_BYTES, ALIGN).ok(),

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_number_of_threads_is_passed_over() {
+    fn invalid_numbers_of_threads_are_ignored() {
         assert_eq!(["1", " 12 "].map(limit_of), [1, 12]);
         assert_eq!(["", "0", "-1", "all", "1.5"].map(limit_of), [usize::MAX; 5]);
     }

@@ -1,10 +1,10 @@
 //! Recordings: files to which all events of every pool are written while the program runs.
 //!
 //! ```text
-//!   scribe    the writing thread, which puts the events of all threads into one order
-//!   file      creates the files: replaces older recordings and empty files, and no other files
-//!   snapshot  one moment in its own file: on request, and when memory has run out
-//!   book      serial numbers, frees with the facts of their allocations, definitions, keyframes
+//!   writer       the writing thread, which puts the events of all threads into one order
+//!   file         creates the files: replaces older recordings and empty files, and no other files
+//!   snapshot     one moment in its own file: on request, and when memory has run out
+//!   row_builder  serial numbers, frees with the facts of their allocations, definitions, keyframes
 //! ```
 //!
 //! The format is that of [`millpond_trace::recording`]. A file also contains exact sums from the pools' own accounts, so a lost
@@ -17,19 +17,18 @@
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 
-mod book;
 mod file;
 mod modules;
-mod scribe;
+mod row_builder;
 mod setting;
 mod snapshot;
+mod writer;
 
-pub use scribe::RecordReport;
 pub use setting::RecordSettingError;
 pub use snapshot::refused_finally;
 pub use snapshot::{SnapshotReport, Snapshots, snapshot, snapshot_on_oom};
+pub use writer::RecordReport;
 
-use book::Book;
 use millpond_account::event::PoolLabel;
 use millpond_account::registry::{LivePool, live_pools};
 pub use millpond_account::session::RecordStacks;
@@ -42,7 +41,7 @@ use millpond_os::ranked::{Locked, Rank, Ranked};
 use millpond_os::reentrancy::quiet;
 use millpond_os::time::Time;
 use millpond_trace::recording::{RecordingError, Writer};
-use scribe::{Counted, Scribe};
+use row_builder::RowBuilder;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -50,6 +49,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use writer::{Counted, EventWriter};
 
 /// The error of a recording that could not begin or continue.
 #[derive(Debug, thiserror::Error)]
@@ -172,11 +172,11 @@ impl RecorderBuilder {
         writer.flush()?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let session = Arc::new(Session::new(number, self.ring_bytes, self.stacks));
-        let book = Book::new(writer, Time::now().nanos());
-        let scribe = Scribe::new(Arc::clone(&session), book, self.sums_every);
+        let rows = RowBuilder::new(writer, Time::now().nanos());
+        let writer = EventWriter::new(Arc::clone(&session), rows, self.sums_every);
         let thread = std::thread::Builder::new()
             .name("millpond-record".to_owned())
-            .spawn(|| scribe.run())
+            .spawn(|| writer.run())
             .map_err(RecordError::Thread)?;
         session.set_scribe(thread.thread().clone());
         Ok(Running {

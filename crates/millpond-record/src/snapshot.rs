@@ -19,8 +19,8 @@ mod state;
 pub use refused::told as refused_finally;
 pub(super) use refused::{look_at_environment, recording_begins};
 
-use super::book::Book;
-use super::scribe::{Counted, measure};
+use super::row_builder::RowBuilder;
+use super::writer::{Counted, measure};
 use super::{RecordError, facts, with_process};
 use memmap2::MmapMut;
 use millpond_os::reentrancy::quiet;
@@ -194,9 +194,9 @@ impl Snapshots {
             inner: BufWriter::new(file),
             bytes: 0,
         };
-        let mut book = Book::new(Writer::new(file, &facts)?, 0);
-        let mut report = rows::write(&mut book, &state, &measured, now, self.most_bytes, refusal)?;
-        report.file_bytes = book.finish(now)?.bytes;
+        let mut rows = RowBuilder::new(Writer::new(file, &facts)?, 0);
+        let mut report = rows::write(&mut rows, &state, &measured, now, self.most_bytes, refusal)?;
+        report.file_bytes = rows.finish(now)?.bytes;
         Ok(report)
     }
 }

@@ -7,7 +7,7 @@
 
 use millpond::{
     Event, Ledger, MemoryKind, Tag, Tracking,
-    event::{Facts, PoolLabel, Subscriber, Time, Watchers},
+    event::{BlockInfo, PoolLabel, Subscriber, Time, Watchers},
     ledger::Sampler,
     post_mortem::Survey,
 };
@@ -43,8 +43,8 @@ impl Subscriber for Sums {
 }
 
 #[inline(never)]
-fn nothing(facts: &Facts) {
-    black_box(facts);
+fn nothing(info: &BlockInfo) {
+    black_box(info);
 }
 
 struct Table {
@@ -73,8 +73,8 @@ impl Table {
     }
 }
 
-fn facts(at: usize) -> Facts {
-    Facts {
+fn info(at: usize) -> BlockInfo {
+    BlockInfo {
         address: 4096 + at % 4096 * 64,
         requested: 100,
         bytes: 128,
@@ -84,7 +84,7 @@ fn facts(at: usize) -> Facts {
 }
 
 fn main() {
-    let (empty, least, most) = Table::time(1 << 20, &mut |at| nothing(&facts(at)));
+    let (empty, least, most) = Table::time(1 << 20, &mut |at| nothing(&info(at)));
     let table = Table { empty };
     println!(
         "{:<44} {:>9} {:>9} {:>9} {:>8}",
@@ -113,7 +113,7 @@ fn main() {
 
     let bare = Watchers::new(PoolLabel::new(1, "host", MemoryKind::Host, 0));
     table.row("no subscriber", 1 << 20, &mut |at| {
-        black_box(&bare).allocated(&facts(at));
+        black_box(&bare).allocated(&info(at));
     });
     let sums = |timed| {
         Arc::new(Sums {
@@ -123,28 +123,28 @@ fn main() {
     };
     let (one, _) = bare.with_subscriber(sums(false));
     table.row("a subscriber: size and tag", 1 << 20, &mut |at| {
-        one.allocated(&facts(at));
+        one.allocated(&info(at));
     });
     let (two, _) = one.with_subscriber(sums(false));
-    table.row("two of them", 1 << 20, &mut |at| two.allocated(&facts(at)));
+    table.row("two of them", 1 << 20, &mut |at| two.allocated(&info(at)));
     let (timed, _) = bare.with_subscriber(sums(true));
     table.row("a subscriber: size, tag and time", 1 << 20, &mut |at| {
-        timed.allocated(&facts(at));
+        timed.allocated(&info(at));
     });
     #[cfg(feature = "tracing")]
     {
         let (traced, _) = bare.with_subscriber(Arc::new(millpond::event::TracingSubscriber::new()));
         table.row("to tracing, where nobody listens", 1 << 20, &mut |at| {
-            traced.allocated(&facts(at));
+            traced.allocated(&info(at));
         });
     }
 
     let pair = |name: &str, calls: usize, ledger: Ledger| {
         let watchers = bare.with_ledger(Some(Arc::new(ledger)));
         table.row(name, calls, &mut |at| {
-            let facts = facts(at);
-            watchers.allocated(&facts);
-            watchers.freed(&facts).unwrap_or_else(|error| panic!("{error}"));
+            let info = info(at);
+            watchers.allocated(&info);
+            watchers.freed(&info).unwrap_or_else(|error| panic!("{error}"));
         });
     };
     pair(
@@ -172,7 +172,7 @@ fn main() {
     );
     let sampled = bare.with_ledger(Some(Arc::new(Ledger::new(one_in))));
     table.row("one in 1000: a free", 1 << 20, &mut |at| {
-        black_box(sampled.freed(&facts(at))).unwrap_or_else(|error| panic!("{error}"));
+        black_box(sampled.freed(&info(at))).unwrap_or_else(|error| panic!("{error}"));
     });
     let mut dice = Sampler::new();
     table.row("a gap drawn", 1 << 18, &mut |_| {
@@ -181,8 +181,8 @@ fn main() {
 
     let large = Ledger::new(Tracking::All);
     for at in 0..1 << 20 {
-        let facts = facts(at);
-        large.insert(at * 64, large.record(&facts, MemoryKind::Host, None));
+        let info = info(at);
+        large.insert(at * 64, large.record(&info, MemoryKind::Host, None));
     }
     table.row("survey of a million blocks", 1 << 8, &mut |_| {
         let mut survey = Survey::new(1);

@@ -180,7 +180,7 @@ pub mod event {
     #[cfg(feature = "tracing")]
     pub use millpond_account::TracingSubscriber;
     pub use millpond_account::{
-        Context, EventKind, Facts, PoolLabel, Sees, Subscriber, SubscriptionId, Watchers,
+        BlockInfo, Context, EventFilter, EventKind, PoolLabel, Subscriber, SubscriptionId, Watchers,
     };
     pub use millpond_os::{Time, thread_number};
 }

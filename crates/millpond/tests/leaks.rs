@@ -3,7 +3,7 @@
 
 use millpond::{
     Event, Ledger, MemoryKind, Tag, Tracking,
-    event::{EventKind, Facts, PoolLabel, Watchers},
+    event::{BlockInfo, EventKind, PoolLabel, Watchers},
     post_mortem::Survey,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -16,13 +16,13 @@ struct Watched;
 static POOL: Mutex<()> = Mutex::new(());
 static WATCHERS: OnceLock<Watchers> = OnceLock::new();
 
-fn facts(address: usize, layout: Layout) -> Facts {
-    Facts {
+fn info(address: usize, layout: Layout) -> BlockInfo {
+    BlockInfo {
         address,
         requested: layout.size(),
         bytes: layout.size().next_multiple_of(16),
         align: layout.align(),
-        ..Facts::default()
+        ..BlockInfo::default()
     }
 }
 
@@ -35,14 +35,14 @@ unsafe impl GlobalAlloc for Watched {
             unsafe { System.alloc(layout) }
         };
         if let Some(watchers) = WATCHERS.get() {
-            watchers.allocated(&facts(pointer.addr(), layout));
+            watchers.allocated(&info(pointer.addr(), layout));
         }
         pointer
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         if let Some(watchers) = WATCHERS.get()
-            && watchers.freed(&facts(pointer.addr(), layout)).is_err()
+            && watchers.freed(&info(pointer.addr(), layout)).is_err()
         {
             std::process::abort();
         }
@@ -104,11 +104,11 @@ fn leaks_of_the_whole_program() {
                 let own = Ledger::new(Tracking::All);
                 let boxes: Vec<Box<usize>> = (0..rounds).map(Box::new).collect();
                 for at in 0..1000 {
-                    let facts = Facts {
+                    let info = BlockInfo {
                         address: at,
-                        ..Facts::default()
+                        ..BlockInfo::default()
                     };
-                    own.insert(at, own.record(&facts, MemoryKind::Host, None));
+                    own.insert(at, own.record(&info, MemoryKind::Host, None));
                 }
                 assert!(ledger.by_tag().iter().any(|of| of.blocks >= rounds as u64));
                 assert!(!ledger.largest(3).is_empty());

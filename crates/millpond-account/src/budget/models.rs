@@ -71,7 +71,7 @@ fn a_charge_refused_further_up_leaves_no_peak() {
 }
 
 #[test]
-fn what_goes_back_wakes_whoever_waits() {
+fn refunds_wake_waiting_requests() {
     model(|| {
         let top = budget(4);
         let held = top.try_charge(3).unwrap();

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_is_of_the_place_that_goes_on_as_it_does() {
+    fn a_truncated_stack_belongs_to_the_place_that_continues_it() {
         let program: Vec<usize> = (1..=FRAMES).map(|n| 2 * n).collect();
         let (short, long) = (cut(3, &program), cut(9, &program));
         assert_eq!(told(&[&short, &long, &cut(20, &program)]), [0, 0, 0]);

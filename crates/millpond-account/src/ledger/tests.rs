@@ -11,19 +11,19 @@ impl Ledger {
     }
 }
 
-fn facts(address: usize, requested: usize) -> Facts {
-    Facts {
+fn info(address: usize, requested: usize) -> BlockInfo {
+    BlockInfo {
         address,
         requested,
         bytes: requested.next_multiple_of(64),
         align: 64,
-        ..Facts::default()
+        ..BlockInfo::default()
     }
 }
 
 fn enter(ledger: &Ledger, address: usize, requested: usize) {
-    let facts = facts(address, requested);
-    let record = ledger.record(&facts, MemoryKind::Host, None);
+    let info = info(address, requested);
+    let record = ledger.record(&info, MemoryKind::Host, None);
     ledger.insert(address, record).unwrap();
 }
 
@@ -211,7 +211,7 @@ fn a_double_free_names_who_freed_first() {
 }
 
 #[test]
-fn what_was_freed_is_remembered_in_turn() {
+fn freed_blocks_are_remembered_in_order() {
     let ledger = Ledger::builder(Tracking::All)
         .complete(true)
         .remember_freed(64 * 4)
@@ -241,8 +241,7 @@ fn the_latest_free_of_an_address_counts_wherever_the_ring_is() {
         let past = shard::Shard::new(size);
         let shard = Ranked::new(Rank::Shard, past);
         let free = |address: usize, requested: usize| {
-            let record =
-                Ledger::new(Tracking::All).record(&facts(address, requested), MemoryKind::Host, None);
+            let record = Ledger::new(Tracking::All).record(&info(address, requested), MemoryKind::Host, None);
             let hash = table::hash(address);
             assert!(Shard::insert(&shard, hash, address, record));
             let by = FreedBlock {
@@ -270,15 +269,15 @@ fn the_latest_free_of_an_address_counts_wherever_the_ring_is() {
 fn nonsense_is_counted_and_taken_back() {
     let ledger = Ledger::builder(Tracking::All).remember_freed(usize::MAX).build();
     for address in [64, 128] {
-        let facts = Facts {
+        let info = BlockInfo {
             address,
             requested: usize::MAX,
             bytes: usize::MAX,
             align: usize::MAX,
-            ..Facts::default()
+            ..BlockInfo::default()
         };
         ledger
-            .insert(address, ledger.record(&facts, MemoryKind::Host, None))
+            .insert(address, ledger.record(&info, MemoryKind::Host, None))
             .unwrap();
     }
     let report = LeakReport::new(&ledger.leaks(), u64::MAX, 0);
@@ -390,7 +389,7 @@ fn a_report_reads_well() {
     assert_ne!(stack, ledger.stacks.made(&[1, 2]));
     let made = |address: usize, requested: usize, tag: &str, thread, stack| {
         let _scope = crate::tag(tag);
-        let record = ledger.record(&facts(address, requested), MemoryKind::Host, None);
+        let record = ledger.record(&info(address, requested), MemoryKind::Host, None);
         ledger
             .insert(
                 address,

@@ -396,7 +396,7 @@ pub fn at_peak(sites: &[Site]) -> LeakReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Facts;
+    use crate::event::BlockInfo;
     use crate::ledger::Tracking;
     use crate::memory::MemoryKind;
     use proptest::prelude::*;
@@ -404,12 +404,12 @@ mod tests {
 
     fn record(account: &Ledger, tag: &str, bytes: usize) -> Record {
         let _scope = crate::tags::tag(tag);
-        let facts = Facts {
+        let info = BlockInfo {
             bytes,
             requested: bytes,
-            ..Facts::default()
+            ..BlockInfo::default()
         };
-        account.record(&facts, MemoryKind::Host, None)
+        account.record(&info, MemoryKind::Host, None)
     }
 
     /// An allocation, with the number of its tag and its bytes, or the free of one of the live blocks.
@@ -428,7 +428,7 @@ mod tests {
     proptest! {
         /// Compares the tally with a copy of everything at each new peak.
         #[test]
-        fn what_each_site_held_at_the_peak_is_exact(steps in steps()) {
+        fn the_bytes_of_each_site_at_the_peak_are_exact(steps in steps()) {
             let account = Arc::new(Ledger::new(Tracking::All));
             let mut tally = Tally::new(Box::default(), 8);
             let (mut live, mut at_peak, mut peak) = (Vec::<Record>::new(), Vec::new(), 0);

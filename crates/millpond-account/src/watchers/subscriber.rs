@@ -21,7 +21,7 @@ use crate::ledger::WrongFree;
 /// A closure is a subscriber.
 ///
 /// ```
-/// use millpond::{Event, MemoryKind, event::{Facts, PoolLabel, Watchers}};
+/// use millpond::{Event, MemoryKind, event::{BlockInfo, PoolLabel, Watchers}};
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicUsize, Ordering};
 ///
@@ -31,7 +31,7 @@ use crate::ledger::WrongFree;
 /// let (watchers, id) = watchers.with_subscriber(Arc::new(move |event: &Event<'_>| {
 ///     sum.fetch_add(event.bytes, Ordering::Relaxed);
 /// }));
-/// watchers.allocated(&Facts { address: 4096, requested: 100, bytes: 128, align: 1, ..Facts::default() });
+/// watchers.allocated(&BlockInfo { address: 4096, requested: 100, bytes: 128, align: 1, ..BlockInfo::default() });
 /// assert_eq!(bytes.load(Ordering::Relaxed), 128);
 /// assert!(watchers.without(id).is_empty());
 /// ```

@@ -26,13 +26,13 @@ impl Held {
     }
 }
 
-fn facts(address: usize) -> Facts {
-    Facts {
+fn info(address: usize) -> BlockInfo {
+    BlockInfo {
         address,
         requested: 100,
         bytes: 128,
         align: 64,
-        ..Facts::default()
+        ..BlockInfo::default()
     }
 }
 
@@ -61,15 +61,15 @@ fn events_carry_what_the_pool_and_the_thread_say() {
     let other = Arc::clone(&pool);
     std::thread::spawn(move || {
         let _scope = crate::tag("elsewhere");
-        other.now().allocated(&facts(0x1000));
+        other.now().allocated(&info(0x1000));
     })
     .join()
     .unwrap();
     pool.set(pool.now().with_context(None));
-    pool.now().freed(&facts(0x1000)).unwrap();
-    let refilled = Facts {
+    pool.now().freed(&info(0x1000)).unwrap();
+    let refilled = BlockInfo {
         bytes: 1 << 20,
-        ..Facts::default()
+        ..BlockInfo::default()
     };
     pool.now().note(EventKind::Refilled, &refilled);
     let expected = [
@@ -95,12 +95,12 @@ fn with_an_account_a_free_says_whose_block_it_was() {
     });
     {
         let _scope = crate::tag("owner");
-        pool.now().allocated(&facts(0x1000));
+        pool.now().allocated(&info(0x1000));
     }
     // The free names only the address.
-    let alone = Facts {
+    let alone = BlockInfo {
         address: 0x1000,
-        ..Facts::default()
+        ..BlockInfo::default()
     };
     pool.now().freed(&alone).unwrap();
     let owner = Tag::new("owner");
@@ -112,7 +112,7 @@ fn with_an_account_a_free_says_whose_block_it_was() {
 }
 
 #[test]
-fn what_a_subscriber_causes_itself_is_entered_and_told_to_none() {
+fn events_caused_by_a_subscriber_are_recorded_and_sent_to_none() {
     let pool = Held::new();
     let ledger = Arc::new(Ledger::new(Tracking::All));
     pool.set(pool.now().with_ledger(Some(Arc::clone(&ledger))));
@@ -121,19 +121,19 @@ fn what_a_subscriber_causes_itself_is_entered_and_told_to_none() {
     pool.subscribe(move |_: &Event<'_>| {
         counted.fetch_add(1, Ordering::Relaxed);
         if let Some(pool) = own.upgrade() {
-            pool.now().allocated(&facts(0x2000));
+            pool.now().allocated(&info(0x2000));
         }
     });
     let seen = Seen::default();
     pool.subscribe(recorder(&seen));
-    pool.now().allocated(&facts(0x1000));
+    pool.now().allocated(&info(0x1000));
     assert_eq!(calls.load(Ordering::Relaxed), 1);
     assert_eq!(seen.lock().unwrap().len(), 1);
     assert_eq!(pool.now().undelivered(), 1);
     let addresses: Vec<usize> = ledger.leaks().iter().map(|leak| leak.address).collect();
     assert_eq!(addresses, [0x1000, 0x2000], "the account has both");
     // After the subscriber has returned, events are delivered again.
-    pool.now().freed(&facts(0x2000)).unwrap();
+    pool.now().freed(&info(0x2000)).unwrap();
     assert_eq!(seen.lock().unwrap().len(), 2);
 }
 
@@ -153,7 +153,7 @@ fn a_subscription_may_end_while_it_is_being_told() {
     let seen = Seen::default();
     pool.subscribe(recorder(&seen));
     for address in [0x1000, 0x2000] {
-        pool.now().allocated(&facts(address));
+        pool.now().allocated(&info(address));
     }
     assert_eq!(calls.load(Ordering::Relaxed), 1);
     assert_eq!(seen.lock().unwrap().len(), 2, "the other one goes on");
@@ -175,8 +175,8 @@ fn subscriptions_come_and_go_under_threads_that_are_being_told() {
                 scope.spawn(move || {
                     let mut told = 0;
                     while !stop.load(Ordering::Relaxed) || told == 0 {
-                        pool.now().allocated(&facts(thread << 20));
-                        pool.now().freed(&facts(thread << 20)).unwrap();
+                        pool.now().allocated(&info(thread << 20));
+                        pool.now().freed(&info(thread << 20)).unwrap();
                         told += 2;
                     }
                     told
@@ -215,9 +215,9 @@ fn a_subscriber_that_panics_loses_no_block_and_is_not_called_again() {
     });
     let seen = Seen::default();
     pool.subscribe(recorder(&seen));
-    pool.now().allocated(&facts(0x1000));
+    pool.now().allocated(&info(0x1000));
     assert_eq!(ledger.blocks(), 1);
-    pool.now().freed(&facts(0x1000)).unwrap();
+    pool.now().freed(&info(0x1000)).unwrap();
     assert_eq!(ledger.blocks(), 0);
     assert_eq!((calls.load(Ordering::Relaxed), pool.now().panics()), (1, 1));
     assert_eq!(
@@ -246,7 +246,7 @@ fn a_wrong_free_is_told_and_refused() {
         Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, 0)).with_ledger(Some(Arc::new(ledger)));
     let (watchers, _) = watchers.with_subscriber(Arc::clone(&wrong) as Arc<dyn Subscriber>);
     assert!(matches!(
-        *watchers.freed(&facts(0x1000)).unwrap_err(),
+        *watchers.freed(&info(0x1000)).unwrap_err(),
         WrongFree::Foreign { .. }
     ));
     assert_eq!(
@@ -256,16 +256,16 @@ fn a_wrong_free_is_told_and_refused() {
 }
 
 #[test]
-fn what_is_seen_follows_from_who_watches() {
+fn the_event_filter_follows_from_the_observers() {
     let none = Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, 0));
     assert!(none.is_empty());
-    assert_eq!(none.sees(), Sees::Nothing);
+    assert_eq!(none.sees(), EventFilter::Nothing);
     let ledger = Arc::new(Ledger::new(Tracking::Sampled { one_in: 10 }));
     let some = none.with_ledger(Some(ledger));
-    assert_eq!((some.is_empty(), some.sees()), (false, Sees::OneIn(10)));
+    assert_eq!((some.is_empty(), some.sees()), (false, EventFilter::OneIn(10)));
     let (every, id) = some.with_subscriber(Arc::new(|_: &Event<'_>| {}));
-    assert_eq!(every.sees(), Sees::Every);
-    assert_eq!(every.without(id).sees(), Sees::OneIn(10));
+    assert_eq!(every.sees(), EventFilter::Every);
+    assert_eq!(every.without(id).sees(), EventFilter::OneIn(10));
     assert!(every.without(id).with_ledger(None).is_empty());
 }
 
@@ -274,16 +274,16 @@ fn a_sample_is_entered_by_dice_or_when_it_was_picked_and_events_are_told_of_all(
     let ledger = Arc::new(Ledger::new(Tracking::Sampled { one_in: 10 }));
     let watchers = Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, 0));
     let watchers = watchers.with_ledger(Some(Arc::clone(&ledger)));
-    watchers.picked(&facts(64));
+    watchers.picked(&info(64));
     assert_eq!(ledger.blocks(), 1);
     let seen = Seen::default();
     let (every, _) = watchers.with_subscriber(Arc::new(recorder(&seen)));
-    (0..10_000).for_each(|n| every.allocated(&facts(128 + n)));
+    (0..10_000).for_each(|n| every.allocated(&info(128 + n)));
     assert_eq!(seen.lock().unwrap().len(), 10_000);
     // 1000 are expected, with a standard deviation of 30. The seed is not fixed, so the test allows seven deviations.
     assert!((790..1210).contains(&ledger.blocks()), "{}", ledger.blocks());
-    every.freed(&facts(64)).unwrap();
-    (0..10_000).for_each(|n| every.freed(&facts(128 + n)).unwrap());
+    every.freed(&info(64)).unwrap();
+    (0..10_000).for_each(|n| every.freed(&info(128 + n)).unwrap());
     assert_eq!((ledger.blocks(), seen.lock().unwrap().len()), (0, 20_001));
 }
 
@@ -301,8 +301,8 @@ fn times_are_taken_where_they_are_wanted() {
     let timed = Arc::new(Timed(Mutex::default()));
     let watchers = Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, 0));
     let (watchers, _) = watchers.with_subscriber(Arc::clone(&timed) as Arc<dyn Subscriber>);
-    watchers.allocated(&facts(1));
-    watchers.freed(&facts(1)).unwrap();
+    watchers.allocated(&info(1));
+    watchers.freed(&info(1)).unwrap();
     let times = timed.0.lock().unwrap();
     assert!(times.len() == 2 && times[0] <= times[1], "{times:?}");
 }
@@ -382,12 +382,12 @@ mod with_tracing {
         for level in [::tracing::Level::DEBUG, ::tracing::Level::TRACE] {
             let collector = Collector::new(level, &told);
             ::tracing::subscriber::with_default(collector, || {
-                watchers.allocated(&facts(4096));
+                watchers.allocated(&info(4096));
                 watchers.note(
                     EventKind::Refused,
-                    &Facts {
+                    &BlockInfo {
                         requested: 9,
-                        ..Facts::default()
+                        ..BlockInfo::default()
                     },
                 );
             });
@@ -415,8 +415,8 @@ mod with_tracing {
         let (watchers, _) = watchers.with_subscriber(Arc::clone(&spans) as Arc<dyn Subscriber>);
         let collector = Collector::new(::tracing::Level::TRACE, &Arc::default());
         ::tracing::subscriber::with_default(collector, || {
-            watchers.allocated(&facts(4096));
-            ::tracing::info_span!("step").in_scope(|| watchers.allocated(&facts(8192)));
+            watchers.allocated(&info(4096));
+            ::tracing::info_span!("step").in_scope(|| watchers.allocated(&info(8192)));
         });
         assert_eq!(*spans.0.lock().unwrap(), [None, Some(42)]);
     }

@@ -10,7 +10,7 @@ use crate::stream::{CudaStream, captures};
 use crate::{captured, fork, later};
 use millpond_account::budget::{Budget, Refusal};
 use millpond_account::error::AllocError;
-use millpond_account::event::{EventKind, Facts, PoolLabel};
+use millpond_account::event::{BlockInfo, EventKind, PoolLabel};
 use millpond_account::ledger::Ledger;
 use millpond_account::memory::MemoryKind;
 use millpond_account::post_mortem::{Lister, PostMortem, Survey};
@@ -430,7 +430,7 @@ impl Shared {
         }
         if self.watched.load(Ordering::Acquire) {
             // The block belongs to its owner until here, so the check cannot fail.
-            let _ = self.watchers().freed(&facts(&held.block));
+            let _ = self.watchers().freed(&info(&held.block));
         }
         self.leave(Returned {
             block: held.block,
@@ -513,11 +513,11 @@ impl Shared {
         }
         for (kind, bytes) in self.flow.drain() {
             if bytes > 0 {
-                let facts = Facts {
+                let info = BlockInfo {
                     bytes: bytes as usize,
-                    ..Facts::default()
+                    ..BlockInfo::default()
                 };
-                self.watchers().note(kind, &facts);
+                self.watchers().note(kind, &info);
             }
         }
     }
@@ -541,13 +541,13 @@ impl DevicePool {
         if shared.watched.load(Ordering::Acquire) {
             let watchers = shared.watchers();
             match &outcome {
-                Ok(held) => watchers.allocated(&facts(&held.block)),
+                Ok(held) => watchers.allocated(&info(&held.block)),
                 Err(_) => watchers.note(
                     EventKind::Refused,
-                    &Facts {
+                    &BlockInfo {
                         requested: bytes as usize,
                         align: ALIGN as usize,
-                        ..Facts::default()
+                        ..BlockInfo::default()
                     },
                 ),
             }
@@ -605,8 +605,8 @@ const ASK_OTHERS: Duration = Duration::from_millis(50);
 /// The longest wait, which keeps the sum with the current time in range.
 const AGES: Duration = Duration::from_secs(1 << 30);
 
-fn facts(block: &Block) -> Facts {
-    Facts {
+fn info(block: &Block) -> BlockInfo {
+    BlockInfo {
         address: block.address() as usize,
         requested: block.requested() as usize,
         bytes: block.bytes() as usize,

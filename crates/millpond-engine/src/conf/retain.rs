@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_told_with_what_could() {
+    fn invalid_values_are_reported_with_the_valid_ones() {
         for (text, told) in [
             ("decay:5s", "a number of ticks"),
             ("decay:-1", "a number of ticks"),

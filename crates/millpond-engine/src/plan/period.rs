@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_outlives_the_step_has_no_place_and_what_crosses_its_end_has_one() {
+    fn blocks_that_outlive_the_step_have_no_place_and_blocks_that_cross_its_end_have_one() {
         let mut detector = Detector::new();
         let mut crossing = None;
         let mut all = Vec::new();

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plan_is_told() {
+    fn invalid_plans_are_reported() {
         assert_eq!(Plan::from_text(""), Err(PlanError::NotAPlan));
         for bad in [
             "512 0 2",

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_does_not_reach_the_source() {
+    fn failing_calls_do_not_reach_the_source() {
         let mut source = Faulty::new(Simulated::new().with_capacity(Some(8 << 20)))
             .failing(CallKind::Commit, When::Nth(0), Failure::Driver(700))
             .failing(CallKind::Move, When::Nth(0), Failure::OutOfMemory)

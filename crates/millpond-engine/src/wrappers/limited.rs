@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_source_refuses_is_not_charged() {
+    fn calls_that_the_source_refuses_are_not_charged() {
         let faults = (0..4).map(|n| Fault::DriverErrorAt(n, 1));
         let limit = Limit::new(64 << 20);
         let mut source = Limited::new(Simulated::new().with_faults(faults), limit.clone());

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_goes_and_what_is_in_use_stays() {
+    fn stale_sockets_are_removed_and_sockets_in_use_stay() {
         let scratch = Scratch::new("stale");
         let at = |name: &str| scratch.0.join(name);
         for name in ["1.sock", "1-2.sock", "other.sock"] {

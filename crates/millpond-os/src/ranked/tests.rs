@@ -126,7 +126,7 @@ fn every_rank_is_found_by_its_number() {
 
 #[cfg(debug_assertions)]
 #[test]
-fn what_another_thread_holds_is_not_held_against_this_one() {
+fn locks_of_other_threads_do_not_count_in_the_order() {
     let [roll, small, _, line] = pool();
     let condition = Condvar::new();
     std::thread::scope(|scope| {

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_loaded_later_is_known_then() {
+    fn libraries_that_are_loaded_later_are_known() {
         let before = Code::read();
         // A part of the C library that nothing here needs.
         // SAFETY: its beginning does nothing.

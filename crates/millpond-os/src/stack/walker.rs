@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_forgotten_is_found_again() {
+    fn a_walk_finds_the_same_frames_after_its_cache_is_cleared() {
         let mut walker = super::super::code::patient(Walker::new);
         let mut found = Vec::new();
         for turn in 0..4 {

@@ -35,7 +35,7 @@ use super::zeroed::clear;
 use book::{Book, Entry, Shape};
 use bytes::{AROUND, FREED, fill, first_other};
 use millpond_account::error::AllocError;
-use millpond_account::event::Facts;
+use millpond_account::event::BlockInfo;
 use millpond_account::ledger::{Ledger, Tracking, WrongFree};
 use millpond_os as os;
 use millpond_os::ranked::{Locked, Order, Rank, Ranked};
@@ -50,7 +50,7 @@ pub(crate) const QUARANTINE: u64 = 64 << 20;
 pub(crate) struct Guard {
     book: Ranked<Book>,
     /// Creates the records and stores the stacks. Contains no blocks.
-    scribe: Arc<Ledger>,
+    ledger: Arc<Ledger>,
     quarantine: usize,
     /// Errors that were found under locks and are not reported yet.
     found: Ranked<Vec<WrongFree>>,
@@ -70,10 +70,10 @@ pub(crate) struct GuardLocks {
 
 impl Guard {
     pub(crate) fn new(order: Order, quarantine: u64, stacks: bool) -> Self {
-        let scribe = Ledger::builder(Tracking::All).times(true).stacks(stacks);
+        let ledger = Ledger::builder(Tracking::All).times(true).stacks(stacks);
         Self {
             book: order.lock(Rank::Book, Book::default()),
-            scribe: Arc::new(scribe.remember_freed(0).build()),
+            ledger: Arc::new(ledger.remember_freed(0).build()),
             quarantine: usize::try_from(quarantine).unwrap_or(usize::MAX),
             found: order.lock(Rank::Found, Vec::new()),
             page: (os::page_bytes() as usize).max(PAGE),
@@ -100,8 +100,8 @@ impl Guard {
         self.book.try_lock().is_some() || self.found.try_lock().is_some()
     }
 
-    pub(crate) fn scribe(&self) -> &Arc<Ledger> {
-        &self.scribe
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
     }
 
     fn already_free(&self, address: usize, entry: &Entry) -> Option<Box<WrongFree>> {
@@ -109,9 +109,9 @@ impl Guard {
         Some(Box::new(WrongFree::AlreadyFree {
             address,
             block: entry.record,
-            allocated: self.scribe.stack_of(&entry.record),
+            allocated: self.ledger.stack_of(&entry.record),
             freed,
-            freed_at: self.scribe.freed_at(&freed),
+            freed_at: self.ledger.freed_at(&freed),
         }))
     }
 
@@ -121,7 +121,7 @@ impl Guard {
             address,
             offset: at.wrapping_sub(address).cast_signed(),
             block: entry.record,
-            at: self.scribe.stack_of(&entry.record),
+            at: self.ledger.stack_of(&entry.record),
         })
     }
 
@@ -133,9 +133,9 @@ impl Guard {
             address,
             offset: at.wrapping_sub(address).cast_signed(),
             block: entry.record,
-            allocated: self.scribe.stack_of(&entry.record),
+            allocated: self.ledger.stack_of(&entry.record),
             freed,
-            freed_at: self.scribe.freed_at(&freed),
+            freed_at: self.ledger.freed_at(&freed),
         }))
     }
 }
@@ -193,16 +193,16 @@ impl Heap {
             self.empty_quarantine(guard, 0);
             fenced = self.protect(place.fence, place.end, true);
         }
-        let facts = Facts {
+        let info = BlockInfo {
             address: place.address,
             requested,
             bytes,
             align,
-            ..Facts::default()
+            ..BlockInfo::default()
         };
         let entry = Entry {
             place,
-            record: guard.scribe.record(&facts, self.kind, Some(Time::now())),
+            record: guard.ledger.record(&info, self.kind, Some(Time::now())),
             freed: None,
             fenced,
             shut: false,
@@ -249,7 +249,7 @@ impl Heap {
 
     /// Frees a block into quarantine. Returns false if another thread was first.
     pub(super) fn free_guarded(&'static self, guard: &Guard, taken: RawBlock) -> bool {
-        let by = guard.scribe.freed_here(Some(Time::now()));
+        let by = guard.ledger.freed_here(Some(Time::now()));
         let record = {
             let mut book = lock(&guard.book);
             let Some(entry) = book.at(taken.address).copied() else {

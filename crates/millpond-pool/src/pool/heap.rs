@@ -131,7 +131,7 @@ impl ForkGuard {
         let ledgers = self.ledgers.iter();
         let ledgers = ledgers
             .chain(heap.hands.get())
-            .chain(heap.guard.as_ref().map(Guard::scribe));
+            .chain(heap.guard.as_ref().map(Guard::ledger));
         self.accounts = ledgers.map(StillLedger::of).collect();
     }
 

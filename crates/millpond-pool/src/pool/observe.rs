@@ -42,7 +42,7 @@ impl Heap {
         drop(gone);
         let others = self.hands.get().into_iter();
         others
-            .chain(self.guard.as_ref().map(Guard::scribe))
+            .chain(self.guard.as_ref().map(Guard::ledger))
             .for_each(|ledger| ledger.give_back());
     }
 }

@@ -346,7 +346,7 @@ fn a_pool_that_draws_on_another_of_its_budget_is_refused_and_goes_on() {
 /// refusal is the one that is written.
 #[cfg(feature = "record")]
 #[test]
-fn what_a_source_is_refused_waits_for_its_pool() {
+fn the_snapshot_of_a_refusal_by_a_source_waits_for_its_pool() {
     let path = std::env::temp_dir().join(format!("millpond-drawn-{}-%n.mpr", std::process::id()));
     millpond_record::Snapshots::new()
         .every(std::time::Duration::ZERO)

@@ -3,7 +3,7 @@
 use super::Pool;
 use super::heap::{Heap, RawBlock, lock};
 use millpond_account::error::AllocError;
-use millpond_account::event::Facts;
+use millpond_account::event::BlockInfo;
 use millpond_account::ledger::{Ledger, Tracking, WrongFree};
 use millpond_os::reentrancy::inside;
 use std::ptr::{self, NonNull};
@@ -27,16 +27,16 @@ impl Heap {
     fn allocate_raw(&'static self, requested: usize, align: usize) -> Result<RawBlock, AllocError> {
         let taken = self.allocate(requested, align.max(self.align()), false)?;
         let _inside = inside();
-        let facts = Facts {
+        let info = BlockInfo {
             address: taken.address,
             requested,
             bytes: taken.bytes,
             align,
-            ..Facts::default()
+            ..BlockInfo::default()
         };
         let hands = self.hands();
         if hands
-            .insert(taken.address, hands.record(&facts, self.kind(), None))
+            .insert(taken.address, hands.record(&info, self.kind(), None))
             .is_none()
         {
             // There is no memory for the entry of this block.

@@ -107,7 +107,7 @@ fn the_block_freed_last_is_reused_first() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason() {
+fn impossible_requests_are_refused_with_a_reason() {
     let small = Pool::builder().limit(8 << 20).host().expect("a pool");
     assert!(matches!(
         alloc(&small, 16 << 20, 64),
@@ -137,7 +137,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
 }
 
 #[test]
-fn what_threads_keep_is_found_when_memory_is_short() {
+fn blocks_that_threads_keep_are_found_when_memory_is_short() {
     let pool = Pool::builder().limit(8 << 20).host().expect("a pool");
     for bytes in [1 << 20, 2 << 20, 300_000, 20_000] {
         let held: Vec<Raw> = (0..3).map(|i| take(&pool, bytes, 64, i)).collect();

@@ -5,9 +5,9 @@ use super::fast;
 use super::heap::{Heap, RawBlock, lock};
 use super::request::AllocRequest;
 use super::slow_path_reason::SlowPathReason;
-use millpond_account::event::{EventKind, Facts};
+use millpond_account::event::{BlockInfo, EventKind};
 use millpond_account::ledger::{Ledger, WrongFree};
-use millpond_account::watchers::{Sees, Watchers};
+use millpond_account::watchers::{EventFilter, Watchers};
 use millpond_os::reentrancy::inside;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -49,27 +49,27 @@ enum Said<'a> {
 
 impl Said<'_> {
     #[inline(always)]
-    fn to(self, watchers: &Watchers, facts: Facts) -> Result<(), Box<WrongFree>> {
+    fn to(self, watchers: &Watchers, info: BlockInfo) -> Result<(), Box<WrongFree>> {
         match self {
-            Self::Allocated => watchers.allocated(&facts),
-            Self::Picked => watchers.picked(&facts),
-            Self::Freed => return watchers.freed(&facts),
-            Self::Other(kind) => watchers.note(kind, &facts),
+            Self::Allocated => watchers.allocated(&info),
+            Self::Picked => watchers.picked(&info),
+            Self::Freed => return watchers.freed(&info),
+            Self::Other(kind) => watchers.note(kind, &info),
             Self::Wrong(wrong) => watchers.wrong(wrong),
         }
         Ok(())
     }
 }
 
-/// Returns the facts about a block.
+/// Describes a block for an event.
 #[inline(always)]
-fn facts(taken: RawBlock, requested: usize, align: usize) -> Facts {
-    Facts {
+fn info(taken: RawBlock, requested: usize, align: usize) -> BlockInfo {
+    BlockInfo {
         address: taken.address,
         requested,
         bytes: taken.bytes,
         align,
-        ..Facts::default()
+        ..BlockInfo::default()
     }
 }
 
@@ -98,7 +98,7 @@ impl Heap {
             let mut now = lock(&self.watchers);
             let (made, answer) = change(&now);
             let sees = made.sees();
-            let sampled = matches!(sees, Sees::OneIn(_));
+            let sampled = matches!(sees, EventFilter::OneIn(_));
             let change = change_after(self.watch_changes.load(Ordering::Relaxed), made.only_record());
             let before = std::mem::replace(&mut *now, Arc::new(made.of_change(change)));
             self.watch_changes.store(change, Ordering::Release);
@@ -106,11 +106,11 @@ impl Heap {
                 registry.caches.iter().for_each(|cache| cache.pick_anew());
             }
             // The detour that covers more events is turned on first, so that no event is missed in between.
-            if sees == Sees::Every {
+            if sees == EventFilter::Every {
                 self.switch_reason(&registry, SlowPathReason::Watched, true);
             }
             self.switch_reason(&registry, SlowPathReason::Sampled, sampled);
-            self.switch_reason(&registry, SlowPathReason::Watched, sees == Sees::Every);
+            self.switch_reason(&registry, SlowPathReason::Watched, sees == EventFilter::Every);
             (before, answer)
         };
         // Dropping may run a subscriber's code, so it happens outside of every lock.
@@ -119,17 +119,17 @@ impl Heap {
     }
 
     /// Reports an event to the observers that this thread knows. This function and all functions on the way to the
-    /// subscribers are inlined, so that the facts stay in registers. If they were written one by one and read two at a
+    /// subscribers are inlined, so that the fields stay in registers. If they were written one by one and read two at a
     /// time, the processor would wait for the writes.
     #[inline(always)]
-    fn say(&self, said: Said<'_>, facts: Facts) -> Result<(), Box<WrongFree>> {
+    fn say(&self, said: Said<'_>, info: BlockInfo) -> Result<(), Box<WrongFree>> {
         let change = self.watch_changes.load(Ordering::Acquire);
         let known = KNOWN.try_with(Cell::take).ok().flatten();
         let known = match known {
             Some(known) if known.is_of(self.number(), change) => known,
             other => self.get_to_know(other),
         };
-        let answer = said.to(&known, facts);
+        let answer = said.to(&known, info);
         // This fails only when the thread ends, and then the observers are dropped.
         let _ = KNOWN.try_with(|place| place.set(Some(known)));
         answer
@@ -142,14 +142,14 @@ impl Heap {
         only_recorded(change) && self.record_now::<ALLOCATED>(change, taken, requested)
     }
 
-    /// Compiled once for each kind of event, so that all calls are inlined into it and the facts stay in registers.
+    /// Compiled once for each kind of event, so that all calls are inlined into it and the fields stay in registers.
     #[inline(never)]
     fn record_now<const ALLOCATED: bool>(&self, change: u64, taken: RawBlock, requested: usize) -> bool {
         use millpond_account::session::{Way, tell_short};
         use millpond_os::thread::{self, COUNTING};
         let pool = self.number();
         thread::inside() & COUNTING != 0
-            || tell_short::<ALLOCATED>(Way { pool, change }, &facts(taken, requested, 0))
+            || tell_short::<ALLOCATED>(Way { pool, change }, &info(taken, requested, 0))
     }
 
     #[cold]
@@ -171,14 +171,14 @@ impl Heap {
     #[inline(never)]
     fn say_allocated(&self, taken: RawBlock, requested: usize, align: usize) {
         // An allocation cannot be a wrong free.
-        let _ = self.say(Said::Allocated, facts(taken, requested, align));
+        let _ = self.say(Said::Allocated, info(taken, requested, align));
     }
 
     /// Reports a refused request.
     pub(super) fn tell_refused(&self, ask: &AllocRequest) {
         let nothing = RawBlock { address: 0, bytes: 0 };
-        let facts = facts(nothing, ask.requested, ask.align);
-        let _ = self.say(Said::Other(EventKind::Refused), facts);
+        let info = info(nothing, ask.requested, ask.align);
+        let _ = self.say(Said::Other(EventKind::Refused), info);
         self.tell_flow();
     }
 
@@ -198,7 +198,7 @@ impl Heap {
 
     #[inline(never)]
     fn say_freed(&self, taken: RawBlock, requested: usize, align: usize) -> Result<(), Box<WrongFree>> {
-        self.say(Said::Freed, facts(taken, requested, align))
+        self.say(Said::Freed, info(taken, requested, align))
     }
 
     /// Prints on standard error what is wrong with a free, for callers that cannot get an error. Called outside of every
@@ -212,7 +212,7 @@ impl Heap {
     /// Reports a wrong free to the observers.
     pub(super) fn tell_wrong_to_watchers(&self, wrong: &WrongFree) {
         if self.is_watched() {
-            let _ = self.say(Said::Wrong(wrong), Facts::default());
+            let _ = self.say(Said::Wrong(wrong), BlockInfo::default());
         }
     }
 
@@ -229,11 +229,11 @@ impl Heap {
     fn tell_flow_now(&self) {
         for (kind, bytes) in self.flow.drain() {
             if bytes > 0 && self.has_reason(SlowPathReason::Watched) {
-                let facts = Facts {
+                let info = BlockInfo {
                     bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
-                    ..Facts::default()
+                    ..BlockInfo::default()
                 };
-                let _ = self.say(Said::Other(kind), facts);
+                let _ = self.say(Said::Other(kind), info);
             }
         }
     }
@@ -254,7 +254,7 @@ impl Heap {
     #[inline(never)]
     pub(super) fn tell_picked(&self, ask: &AllocRequest, taken: RawBlock) {
         // An allocation cannot be a wrong free.
-        let _ = self.say(Said::Picked, facts(taken, ask.requested, ask.align));
+        let _ = self.say(Said::Picked, info(taken, ask.requested, ask.align));
     }
 
     /// Returns whether a block may be in a sampled ledger.

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_has_another_turn_later() {
+    fn a_snapshot_that_could_not_be_written_is_tried_again() {
         let to = Place::To("oom-%n.mpr".into());
         let mut turns = turns(Snapshots::new().every(Duration::from_secs(5)), to);
         let turn = turns.take(1, second(0)).expect("the first");

@@ -8,8 +8,8 @@ use super::SnapshotReport;
 use super::refused::Refusal;
 use super::room::{Held, Sums};
 use super::state::{Known, Seen, State};
-use crate::book::{Book, Measured};
 use crate::modules;
+use crate::row_builder::{Measured, RowBuilder};
 use millpond_account::tags::Tag;
 use millpond_engine::display_size;
 use millpond_trace::recording::{Kind, RecordingError, Row, STATES};
@@ -30,7 +30,7 @@ struct Together {
 
 /// Writes the recording with a time on the process's clock.
 pub(super) fn write<W: Write>(
-    book: &mut Book<W>,
+    rows: &mut RowBuilder<W>,
     state: &State,
     measured: &[Measured],
     now: u64,
@@ -38,24 +38,24 @@ pub(super) fn write<W: Write>(
     refusal: Option<&Refusal<'_>>,
 ) -> Result<SnapshotReport, RecordingError> {
     for seen in &state.pools {
-        book.define_pool(&seen.label)?;
+        rows.define_pool(&seen.label)?;
     }
     let task = millpond_os::task_name(millpond_os::task());
-    book.define_thread(millpond_os::thread::thread_number(), &task)?;
-    let (stacks, without) = define_stacks(book, state, most_bytes)?;
-    let newest_tag = define_tags(book, state)?;
-    let together = together(book, state, newest_tag)?;
-    write_ranges(book, state, now)?;
+    rows.define_thread(millpond_os::thread::thread_number(), &task)?;
+    let (stacks, without) = define_stacks(rows, state, most_bytes)?;
+    let newest_tag = define_tags(rows, state)?;
+    let together = together(rows, state, newest_tag)?;
+    write_ranges(rows, state, now)?;
     for measured in measured {
-        book.measured(measured, now)?;
+        rows.measured(measured, now)?;
     }
     let mut report = SnapshotReport::default();
-    keyframe(book, state, &together, &stacks, now, &mut report)?;
+    keyframe(rows, state, &together, &stacks, now, &mut report)?;
     if let Some(refusal) = refusal {
-        write_refusal(book, refusal, now)?;
+        write_refusal(rows, refusal, now)?;
     }
     for line in statements(state, &report, without) {
-        book.say(&Row::new(Kind::Mark, now), &line)?;
+        rows.say(&Row::new(Kind::Mark, now), &line)?;
     }
     Ok(report)
 }
@@ -69,7 +69,7 @@ type Stacks = HashMap<(u32, u32), u32>;
 
 /// Defines the stacks of blocks while space remains. Returns the number of blocks whose stacks did not fit.
 fn define_stacks<W: Write>(
-    book: &mut Book<W>,
+    rows: &mut RowBuilder<W>,
     state: &State,
     most_bytes: u64,
 ) -> Result<(Stacks, u64), RecordingError> {
@@ -93,7 +93,7 @@ fn define_stacks<W: Write>(
                     0
                 } else {
                     left -= bytes;
-                    book.stack(&addresses)?
+                    rows.stack(&addresses)?
                 };
                 stacks.insert(key, number);
                 number
@@ -104,7 +104,7 @@ fn define_stacks<W: Write>(
     }
     if any {
         for module in modules::all() {
-            book.define_module(&module)?;
+            rows.define_module(&module)?;
         }
     }
     Ok((stacks, without))
@@ -119,21 +119,21 @@ fn number_of(state: &State, at: u32) -> u32 {
 }
 
 /// Defines all tags. Returns the largest number.
-fn define_tags<W: Write>(book: &mut Book<W>, state: &State) -> Result<u32, RecordingError> {
+fn define_tags<W: Write>(rows: &mut RowBuilder<W>, state: &State) -> Result<u32, RecordingError> {
     let tags: BTreeSet<u32> = each_held(state)
         .map(|held| held.tag)
         .chain(state.room.rest().map(|((_, tag), _)| tag))
         .chain([Tag::current().number()])
         .collect();
     for tag in &tags {
-        book.define_tag(*tag)?;
+        rows.define_tag(*tag)?;
     }
     Ok(tags.last().copied().unwrap_or(0))
 }
 
 /// Returns the rows that stand for several blocks, and defines their tags.
 fn together<W: Write>(
-    book: &mut Book<W>,
+    rows: &mut RowBuilder<W>,
     state: &State,
     newest_tag: u32,
 ) -> Result<Vec<Together>, RecordingError> {
@@ -141,7 +141,7 @@ fn together<W: Write>(
     let mut add = |pool: u32, name: &str, sums: Sums| {
         let tag = newest_tag + 1 + all.len() as u32;
         all.push(Together { pool, tag, sums });
-        book.say_tag(tag, name)
+        rows.say_tag(tag, name)
     };
     for ((pool, tag), sums) in state.room.rest() {
         let of = match Tag::of_number(tag).name() {
@@ -166,11 +166,11 @@ fn together<W: Write>(
     Ok(all)
 }
 
-fn write_ranges<W: Write>(book: &mut Book<W>, state: &State, now: u64) -> Result<(), RecordingError> {
+fn write_ranges<W: Write>(rows: &mut RowBuilder<W>, state: &State, now: u64) -> Result<(), RecordingError> {
     for seen in &state.pools {
         let rest = (seen.elsewhere > 0).then_some((0, seen.elsewhere));
         for (address, bytes) in seen.ranges.iter().copied().chain(rest) {
-            book.push(&Row {
+            rows.push(&Row {
                 address,
                 bytes,
                 pool: seen.label.id as u32,
@@ -182,22 +182,22 @@ fn write_ranges<W: Write>(book: &mut Book<W>, state: &State, now: u64) -> Result
 }
 
 fn keyframe<W: Write>(
-    book: &mut Book<W>,
+    rows: &mut RowBuilder<W>,
     state: &State,
     together: &[Together],
     stacks: &Stacks,
     now: u64,
     report: &mut SnapshotReport,
 ) -> Result<(), RecordingError> {
-    let rows = (state.room.len() + together.len()) as u64;
-    book.push(&Row {
-        bytes: rows,
+    let count = (state.room.len() + together.len()) as u64;
+    rows.push(&Row {
+        bytes: count,
         ..Row::new(Kind::Keyframe, now)
     })?;
     for (at, held) in each_held(state).enumerate() {
         report.blocks += 1;
         report.bytes = report.bytes.saturating_add(held.bytes);
-        book.push(&Row {
+        rows.push(&Row {
             id: at as u64 + 1,
             address: held.address,
             requested: held.requested,
@@ -213,7 +213,7 @@ fn keyframe<W: Write>(
     for (at, of) in together.iter().enumerate() {
         report.summed_blocks = report.summed_blocks.saturating_add(of.sums.blocks);
         report.summed_bytes = report.summed_bytes.saturating_add(of.sums.bytes);
-        book.push(&Row {
+        rows.push(&Row {
             id: (state.room.len() + at) as u64 + 1,
             requested: of.sums.requested,
             bytes: of.sums.bytes,
@@ -226,11 +226,11 @@ fn keyframe<W: Write>(
 }
 
 fn write_refusal<W: Write>(
-    book: &mut Book<W>,
+    rows: &mut RowBuilder<W>,
     refusal: &Refusal<'_>,
     now: u64,
 ) -> Result<(), RecordingError> {
-    book.push(&Row {
+    rows.push(&Row {
         requested: refusal.requested,
         pool: refusal.pool.id as u32,
         stream: refusal.stream,
@@ -242,7 +242,7 @@ fn write_refusal<W: Write>(
         pool: refusal.pool.id as u32,
         ..Row::new(Kind::Mark, now)
     };
-    book.say(&mark, &refusal.error.to_string())
+    rows.say(&mark, &refusal.error.to_string())
 }
 
 /// Returns the statements about the snapshot that the rows do not contain.

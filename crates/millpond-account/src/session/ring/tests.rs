@@ -35,7 +35,7 @@ fn take(taker: &mut Taker, stack: &mut Vec<u64>) -> Option<RingEvent> {
 }
 
 #[test]
-fn what_is_put_in_is_taken_out() {
+fn events_are_read_as_they_were_written() {
     let (mut putter, mut taker) = ends(0);
     let mut stack = Vec::new();
     // Covers each way in which an event can differ from its predecessor.
@@ -93,7 +93,7 @@ fn a_free_has_no_tag_of_its_own() {
 }
 
 #[test]
-fn what_comes_late_has_its_time() {
+fn late_events_have_their_own_time() {
     let (mut putter, mut taker) = ends(0);
     put(&mut putter, &told(0));
     // As if five seconds had passed, and as if the clock had gone back.
@@ -121,7 +121,7 @@ fn what_comes_late_has_its_time() {
 }
 
 #[test]
-fn what_has_no_room_is_counted() {
+fn events_that_do_not_fit_are_counted() {
     let (mut putter, mut taker) = ends(0);
     let mut stack = Vec::new();
     let hurries = AtomicU32::new(0);

@@ -345,7 +345,7 @@ fn a_captured_stream_keeps_nothing_but_its_own() {
 
 /// Growth usually reserves more than requested. If the device has no memory for that, the requested size is enough.
 #[test]
-fn what_fits_is_served_while_a_stream_is_captured() {
+fn requests_that_fit_are_served_during_a_capture() {
     let device = Simulated::new().with_capacity(Some(94 * MIB));
     let mut engine = engine(&MillpondConf::default(), device);
     let kept: Vec<Block> = (0..9).map(|_| take(&mut engine, 10 * MIB, 0)).collect();

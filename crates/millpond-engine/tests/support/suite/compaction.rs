@@ -51,7 +51,7 @@ pub(crate) fn only_what_lives_holds_memory(policy: &str) {
     }
 }
 
-pub(crate) fn what_could_go_back_goes(policy: &str) {
+pub(crate) fn free_memory_is_given_back(policy: &str) {
     let mut driver = unlimited(policy);
     for bytes in [300, 3 * MIB, 24 * MIB, 70_000, 24 * MIB, 24 * MIB, 300] {
         driver.allocate(request(bytes, 0, 0)).expect("no limit");
@@ -84,7 +84,7 @@ pub(crate) fn nothing_that_lives_keeps_nothing(policy: &str) {
     }
 }
 
-pub(crate) fn what_waited_for_streams_goes_too(policy: &str) {
+pub(crate) fn memory_that_waited_for_streams_is_given_back(policy: &str) {
     let mut driver = Driver::new(policy, Simulated::new().hold_events());
     for stream in 0..3 {
         driver.allocate(request(40 * MIB, stream, 0)).expect("no limit");
@@ -143,7 +143,7 @@ pub(crate) fn time_changes_no_block(policy: &str) {
     }
 }
 
-pub(crate) fn what_has_passed_is_found_at_a_tick(policy: &str) {
+pub(crate) fn passed_events_are_found_at_a_tick(policy: &str) {
     let mut driver = Driver::new(policy, Simulated::new().hold_events());
     driver.allocate(request(MIB, 0, 0)).expect("no limit");
     let event = driver.engine.source().device.next_event();

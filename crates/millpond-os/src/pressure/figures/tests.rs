@@ -199,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_back(bytes: u64, hundredths in 0u32..=10_000, total: u64) {
+    fn written_figures_are_read_back(bytes: u64, hundredths in 0u32..=10_000, total: u64) {
         prop_assert_eq!(amount(&format!("{bytes}\n")), Some(Amount::Bytes(bytes)));
         let line = format!("anon {bytes}");
         prop_assert_eq!(entry(&line), Some(("anon", bytes)));

@@ -56,7 +56,7 @@ pub struct FaultReport {
     pub record: Record,
     /// The record of the free, if the block was freed.
     pub freed: Option<FreedBlock>,
-    scribe: &'static Ledger,
+    ledger: &'static Ledger,
 }
 
 /// Returns the block of a pool with [guards](crate::PoolBuilder::guard) that an address belongs to: a live one, or one that
@@ -85,12 +85,12 @@ pub fn describe_fault(address: usize) -> Option<FaultReport> {
                 None
             }
         })??;
-        Some(FaultReport::new(address, &entry, &guard.scribe))
+        Some(FaultReport::new(address, &entry, &guard.ledger))
     })
 }
 
 impl FaultReport {
-    fn new(address: usize, entry: &Entry, scribe: &'static Ledger) -> Self {
+    fn new(address: usize, entry: &Entry, ledger: &'static Ledger) -> Self {
         let block = entry.place.address;
         let place = match address.checked_sub(block) {
             None => FaultPlace::Before(block - address),
@@ -105,20 +105,20 @@ impl FaultReport {
             place,
             record: entry.record,
             freed: entry.freed,
-            scribe,
+            ledger,
         }
     }
 
     /// Returns the stack of the allocation, if stacks are recorded.
     #[must_use]
     pub fn allocated_at(&self) -> Option<Stack> {
-        self.scribe.stack_of(&self.record)
+        self.ledger.stack_of(&self.record)
     }
 
     /// Returns the stack of the free, if the block was freed and stacks are recorded.
     #[must_use]
     pub fn freed_at(&self) -> Option<Stack> {
-        self.scribe.freed_at(&self.freed?)
+        self.ledger.freed_at(&self.freed?)
     }
 
     /// Prints the report on standard error by system calls only. Without stacks it allocates nothing.

@@ -50,7 +50,7 @@ fn check(pool: &Pool) {
 }
 
 #[test]
-fn what_is_written_around_a_block_is_told_when_it_is_freed() {
+fn writes_around_a_block_are_reported_when_it_is_freed() {
     let pool = pool();
     let told = told(&pool);
     let _scope = millpond_account::tag("guarded rows");

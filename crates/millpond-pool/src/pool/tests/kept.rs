@@ -121,7 +121,7 @@ fn a_thread_that_only_frees_small_blocks_keeps_few_whatever_else_it_has() {
 }
 
 #[test]
-fn what_a_busy_thread_does_not_need_is_everybodys_after_a_while() {
+fn blocks_that_a_busy_thread_does_not_need_return_to_the_shelves() {
     let pool = quiet();
     let mut kept_after = Vec::new();
     for _ in 0..2 {
@@ -140,7 +140,7 @@ fn what_a_busy_thread_does_not_need_is_everybodys_after_a_while() {
 }
 
 #[test]
-fn what_was_set_aside_is_found_again() {
+fn blocks_that_were_set_aside_are_found_again() {
     let pool = quiet();
     let held = take_all(&pool);
     give_all(&pool, held);

@@ -68,7 +68,7 @@ fn steps_are_ticks_too_and_many_may_pass_at_once() {
 }
 
 #[test]
-fn what_was_free_before_the_first_tick_counts_from_then() {
+fn memory_that_was_free_before_the_first_tick_ages_from_then() {
     let mut engine = engine("decay:3", Simulated::new());
     use_once(&mut engine, 64);
     tick(&mut engine, 1000);
@@ -149,7 +149,7 @@ fn lent_memory_is_in_use_until_it_comes_back() {
 }
 
 #[test]
-fn what_is_lent_counts_into_the_programs_share() {
+fn lent_memory_counts_toward_the_programs_share() {
     let device = Simulated::new().with_capacity(Some(1024 * MIB));
     with_policy("memory-fraction:0.5", device, |policy, supply| {
         assert!(policy.lend(supply, 600 * MIB).is_err());

@@ -31,7 +31,7 @@ pub(super) struct Measured {
 }
 
 /// The state of the conversion.
-pub(super) struct Book<W: Write> {
+pub(super) struct RowBuilder<W: Write> {
     writer: Writer<W>,
     /// The beginning of the recording on the process's clock.
     start: u64,
@@ -49,7 +49,7 @@ pub(super) struct Book<W: Write> {
     pub(super) lost: u64,
 }
 
-impl<W: Write> Book<W> {
+impl<W: Write> RowBuilder<W> {
     pub(super) fn new(writer: Writer<W>, start: u64) -> Self {
         Self {
             writer,

@@ -1,12 +1,12 @@
-//! The writing thread. It takes the events of all threads, sorts them by time, and enters them in the book.
+//! The writing thread. It takes the events of all threads, sorts them by time, and enters them in the recording.
 //!
 //! Each thread writes events to its own ring, so the order between threads has to be reconstructed. An event can be
 //! taken once no earlier event can still arrive. A thread marks its ring as busy before it reads the time of an event.
 //! An event that is not in the ring yet is therefore later than the last check at which the ring was not busy.
 
 use super::RecordError;
-use super::book::{Book, Measured};
 use super::modules;
+use super::row_builder::{Measured, RowBuilder};
 use millpond_account::registry::live_pools;
 use millpond_account::session::{Lost, Session, Taker};
 use millpond_account::stats::PoolStats;
@@ -50,9 +50,9 @@ struct Known {
 }
 
 /// The state of the writing thread.
-pub(super) struct Scribe<W: Write> {
+pub(super) struct EventWriter<W: Write> {
     session: Arc<Session>,
-    book: Book<Counted<W>>,
+    rows: RowBuilder<Counted<W>>,
     rings: Vec<Known>,
     late: Lost,
     /// The interval of the pools' sums, or `None` if they are not recorded.
@@ -89,12 +89,12 @@ fn now() -> u64 {
     Time::now().nanos()
 }
 
-impl<W: Write> Scribe<W> {
-    pub(super) fn new(session: Arc<Session>, book: Book<Counted<W>>, every: Option<Duration>) -> Self {
+impl<W: Write> EventWriter<W> {
+    pub(super) fn new(session: Arc<Session>, rows: RowBuilder<Counted<W>>, every: Option<Duration>) -> Self {
         let every = every.map(|every| u64::try_from(every.as_nanos()).unwrap_or(u64::MAX));
         Self {
             session,
-            book,
+            rows,
             rings: Vec::new(),
             late: Lost::default(),
             every,
@@ -112,8 +112,8 @@ impl<W: Write> Scribe<W> {
         let written = self.write();
         self.session.deactivate();
         written?;
-        let (events, lost) = (self.book.events, self.book.lost);
-        let file = self.book.finish(now())?;
+        let (events, lost) = (self.rows.events, self.rows.lost);
+        let file = self.rows.finish(now())?;
         Ok(RecordReport {
             events,
             lost,
@@ -150,7 +150,7 @@ impl<W: Write> Scribe<W> {
         }
         if now >= self.next_flush {
             self.next_flush = now.saturating_add(FLUSH);
-            self.book.flush()?;
+            self.rows.flush()?;
         }
         Ok(any)
     }
@@ -177,7 +177,7 @@ impl<W: Write> Scribe<W> {
         if let Some((time, measured)) = self.measured.take_if(|(time, _)| *time <= limit) {
             any = self.merge(time)?;
             for measured in &measured {
-                self.book.measured(measured, time)?;
+                self.rows.measured(measured, time)?;
             }
         }
         Ok(self.merge(limit)? || any)
@@ -186,10 +186,10 @@ impl<W: Write> Scribe<W> {
     /// Adds new pools and threads.
     fn meet(&mut self) -> Result<(), RecordingError> {
         for pool in self.session.new_pools() {
-            self.book.define_pool(&pool)?;
+            self.rows.define_pool(&pool)?;
         }
         for ring in self.session.new_rings() {
-            self.book
+            self.rows
                 .define_thread(ring.thread, &millpond_os::task_name(ring.task))?;
             self.rings.push(Known {
                 taker: Taker::new(ring),
@@ -242,7 +242,7 @@ impl<W: Write> Scribe<W> {
             {
                 let session = &self.session;
                 let mark = |number| session.mark_of(number);
-                self.book.enter(&told, thread, &self.stack, mark)?;
+                self.rows.enter(&told, thread, &self.stack, mark)?;
             }
         }
     }
@@ -253,14 +253,14 @@ impl<W: Write> Scribe<W> {
             let since = lost.since(known.lost);
             if since.events > 0 {
                 known.lost = lost;
-                self.book.lose(since, known.taker.ring.thread)?;
+                self.rows.lose(since, known.taker.ring.thread)?;
             }
         }
         let late = self.session.late();
         let since = late.since(self.late);
         if since.events > 0 {
             self.late = late;
-            self.book.lose(since, 0)?;
+            self.rows.lose(since, 0)?;
         }
         self.rings.retain_mut(|known| !known.taker.is_over());
         Ok(())
@@ -273,7 +273,7 @@ impl<W: Write> Scribe<W> {
         }
         for module in modules::all() {
             if self.modules.insert(module.address) {
-                self.book.define_module(&module)?;
+                self.rows.define_module(&module)?;
             }
         }
         Ok(())
