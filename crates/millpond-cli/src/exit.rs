@@ -50,7 +50,7 @@ pub(crate) enum CliError {
     #[error("cannot read {}: {source}", path.display())]
     Open { path: PathBuf, source: std::io::Error },
     /// A folder contains no recording.
-    #[error("{} holds no file; name a recording, or a folder of them", .0.display())]
+    #[error("{} contains no files; name a recording or a folder of recordings", .0.display())]
     EmptyFolder(PathBuf),
     /// A snapshot contains a state but no history.
     #[error(
@@ -91,7 +91,7 @@ pub(crate) enum CliError {
     #[error("{}: {source}", path.display())]
     Analysis { path: PathBuf, source: AnalysisError },
     /// A recording must be read several times, but the file can be read only once.
-    #[error("{} is no regular file: a recording is read several times, so write it to a file first", .0.display())]
+    #[error("{} is not a regular file: a recording is read several times, so write it to a file first", .0.display())]
     NotAFile(PathBuf),
     /// A page cannot be served.
     #[error(

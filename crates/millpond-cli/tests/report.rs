@@ -172,7 +172,7 @@ fn a_cut_recording_says_so() {
     let (code, _, stderr) = run(&["report", &shown(&path)]);
     assert_eq!((code, stderr.lines().count()), (2, 1), "{stderr}");
     let (code, _, stderr) = run(&["report", "/dev/null"]);
-    assert!(code == 2 && stderr.contains("no regular file"), "{stderr}");
+    assert!(code == 2 && stderr.contains("is not a regular file"), "{stderr}");
 }
 
 #[test]

@@ -152,7 +152,7 @@ fn a_process_that_was_killed_is_gone_and_said_to_be() {
     let (code, out, error) = top(&runtime.0, &[&process, "--once"]);
     assert_eq!((code, out.as_str()), (Some(2), ""));
     assert!(
-        error.contains("nobody answers there") && error.contains("MILLPOND_MONITOR=1"),
+        error.contains("nothing listens there") && error.contains("MILLPOND_MONITOR=1"),
         "{error}"
     );
     assert_eq!(error.lines().count(), 1, "{error}");
@@ -184,7 +184,7 @@ fn an_address_serves_as_well_as_a_socket() {
     drop(monitor);
     let (code, _, error) = top(&runtime.0, &[&address, "--once"]);
     assert!(
-        code == Some(2) && error.contains("nobody answers there"),
+        code == Some(2) && error.contains("nothing listens there"),
         "{error}"
     );
 }
@@ -196,8 +196,8 @@ fn targets_without_a_process_are_refused() {
     std::fs::write(&file, "").expect("a file");
     for (target, why) in [
         ("firefox", "names no process"),
-        ("/nowhere/at/all.sock", "nobody answers there"),
-        (file.to_str().expect("UTF-8"), "nobody answers there"),
+        ("/nowhere/at/all.sock", "nothing listens there"),
+        (file.to_str().expect("UTF-8"), "nothing listens there"),
     ] {
         let (code, out, error) = top(&runtime.0, &[target, "--once"]);
         assert_eq!((code, out.as_str()), (Some(2), ""), "{target}");

@@ -77,7 +77,7 @@ struct Card {
     stale_bytes: u64,
 }
 
-/// All memory that has an address.
+/// The memory of all devices and the memory of the host that the driver knows.
 #[derive(Debug)]
 pub(crate) struct Memory {
     arena: Arena,

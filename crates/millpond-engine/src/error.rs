@@ -8,7 +8,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum SourceError {
     /// The device does not have enough memory left. Returning some memory may help.
-    #[error("the device has {} left of {} and was asked for {}", display_size(*.free), display_size(*.capacity), display_size(*.requested))]
+    #[error("{} requested, but the device has {} of {} left", display_size(*.requested), display_size(*.free), display_size(*.capacity))]
     OutOfMemory {
         /// Bytes requested.
         requested: u64,
@@ -48,7 +48,7 @@ pub enum SourceError {
     },
     /// The part named in the call does not belong to this source, or its state does not permit the call. Nothing was
     /// changed.
-    #[error("this source cannot {operation} {} at {address:#x}: it does not hold them so", display_size(*.bytes))]
+    #[error("this source cannot {operation} {} at {address:#x}: it does not hold this range", display_size(*.bytes))]
     NotHeld {
         /// The operation that was requested.
         operation: &'static str,
@@ -59,7 +59,7 @@ pub enum SourceError {
     },
     /// Memory is short and none can be freed, because a stream that uses the free memory is being captured.
     #[error(
-        "{} are not there, and room cannot be made while a stream that uses this memory is being captured: end the capture, or give blocks back, and ask again",
+        "{} cannot be provided while a stream that uses this memory is being captured: end the capture or free blocks, then try again",
         display_size(*.requested)
     )]
     Held {

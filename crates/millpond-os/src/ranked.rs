@@ -63,7 +63,7 @@ ranks! {
     /// The small blocks of one size that no thread caches. Smaller sizes come first.
     Shelf,
     /// The places of guarded blocks.
-    Book,
+    GuardedBlocks,
     /// The errors that were found in guarded blocks.
     Found,
     /// For tests: simulates that the system makes no more mappings.

@@ -63,7 +63,7 @@ pub enum ReplayError {
     },
     /// A tick for each step was requested, but no step repeats.
     #[error(
-        "no step of {trace} repeats, so there is none to tick at: write --tick N for a tick after every N calls"
+        "no step of {trace} repeats, so no tick can follow a step: use --tick N for a tick after every N calls"
     )]
     NoStep {
         /// The recording.

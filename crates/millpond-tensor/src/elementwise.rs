@@ -227,7 +227,7 @@ impl Binary {
         Ok(())
     }
 
-    /// Does the same for divisors of any layout.
+    /// Like [`check`](Self::check), for views of any layout.
     fn check_all(
         self,
         operation: &'static str,

@@ -22,7 +22,7 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Scalar {
-    /// A number of floating point.
+    /// A floating-point number.
     Float(f64),
     /// A signed integer.
     Int(i64),

@@ -26,7 +26,7 @@ struct Element {
     dtype: DType,
 }
 
-/// A number of floating point, which is written in the shortest form of its own type.
+/// A floating-point number, which is written in the shortest form of its own type.
 struct Part(f64, DType);
 
 impl Serialize for Part {

@@ -24,7 +24,7 @@ pub enum ReadError {
     },
     /// The compressed stream ends early or cannot be decoded.
     #[error(
-        "the compressed data is cut or damaged after {at} decompressed bytes ({what}); copy the file again"
+        "the compressed data is truncated or damaged after {at} decompressed bytes ({what}); copy the file again"
     )]
     Damaged {
         /// Number of bytes that were decompressed before.
@@ -34,7 +34,7 @@ pub enum ReadError {
     },
     /// The file is larger than the options allow.
     #[error(
-        "the file holds more than {limit} bytes when decompressed; raise `max_decompressed` if that is meant"
+        "the file holds more than {limit} bytes when decompressed; raise `max_decompressed` if that is intended"
     )]
     TooLarge {
         /// The limit that was reached.
@@ -42,7 +42,7 @@ pub enum ReadError {
     },
     /// The file expands suspiciously when decompressed.
     #[error(
-        "the file grows more than {limit} times when decompressed, as no recording does; decompress it yourself or raise `max_expansion` if that is meant"
+        "the file grows more than {limit} times when decompressed, which no real recording does; decompress it yourself or raise `max_expansion` if that is intended"
     )]
     Expands {
         /// The limit that was reached.
@@ -50,7 +50,7 @@ pub enum ReadError {
     },
     /// A small compressed file with a very large number of lines or values.
     #[error(
-        "more than {lines} lines or values in a compressed file as small as this, as in no recording; decompress it yourself if that is meant"
+        "more than {lines} lines or values, which no real recording of this compressed size has; decompress it yourself if that is intended"
     )]
     TooDense {
         /// Number of lines or values read.
@@ -81,7 +81,7 @@ pub enum ReadError {
         what: &'static str,
     },
     /// A line of a CSV file cannot be parsed.
-    #[error("line {line}: {what}; mend or remove the line")]
+    #[error("line {line}: {what}; correct or remove the line")]
     Csv {
         /// Line number, counted from 1.
         line: u64,
@@ -113,7 +113,7 @@ pub enum ReadError {
         limit: u32,
     },
     /// A recording with more devices than any machine has.
-    #[error("more than {limit} devices; this is no recording of one process")]
+    #[error("more than {limit} devices; this is not a recording of one process")]
     TooManyDevices {
         /// Maximum number of devices.
         limit: usize,

@@ -50,7 +50,7 @@ pub enum HistoryError {
     Changed,
     /// Its contents would take more memory than a program's recording of this size ever does.
     #[error(
-        "refused: {what} would take more than {limit} bytes of memory, which no program's recording of {file} bytes does"
+        "refused: {what} would take more than {limit} bytes of memory, which no real recording of {file} bytes needs"
     )]
     TooMuch {
         /// The part of the recording that takes the memory.
@@ -61,7 +61,7 @@ pub enum HistoryError {
         file: u64,
     },
     /// A small file has too many rows.
-    #[error("refused: {rows} rows or more in {file} bytes, which no program's recording has")]
+    #[error("refused: {rows} rows or more in {file} bytes, which no real recording has")]
     TooDense {
         /// The number of rows so far.
         rows: u64,

@@ -418,7 +418,7 @@ fn bombs_with_ballast_are_defused() {
         for _ in 0..140 {
             zst.write_all(&body).unwrap();
         }
-        refused(&zst.finish().unwrap(), "as small as this");
+        refused(&zst.finish().unwrap(), "of this compressed size");
     }
 }
 

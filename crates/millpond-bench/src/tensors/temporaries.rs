@@ -3,7 +3,8 @@
 
 use super::Settings;
 use crate::Table;
-use crate::measure::{Clock, fixed, in_turn, repeat};
+use crate::host::text::{digits, time};
+use crate::measure::{Clock, in_turn, repeat};
 use millpond::{DType, Pool, Tensor, TensorError, Unpooled, pool::Origin, pools};
 use ndarray::Array2;
 use std::error::Error;
@@ -59,7 +60,7 @@ fn summed(from: &impl Origin, one: &Tensor) -> Result<(), TensorError> {
 
 const LOOPS: [Loop; 2] = [
     (
-        "TensorCore: temp({100, 100}), f64",
+        "TensorCore: temp({100, 100})",
         [
             |kept| cleared(&kept.pool),
             |kept| cleared(&kept.unpooled),
@@ -71,7 +72,7 @@ const LOOPS: [Loop; 2] = [
         ],
     ),
     (
-        "tendo: Zeros(100, 100) and a sum",
+        "tendo: Zeros(100, 100), sum",
         [
             |kept| {
                 let zeros = Tensor::zeros_in(&kept.pool, [SIDE, SIDE], DType::F32)?;
@@ -97,7 +98,7 @@ const LOOPS: [Loop; 2] = [
 pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
     let mut kept = Kept::new()?;
     let mut table = Table::new(&[
-        "temporaries, ns for one",
+        "time of one temporary",
         "pooled (least to most)",
         "no pool",
         "ndarray",
@@ -109,14 +110,14 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
             repeat(Clock::Thread, TURNS, || turns[side](black_box(&mut kept)))
         })?;
         let over_pooled = |side: usize| times[side].over(&times[0]).median();
-        let [_, no_pool, ndarray, in_place] = times.each_ref().map(|times| format!("{:.0}", times.median()));
+        let [_, no_pool, ndarray, in_place] = times.each_ref().map(|times| time(times.median()));
         table.row([
             name.to_owned(),
-            times[0].spread().show(fixed(0)),
+            times[0].spread().show(time),
             no_pool,
             ndarray,
             in_place,
-            format!("{:.2}x, {:.2}x", over_pooled(1), over_pooled(2)),
+            format!("{}x, {}x", digits(over_pooled(1)), digits(over_pooled(2))),
         ]);
     }
     print!("{table}");

@@ -21,20 +21,20 @@ const MOST: usize = 64 << 20;
 #[derive(Debug, Error)]
 pub(crate) enum FetchError {
     /// Nobody listens on the socket.
-    #[error("nobody answers there")]
+    #[error("nothing listens there")]
     Nobody,
     /// The socket is not reachable.
-    #[error("it cannot be asked: {0}")]
+    #[error("the request failed: {0}")]
     Io(io::Error),
     /// The process does not answer in time.
-    #[error("it does not answer; it may be stopped")]
+    #[error("it does not answer; the process may be stopped")]
     Silent,
     /// The answer does not come from a monitor.
-    #[error("what answers is no monitor of Millpond's: {0}")]
+    #[error("the answer is not from a Millpond monitor: {0}")]
     Other(String),
     /// The monitor has another version.
     #[error(
-        "it speaks version {0} of the format, and this program knows {VERSION}: use the millpond of its own release"
+        "it uses version {0} of the format, but this program supports version {VERSION}: use the command of the same release as the process"
     )]
     Version(u64),
 }
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn answers_of_other_servers_are_refused() {
         let of = |body: &str| read(body).expect_err(body).to_string();
-        assert!(of("<html>").starts_with("what answers is no monitor of Millpond's"));
+        assert!(of("<html>").starts_with("the answer is not from a Millpond monitor"));
         assert!(of(r#"{"schema":"other","version":1,"process":{"id":1}}"#).contains("'other'"));
         assert!(of(r#"{"schema":"millpond-stats","version":2,"process":{"id":1}}"#).contains("version 2"));
         assert!(read(r#"{"schema":"millpond-stats","version":1,"process":{"id":1},"new":[]}"#).is_ok());

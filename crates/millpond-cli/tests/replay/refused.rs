@@ -33,7 +33,7 @@ fn bad_input_is_one_line_on_stderr() {
     let cases: &[(&[&str], &str)] = &[
         (&["replay"], "<FILE>"),
         (&["replay", "/nowhere/run.csv"], "/nowhere/run.csv"),
-        (&["replay", &empty], "holds no file"),
+        (&["replay", &empty], "contains no files"),
         (&["replay", &file, "--device", "80GX"], "'80GX' is not a size"),
         (
             &["replay", &file, "--reserve", "much", "--device", "1G"],

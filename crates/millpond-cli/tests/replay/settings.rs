@@ -210,7 +210,7 @@ fn time_passes_where_it_is_said_to() {
     let file = small(&folder("ticks"), "run.csv");
     let (code, _, stderr) = run(&["replay", &file, "--tick", "step"]);
     assert_eq!(code, 2);
-    assert!(stderr.contains("write --tick N"), "{stderr}");
+    assert!(stderr.contains("use --tick N"), "{stderr}");
     let (code, _, stderr) = run(&["replay", &file, "--tick", "10s"]);
     assert_eq!(code, 2);
     assert!(stderr.contains("write step, or a number of calls"), "{stderr}");

@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(kinds, [&pages[..], &streams[..]].concat());
         let text: Vec<&str> = lines.iter().map(|(_, _, line)| line.as_str()).collect();
         assert_eq!(text[1], "commit 4194304 at 0x1000000000 in handles of 2097152");
-        assert!(text[2].ends_with("failed: the device has 0 B left of 4.00 MiB and was asked for 2.00 MiB"));
+        assert!(text[2].ends_with("failed: 2.00 MiB requested, but the device has 0 B of 4.00 MiB left"));
         assert_eq!(
             text[3],
             "move 2097152 from 0x1000000000 to 0x1000800000, 1 handles"

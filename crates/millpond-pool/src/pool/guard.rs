@@ -1,7 +1,7 @@
 //! Guarded blocks. Each block has pages of its own, so that a write past its end or a use after its free is caught at once.
 //!
 //! ```text
-//!   book.rs     where blocks are, live and in quarantine
+//!   blocks.rs   where blocks are, live and in quarantine
 //!   bytes.rs    what is filled in around them, and whether it is still there
 //!   fault.rs    which block an address belongs to
 //! ```
@@ -13,10 +13,10 @@
 //!
 //! A page that cannot be protected, because the system makes no more mappings, is filled and checked instead.
 //!
-//! No callback runs under the lock of the book or of the engine. Errors that are found are reported afterwards.
+//! No callback runs under the lock of the list of blocks or of the engine. Errors that are found are reported afterwards.
 
 #[forbid(unsafe_code)]
-mod book;
+mod blocks;
 mod bytes;
 mod fault;
 #[cfg(test)]
@@ -32,7 +32,7 @@ use super::heap::{Heap, RawBlock, lock};
 use super::request::AllocRequest;
 use super::slow_path_reason::SlowPathReason;
 use super::zeroed::clear;
-use book::{Book, Entry, Shape};
+use blocks::{Entry, GuardedBlocks, Shape};
 use bytes::{AROUND, FREED, fill, first_other};
 use millpond_account::error::AllocError;
 use millpond_account::event::BlockInfo;
@@ -48,7 +48,7 @@ pub(crate) const QUARANTINE: u64 = 64 << 20;
 
 /// The state of a pool's guarded blocks.
 pub(crate) struct Guard {
-    book: Ranked<Book>,
+    blocks: Ranked<GuardedBlocks>,
     /// Creates the records and stores the stacks. Contains no blocks.
     ledger: Arc<Ledger>,
     quarantine: usize,
@@ -64,7 +64,7 @@ pub(crate) struct Guard {
 
 /// A guard's locks, which are held during a fork.
 pub(crate) struct GuardLocks {
-    _book: Locked<'static, Book>,
+    _blocks: Locked<'static, GuardedBlocks>,
     _found: Locked<'static, Vec<WrongFree>>,
 }
 
@@ -72,7 +72,7 @@ impl Guard {
     pub(crate) fn new(order: Order, quarantine: u64, stacks: bool) -> Self {
         let ledger = Ledger::builder(Tracking::All).times(true).stacks(stacks);
         Self {
-            book: order.lock(Rank::Book, Book::default()),
+            blocks: order.lock(Rank::GuardedBlocks, GuardedBlocks::default()),
             ledger: Arc::new(ledger.remember_freed(0).build()),
             quarantine: usize::try_from(quarantine).unwrap_or(usize::MAX),
             found: order.lock(Rank::Found, Vec::new()),
@@ -85,19 +85,19 @@ impl Guard {
 
     pub(crate) fn rest(&'static self) -> GuardLocks {
         GuardLocks {
-            _book: lock(&self.book),
+            _blocks: lock(&self.blocks),
             _found: lock(&self.found),
         }
     }
 
     /// Locks the record of the blocks' places.
-    pub(super) fn book(&self) -> Locked<'_, Book> {
-        lock(&self.book)
+    pub(super) fn blocks(&self) -> Locked<'_, GuardedBlocks> {
+        lock(&self.blocks)
     }
 
     #[cfg(test)]
     pub(super) fn is_free(&self) -> bool {
-        self.book.try_lock().is_some() || self.found.try_lock().is_some()
+        self.blocks.try_lock().is_some() || self.found.try_lock().is_some()
     }
 
     pub(crate) fn ledger(&self) -> &Arc<Ledger> {
@@ -222,7 +222,7 @@ impl Heap {
             // SAFETY: the bytes are inside the block, which the caller has not received yet.
             unsafe { clear(start, end.saturating_sub(start)) };
         }
-        lock(&guard.book).enter(entry);
+        lock(&guard.blocks).enter(entry);
         self.count_allocation(requested, bytes, missed);
         Ok(RawBlock { bytes, ..taken })
     }
@@ -237,7 +237,7 @@ impl Heap {
         address: usize,
     ) -> Result<(RawBlock, Option<Box<WrongFree>>), Box<WrongFree>> {
         let _inside = inside();
-        let found = lock(&guard.book).at(address).copied();
+        let found = lock(&guard.blocks).at(address).copied();
         let entry = found.ok_or(WrongFree::Foreign { address })?;
         if let Some(wrong) = guard.already_free(address, &entry) {
             return Err(wrong);
@@ -251,8 +251,8 @@ impl Heap {
     pub(super) fn free_guarded(&'static self, guard: &Guard, taken: RawBlock) -> bool {
         let by = guard.ledger.freed_here(Some(Time::now()));
         let record = {
-            let mut book = lock(&guard.book);
-            let Some(entry) = book.at(taken.address).copied() else {
+            let mut blocks = lock(&guard.blocks);
+            let Some(entry) = blocks.at(taken.address).copied() else {
                 return false;
             };
             if let Some(wrong) = guard.already_free(taken.address, &entry) {
@@ -263,8 +263,8 @@ impl Heap {
             // SAFETY: these are the block's accessible pages. Its caller has freed it, and nobody else has it.
             unsafe { fill(place.base, entry.filled_to(), FREED) };
             let shut = self.protect(place.base, place.fence, true);
-            book.retire(place.base, by, shut);
-            self.release_above(guard, &mut book, guard.quarantine);
+            blocks.retire(place.base, by, shut);
+            self.release_above(guard, &mut blocks, guard.quarantine);
             entry.record
         };
         self.count_free(record.requested, record.bytes);
@@ -272,8 +272,8 @@ impl Heap {
     }
 
     /// Returns the oldest freed blocks to the engine, until at most `bytes` bytes are in quarantine.
-    fn release_above(&self, guard: &Guard, book: &mut Book, bytes: usize) {
-        while let Some(entry) = book.oldest_above(bytes).copied() {
+    fn release_above(&self, guard: &Guard, blocks: &mut GuardedBlocks, bytes: usize) {
+        while let Some(entry) = blocks.oldest_above(bytes).copied() {
             let place = entry.place;
             let written = if entry.shut {
                 None
@@ -291,13 +291,13 @@ impl Heap {
                 return;
             }
             self.with_engine(|core| core.free(place.base));
-            book.forget_oldest();
+            blocks.forget_oldest();
         }
     }
 
     /// Returns all but `bytes` bytes of the quarantine to the engine.
     fn empty_quarantine(&self, guard: &Guard, bytes: usize) {
-        self.release_above(guard, &mut lock(&guard.book), bytes);
+        self.release_above(guard, &mut lock(&guard.blocks), bytes);
     }
 
     /// Returns unused memory and the quarantine.
@@ -344,14 +344,14 @@ impl Pool {
     #[must_use]
     pub fn guard_stats(&self) -> Option<GuardStats> {
         let guard = self.heap().guard.as_ref()?;
-        let book = lock(&guard.book);
-        let (blocks, quarantined, bytes) = book.counts();
+        let held = lock(&guard.blocks);
+        let (blocks, quarantined, bytes) = held.counts();
         Some(GuardStats {
             blocks: blocks as u64,
             quarantined: quarantined as u64,
             quarantined_bytes: bytes as u64,
             quarantine: guard.quarantine as u64,
-            unfenced: book.unfenced,
+            unfenced: held.unfenced,
         })
     }
 }

@@ -274,7 +274,7 @@ impl Heap {
                 return false;
             }
             let shelves = self.shelves.each_ref().map(lock);
-            let book = self.guard.as_ref().map(Guard::book);
+            let blocks = self.guard.as_ref().map(Guard::blocks);
             let mut core = lock(&self.core);
             if core.is_none() {
                 // Another thread has already ended the pool.
@@ -286,7 +286,7 @@ impl Heap {
                 return false;
             }
             let shelves = shelves.map(|mut shelf| mem::take(&mut *shelf));
-            let book = book.map(|mut book| mem::take(&mut *book));
+            let guarded = blocks.map(|mut blocks| mem::take(&mut *blocks));
             let core = core.take();
             let caches = mem::take(&mut registry.caches);
             // The counters of the caches and of frees past the caches are kept.
@@ -294,7 +294,7 @@ impl Heap {
             for tally in tallies.chain(core.as_ref().map(|core| &core.tally)) {
                 registry.ended.absorb(tally);
             }
-            (core, caches, shelves, book)
+            (core, caches, shelves, guarded)
         };
         // Dropped outside of the locks.
         drop(gone);

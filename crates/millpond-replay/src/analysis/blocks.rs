@@ -53,7 +53,7 @@ pub enum TableError {
     #[error(transparent)]
     History(#[from] HistoryError),
     /// The receiver of the parts returned an error.
-    #[error("the table of blocks is not taken any further: {0}")]
+    #[error("the table of blocks is incomplete: {0}")]
     Taker(#[from] io::Error),
 }
 

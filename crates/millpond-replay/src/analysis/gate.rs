@@ -41,14 +41,14 @@ enum Limit {
 pub enum GateError {
     /// The text has no comparison.
     #[error(
-        "'{text}' is no condition: write a figure, '>' and a limit, such as peak>+2%, peak>24GiB or leaks>0"
+        "'{text}' is not a condition: write a figure, '>' and a limit, such as peak>+2%, peak>24GiB or leaks>0"
     )]
     Shape {
         /// The text that was read.
         text: String,
     },
     /// The figure is unknown.
-    #[error("'{name}' is no figure; there are {known}")]
+    #[error("'{name}' is not a figure; the figures are {known}")]
     UnknownFigure {
         /// The name that was read.
         name: String,
@@ -56,7 +56,7 @@ pub enum GateError {
         known: String,
     },
     /// The limit cannot be compared with this figure.
-    #[error("'{limit}' is no limit for {figure}: {expected}")]
+    #[error("'{limit}' is not a limit for {figure}: {expected}")]
     Limit {
         /// The limit that was read.
         limit: String,

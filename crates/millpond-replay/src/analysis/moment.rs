@@ -29,7 +29,7 @@ pub enum Moment {
 pub enum MomentError {
     /// The recording has no steps.
     #[error(
-        "no steps are known in {recording}: it names none, and its allocations do not repeat up to its peak; name a time instead, as in --at 2s"
+        "{recording} has no known steps: it marks none, and its allocations do not repeat up to its peak; use a time instead, such as --at 2s"
     )]
     NoSteps {
         /// Name of the recording.

@@ -11,7 +11,7 @@ use Then::{Again, Halves, Nothing, Reverse};
 use Touch::{First, Full, Page};
 use millpond_engine::display_size;
 
-/// One loop.
+/// A measured loop. It allocates as the documents of a tensor library do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seed {
     pub(crate) name: &'static str,

@@ -1,6 +1,6 @@
 //! Finds the guarded block that an address belongs to.
 
-use super::book::Entry;
+use super::blocks::Entry;
 use crate::pool::heap::Heap;
 use millpond_account::ledger::{FreedBlock, Ledger, Record, Stack};
 use millpond_account::post_mortem::Text;
@@ -62,7 +62,7 @@ pub struct FaultReport {
 /// Returns the block of a pool with [guards](crate::PoolBuilder::guard) that an address belongs to: a live one, or one that
 /// was freed and is still in quarantine. It is intended for a handler of `SIGSEGV`, with the address that the system
 /// reports, but can be called anywhere. It allocates nothing. It returns `None` if another thread holds the lock of the
-/// pool's book for a second, or if this thread holds it.
+/// pool's list of blocks for a second, or if this thread holds it.
 ///
 /// ```
 /// use millpond::{Pool, guard::{FaultPlace, describe_fault}};
@@ -78,8 +78,8 @@ pub struct FaultReport {
 pub fn describe_fault(address: usize) -> Option<FaultReport> {
     heaps().find_map(|heap| {
         let guard = heap.guard.as_ref()?;
-        let entry = (0..1000).find_map(|_| match guard.book.try_lock() {
-            Some(book) => Some(book.around(address).copied()),
+        let entry = (0..1000).find_map(|_| match guard.blocks.try_lock() {
+            Some(blocks) => Some(blocks.around(address).copied()),
             None => {
                 thread::sleep(std::time::Duration::from_millis(1));
                 None

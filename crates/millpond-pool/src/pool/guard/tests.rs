@@ -45,7 +45,7 @@ fn write(address: usize, value: u8) {
 
 fn check(pool: &Pool) {
     let guard = pool.heap().guard.as_ref().expect("it guards");
-    lock(&guard.book).check();
+    lock(&guard.blocks).check();
     pool.heap().check();
 }
 

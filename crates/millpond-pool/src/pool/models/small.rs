@@ -198,7 +198,7 @@ impl Small {
         self.give(Some(cache), address);
     }
 
-    /// A thread has no cache if the pool was closed before its first call.
+    /// Frees a block. A thread has no cache if the pool was closed before its first call.
     pub(super) fn give(&self, cache: Option<&Cache>, address: usize) {
         let push = |cache: &Cache, despite| {
             let pushed = cache.push(

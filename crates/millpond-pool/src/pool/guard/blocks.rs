@@ -96,7 +96,7 @@ impl Entry {
 /// The record of guarded blocks. Invariant: `queue` has the bases of the entries that were freed, each once, in that order,
 /// and `held` is the bytes of their pages.
 #[derive(Debug, Default)]
-pub(crate) struct Book {
+pub(crate) struct GuardedBlocks {
     /// By base.
     entries: BTreeMap<usize, Entry>,
     queue: VecDeque<usize>,
@@ -104,7 +104,7 @@ pub(crate) struct Book {
     pub(super) unfenced: u64,
 }
 
-impl Book {
+impl GuardedBlocks {
     pub(super) fn enter(&mut self, entry: Entry) {
         self.unfenced += u64::from(!entry.fenced);
         self.entries.insert(entry.place.base, entry);
