@@ -8,7 +8,8 @@
 
 use crate::Table;
 use crate::console::{indented, wrap};
-use crate::measure::{Clock, Samples, fixed, in_turn, repeat};
+use crate::host::text::digits;
+use crate::measure::{Clock, Samples, in_turn, repeat};
 use clap::Parser;
 use millpond::engine::display_size;
 use millpond::{Buffer, Pool, Soa, TensorError, TensorMut, TensorRef, set_threads, soa::SoaLayout};
@@ -310,7 +311,7 @@ impl Bench<'_> {
             Ok(pass / elements as f64)
         })?;
         let ratio = times[0].over(&times[1]).spread();
-        let [first, second] = times.map(|times| times.spread().show_quartiles(fixed(2)));
+        let [first, second] = times.map(|times| times.spread().show_quartiles(digits));
         Ok(vec![
             name,
             first,

@@ -462,7 +462,7 @@ fn every_claim_has_its_row() {
         "axpy in place 1 k ",
         "scal into 1 M ",
         "add new 1 M ",
-        "TensorCore: temp({100, 100}), f64",
+        "TensorCore: temp({100, 100})",
         "products, us for one",
         "64x784 by 784x128",
         "GUDA's particles",

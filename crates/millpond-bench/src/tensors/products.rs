@@ -2,7 +2,8 @@
 
 use super::{Settings, counted};
 use crate::Table;
-use crate::measure::{Clock, fixed, in_turn, repeat};
+use crate::host::text::digits;
+use crate::measure::{Clock, in_turn, repeat};
 use millpond::{DType, Pool, Tensor, TensorError, pools, set_threads};
 use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2};
@@ -114,7 +115,7 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
         let into = times[1].spread();
         table.row([
             format!("{rows}x{inner} by {inner}x{columns}"),
-            into.show(fixed(1)),
+            into.show(digits),
             format!("{:.1}", operations as f64 / 1e3 / into.median),
             ratio(0),
             ratio(3),

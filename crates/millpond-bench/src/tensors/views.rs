@@ -2,7 +2,8 @@
 
 use super::{SMALL, Settings, counted};
 use crate::Table;
-use crate::measure::{Clock, fixed, in_turn, repeat};
+use crate::host::text::digits;
+use crate::measure::{Clock, in_turn, repeat};
 use millpond::{Tensor, TensorError, pools};
 use std::error::Error;
 use std::hint::black_box;
@@ -52,7 +53,7 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
         let [times] = times?;
         table.row([
             name.to_owned(),
-            times.spread().show(fixed(1)),
+            times.spread().show(digits),
             allocations.to_string(),
         ]);
     }
