@@ -67,7 +67,7 @@ pub(crate) struct Terms {
 /// A pool of a CUDA device's memory. It uses the engine and the policies of a replay over the driver.
 ///
 /// A block is allocated on a stream. A freed block is available at once to that stream, and to other streams after its last use has passed.
-/// [`DeviceBuffer::record_use`] declares uses by other streams. Cloning makes another handle. The memory is freed with the last handle and
+/// [`DeviceBuffer::record_use`](crate::DeviceBuffer::record_use) declares uses by other streams. Cloning makes another handle. The memory is freed with the last handle and
 /// buffer.
 ///
 /// ```
