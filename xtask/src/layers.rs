@@ -51,9 +51,6 @@ const LAYERS: &[(&str, &[Group])] = &[(
     ],
 )];
 
-/// The circles of modules that are not opened yet. A circle that is not listed is a fault, and so is a listed one that has changed.
-const OPEN: &[(&str, &str)] = &[("millpond-monitor", "builder serve")];
-
 /// The imports between the top-level modules of a crate: importing module, imported module, and a file with the import.
 type Imports = BTreeMap<String, BTreeMap<String, PathBuf>>;
 
@@ -153,26 +150,12 @@ fn imports_that_go_up(
     faults
 }
 
-/// Returns a fault for each circle among the modules of a crate that is not in [`OPEN`], and for each in [`OPEN`] that does not exist.
+/// Returns a fault for each circle among the modules of a crate.
 fn circles_of(name: &str, imports: &Imports) -> Vec<String> {
-    let listed: Vec<&str> = OPEN
-        .iter()
-        .filter(|(of, _)| *of == name)
-        .map(|(_, circle)| *circle)
-        .collect();
-    let found = circles(imports);
-    let modules_of =
-        |circle: &BTreeSet<String>| circle.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
-    let gone = listed
-        .iter()
-        .filter(|listed| !found.iter().any(|circle| modules_of(circle) == **listed))
-        .map(|listed| {
-            format!("{name}: the circle {listed} no longer exists: change OPEN in xtask/src/layers.rs")
-        });
     let fault = |circle: &BTreeSet<String>| {
         let mut fault = format!(
             "{name}: these modules import each other in a circle: {}",
-            modules_of(circle)
+            circle.iter().map(String::as_str).collect::<Vec<_>>().join(" ")
         );
         for (from, to) in imports.iter().filter(|(from, _)| circle.contains(*from)) {
             for (to, file) in to.iter().filter(|(to, _)| circle.contains(*to)) {
@@ -181,10 +164,7 @@ fn circles_of(name: &str, imports: &Imports) -> Vec<String> {
         }
         fault
     };
-    let new = found
-        .iter()
-        .filter(|circle| !listed.contains(&modules_of(circle).as_str()));
-    new.map(fault).chain(gone).collect()
+    circles(imports).iter().map(fault).collect()
 }
 
 /// The modules and re-exports that a crate's root declares.

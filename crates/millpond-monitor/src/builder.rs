@@ -1,6 +1,6 @@
 //! The builder of monitors and its errors.
 
-use super::serve::ServeError;
+use super::serve::{Place, ServeError};
 use super::threshold::{Crossing, Threshold};
 use super::{Call, Monitor};
 use millpond_account::budget::Budget;
@@ -20,15 +20,6 @@ pub enum MonitorError {
     /// The server could not be started.
     #[error(transparent)]
     Serve(#[from] ServeError),
-}
-
-/// The place of the Unix socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// The default place, where `millpond top` looks.
-    Usual,
-    /// The given path.
-    At(PathBuf),
 }
 
 /// Builds and starts a [`Monitor`].

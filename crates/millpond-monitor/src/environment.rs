@@ -108,7 +108,7 @@ extern "C" fn end() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::Place;
+    use crate::serve::Place;
     use std::time::Duration;
 
     #[test]

@@ -12,10 +12,10 @@ mod client;
 mod place;
 mod request;
 
+pub(super) use place::Place;
 pub use place::socket_folders;
 
 use super::Shared;
-use super::builder::Place;
 use client::{Client, Doing, Stream};
 use millpond_os::reentrancy::inside;
 use place::Listening;
@@ -42,7 +42,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub enum ServeError {
     /// The address is not a loopback address, so other machines could read the samples.
     #[error(
-        "{0} is not this machine's own: what a monitor shows is served on 127.0.0.1 or [::1] only; let a proxy with a login take it further"
+        "{0} is not a loopback address: a monitor listens on 127.0.0.1 or [::1] only; put a proxy with a login in front of it for other machines"
     )]
     NotLoopback(SocketAddr),
     /// The system refused to listen on the address.
@@ -54,7 +54,7 @@ pub enum ServeError {
         source: io::Error,
     },
     /// Another process or another monitor of this process already listens there.
-    #[error("no monitor on {}: somebody else listens there", .0.display())]
+    #[error("no monitor on {}: another process or monitor listens there", .0.display())]
     Taken(PathBuf),
     /// The directory for the socket belongs to another user or cannot be created.
     #[error("no monitor in {}: {why}", .folder.display())]
@@ -73,7 +73,7 @@ pub enum ServeError {
         source: io::Error,
     },
     /// The system cannot create a pipe or a thread.
-    #[error("no thread to serve what a monitor shows could be started: {0}")]
+    #[error("the thread of the monitor's server could not be started: {0}")]
     Thread(io::Error),
 }
 

@@ -1,7 +1,6 @@
 //! The place of the Unix socket: a file named after the process id, in a directory that only the user can enter.
 
 use super::ServeError;
-use crate::builder::Place;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs::{self, DirBuilder, Permissions};
@@ -10,6 +9,15 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt}
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The place of the Unix socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The default place, where `millpond top` looks.
+    Usual,
+    /// The given path.
+    At(PathBuf),
+}
 
 /// A socket of this process.
 #[derive(Debug)]

@@ -108,7 +108,7 @@ fn a_wrong_address_in_the_environment_is_reported_once() {
     for (said, why) in [
         ("yes", "'yes' is no address with a port"),
         ("1,interval=soon", "500ms"),
-        ("0.0.0.0:9", "0.0.0.0:9 is not this machine's own"),
+        ("0.0.0.0:9", "0.0.0.0:9 is not a loopback address"),
     ] {
         let child = start("holds", said, &runtime.0);
         // The message is written by another thread.
