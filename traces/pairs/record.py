@@ -1,11 +1,10 @@
-"""Records small programs with and without a change: `python record.py FOLDER [NAME...]`.
+"""Records small programs with and without a change, and prints the peaks of the pairs in `pairs.toml`.
 
-Needs `torch`, `numpy` and `zstandard`. Without names it records all programs. At the end it prints the peaks
-of the pairs in `pairs.toml`.
+Needs `torch`, `numpy` and `zstandard`.
 """
 
-import sys
 import tomllib
+from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -202,13 +201,19 @@ def print_pairs(folder: Path) -> None:
 
 def main() -> None:
     """Records programs into a folder and prints the peaks of the pairs that are there."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="the folder for the recordings")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="the programs to record (default: all)")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(PROGRAMS):
+        parser.error(f"no program is named {', '.join(sorted(unknown))}; there are {', '.join(PROGRAMS)}")
     torch.set_num_threads(1)
-    folder = Path(sys.argv[1])
-    for name in sys.argv[2:] or PROGRAMS:
+    for name in arguments.names or PROGRAMS:
         program = PROGRAMS[name]
         run = infer if program.model == "perceptron" else train
-        write(record(partial(run, program)), folder / f"{name}.csv.zst", asdict(program) | {"steps": STEPS})
-    print_pairs(folder)
+        rows = record(partial(run, program))
+        write(rows, arguments.folder / f"{name}.csv.zst", asdict(program) | {"steps": STEPS})
+    print_pairs(arguments.folder)
 
 
 if __name__ == "__main__":
