@@ -2,15 +2,21 @@
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 
+def run_layer(layer: nn.Module, x: Tensor, checkpointed: bool) -> Tensor:
+    """Runs a layer. With checkpointing, only its input is kept for the backward pass."""
+    return checkpoint(layer, x, use_reentrant=False) if checkpointed else layer(x)
+
+
 def run_layers(layers: nn.ModuleList, x: Tensor, checkpointed: bool) -> Tensor:
-    """Runs layers one after the other. With checkpointing, only the input of each layer is kept."""
+    """Runs layers one after the other."""
     for layer in layers:
-        x = checkpoint(layer, x, use_reentrant=False) if checkpointed else layer(x)
+        x = run_layer(layer, x, checkpointed)
     return x
 
 
@@ -59,15 +65,15 @@ class Layer(nn.Module):
 
 
 class Head(nn.Module):
-    """The logits over a vocabulary and the sum of the losses of the tokens."""
+    """The logits over a vocabulary and the loss of all tokens."""
 
     def __init__(self, width: int, vocabulary: int) -> None:
         super().__init__()
         self.logits = nn.Linear(width, vocabulary, bias=False)
 
-    def forward(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, targets: Tensor, reduction: str = "mean") -> tuple[Tensor, Tensor]:
         logits = self.logits(x)
-        return logits, F.cross_entropy(logits, targets, reduction="sum")
+        return logits, F.cross_entropy(logits, targets, reduction=reduction)
 
 
 class Gpt(nn.Module):
@@ -90,11 +96,10 @@ class Gpt(nn.Module):
         hidden = self.norm(run_layers(self.layers, hidden, checkpointed)).flatten(0, 1)
         targets = targets.flatten()
         if chunks == 1:
-            logits, loss = self.head(hidden, targets)
-            return logits, loss / len(targets)
+            return self.head(hidden, targets)
         loss = hidden.new_zeros(())
         for part, wanted in zip(hidden.chunk(chunks), targets.chunk(chunks), strict=True):
-            loss = loss + checkpoint(self.head, part, wanted, use_reentrant=False)[1]
+            loss = loss + checkpoint(self.head, part, wanted, "sum", use_reentrant=False)[1]
         return None, loss / len(targets)
 
 
@@ -135,6 +140,39 @@ class ImageNet(nn.Module):
 
     def forward(self, x: Tensor, checkpointed: bool) -> Tensor:
         return self.image(run_layers(self.blocks, self.stem(x), checkpointed))
+
+
+class Convolutions(nn.Module):
+    """Two convolutions and a normalisation."""
+
+    def __init__(self, channels: int, to: int) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(channels, to, 3, padding=1), nn.Conv2d(to, to, 3, padding=1)
+        self.norm = nn.GroupNorm(4, to)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(self.norm(self.conv2(F.silu(self.conv1(x)))))
+
+
+class Unet(nn.Module):
+    """A network with shortcuts from the way down to the way up, where images are smaller."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.ModuleList([Convolutions(3, 16), Convolutions(16, 32), Convolutions(32, 64)])
+        self.up = nn.ModuleList([Convolutions(96, 32), Convolutions(48, 16)])
+        self.image = nn.Conv2d(16, 16, 1)
+
+    def forward(self, x: Tensor, checkpointed: bool) -> Tensor:
+        shortcuts = []
+        for index, layer in enumerate(self.down):
+            x = run_layer(layer, F.max_pool2d(x, 2) if index else x, checkpointed)
+            shortcuts.append(x)
+        shortcuts.pop()
+        for layer in self.up:
+            x = torch.cat([F.interpolate(x, scale_factor=2), shortcuts.pop()], 1)
+            x = run_layer(layer, x, checkpointed)
+        return self.image(x)
 
 
 def perceptron(width: int = 1024, layers: int = 4) -> nn.Sequential:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from models import Encoder, Gpt, ImageNet, perceptron
+from models import Encoder, Gpt, ImageNet, Unet, perceptron
 from recording import name_modules, phase, record, recorded_peak, write
 
 STEPS = 6
@@ -46,7 +46,8 @@ class Program:
     """Until when the program keeps the output of the model: the end of the `step`, or of the `run`."""
 
 
-GPT, ENCODER, IMAGES = Program("gpt", 8), Program("encoder", 4, fused=False), Program("images", 8)
+GPT, ENCODER = Program("gpt", 8), Program("encoder", 4, fused=False)
+IMAGES, UNET = Program("images", 8), Program("unet", 9)
 
 PROGRAMS = {
     "gpt": GPT,
@@ -67,6 +68,9 @@ PROGRAMS = {
     "images_half_batch": replace(IMAGES, batch=4),
     "images_checkpointed": replace(IMAGES, checkpointed=True),
     "images_outputs_kept": replace(IMAGES, output_kept="run"),
+    "unet": UNET,
+    "unet_third_batch": replace(UNET, batch=3),
+    "unet_checkpointed": replace(UNET, checkpointed=True),
     "perceptron": Program("perceptron", 2048),
     "perceptron_half_batch": Program("perceptron", 1024),
 }
@@ -95,8 +99,8 @@ def build(
                 return classes, F.cross_entropy(classes, targets)
 
             return encoder, lambda: (torch.randn(batch, 128, 256), torch.randint(10, (batch,))), classify
-        case "images":
-            network = ImageNet()
+        case "images" | "unet":
+            network = ImageNet() if program.model == "images" else Unet()
 
             def compare(x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
                 image = network(x, checkpointed)
