@@ -16,7 +16,7 @@ pub(crate) fn read_file(path: &Path, options: &ReadOptions<'_>) -> Result<Record
     let file = File::open(path).map_err(io_error)?;
     let metadata = file.metadata().map_err(io_error)?;
     let total = metadata.is_file().then_some(metadata.len());
-    read_from(file, &file_name(path), total, options)
+    read_from(file, &file_name(path, options), total, options)
 }
 
 /// Reads a recording from memory. `name` is used in place of the file name.
@@ -56,9 +56,10 @@ const PLAIN: &str = "a Millpond recording (.mpr) must be a plain file, because i
 #[cfg(not(feature = "recording"))]
 const PLAIN: &str = "this program was built without support for Millpond recordings (.mpr): convert the recording to CSV with `millpond convert`";
 
-/// Returns the last component of a path.
-pub(crate) fn file_name(path: &Path) -> Cow<'_, str> {
-    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy()
+/// Returns the name that the options give, or the last component of a path.
+pub(crate) fn file_name<'a>(path: &'a Path, options: &ReadOptions<'a>) -> Cow<'a, str> {
+    let of_path = || path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    options.name.map_or_else(of_path, Cow::Borrowed)
 }
 
 /// Removes the endings of recordings from a file name.

@@ -22,7 +22,7 @@ pub use symbols::Symbols;
 
 use crate::formats::read_file;
 use crate::recording::{Batch, End, Kind, Reader, RecordingError, Row};
-use crate::{Caution, ReadError, ReadOptions};
+use crate::{Caution, ReadError, ReadOptions, Trace};
 use define::cut;
 use file::{FromStart, Opened};
 use index::KeyframeIndex;
@@ -92,6 +92,8 @@ pub struct History {
     pub older: Vec<Range<u64>>,
     /// Whether the recording contains only an allocator's state at one moment, without a history.
     pub state_only: bool,
+    /// The blocks and segments of each device without a history, as in [`Recording::standing`](crate::Recording::standing).
+    pub standing: Vec<Trace>,
 }
 
 #[derive(Debug)]
@@ -128,7 +130,8 @@ impl History {
             return Self::of_file(path, watch);
         }
         let recording = read_file(path, options)?;
-        let history = from_traces::history(&recording);
+        let mut history = from_traces::history(&recording);
+        history.standing = recording.standing;
         history.walk(|row, _| {
             watch(row, &history.definitions);
             Flow::On
@@ -150,6 +153,7 @@ impl History {
             cautions: Vec::new(),
             older: Vec::new(),
             state_only: false,
+            standing: Vec::new(),
         };
         let mut index = KeyframeIndex::default();
         let mut refused = Ok(());

@@ -13,6 +13,8 @@ pub struct ReadOptions<'a> {
     pub max_expansion: u64,
     /// Called regularly with the progress, on the reading thread.
     pub progress: Option<Progress<'a>>,
+    /// The name of the recording, in place of the file name.
+    pub name: Option<&'a str>,
 }
 
 impl Default for ReadOptions<'_> {
@@ -21,6 +23,7 @@ impl Default for ReadOptions<'_> {
             max_decompressed: 64 << 30,
             max_expansion: 100,
             progress: None,
+            name: None,
         }
     }
 }
@@ -31,6 +34,7 @@ impl std::fmt::Debug for ReadOptions<'_> {
             .field("max_decompressed", &self.max_decompressed)
             .field("max_expansion", &self.max_expansion)
             .field("progress", &self.progress.map(|_| ".."))
+            .field("name", &self.name)
             .finish()
     }
 }

@@ -36,7 +36,11 @@ fn recording(path: &Path, options: &ReadOptions<'_>) -> Result<Recording, ReadEr
         },
     };
     let history = History::open(path, options).map_err(refused)?;
-    let found = traces(&history, base_name(&file_name(path)), &ExportOptions::default());
+    let found = traces(
+        &history,
+        base_name(&file_name(path, options)),
+        &ExportOptions::default(),
+    );
     match found {
         Ok(found) => Ok(found.recording),
         Err(ExportError::History(error)) => Err(refused(error)),

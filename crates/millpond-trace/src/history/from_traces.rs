@@ -38,6 +38,7 @@ pub(super) fn history(recording: &Recording) -> History {
         cautions,
         older,
         state_only: recording.traces.is_empty() && !recording.standing.is_empty(),
+        standing: Vec::new(),
     }
 }
 
