@@ -28,6 +28,7 @@ pub mod chart;
 mod error;
 mod failure;
 mod fit;
+mod occupancy;
 mod options;
 mod outcome;
 mod paced;
@@ -55,6 +56,7 @@ pub use cards::{Card, DeviceSize, cards, cards_like, parse_device};
 pub use error::{MOST_HELD, ReplayError};
 pub use failure::holders;
 pub use fit::{Smallest, smallest_device};
+pub use occupancy::{Occupancy, PoolOccupancy, SegmentOccupancy, largest_fresh_request};
 pub use options::{Options, check_settings};
 pub use outcome::{
     ALIKE, Applied, DriverCalls, Failure, Fit, Holder, PolicyResult, Recorded, Report, SCHEMA,
