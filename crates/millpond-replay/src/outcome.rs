@@ -13,6 +13,9 @@ pub const SCHEMA: u32 = 1;
 /// The relative difference below which two peaks count as equal. Their cost then decides.
 pub const ALIKE: f64 = 0.01;
 
+/// The most stalls for each allocation of a policy that is recommended for a device.
+const MOST_STALLS: f64 = 0.01;
+
 /// The replays of one recording on one device, one for each requested policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -58,6 +61,23 @@ impl Report {
         let cheapest =
             cheapest.min_by(|(_, a), (_, b)| a.modelled_driver_ms.total_cmp(&b.modelled_driver_ms));
         cheapest.map(|(index, _)| index)
+    }
+
+    /// Returns the index of the policy that finishes on the smallest device, among those that stall at no more
+    /// than one in a hundred allocations there. Among equal devices, the one with the least driver time wins.
+    /// Returns `None` if no smallest devices were found, or if every policy stalls more often.
+    #[must_use]
+    pub fn best_fit(&self) -> Option<usize> {
+        let fit = |(index, r): (usize, &PolicyResult)| {
+            let fit = r
+                .fit
+                .as_ref()
+                .filter(|fit| fit.stalls_per_allocation <= MOST_STALLS)?;
+            Some((index, r.smallest_device_bytes?, fit.modelled_driver_ms))
+        };
+        let fits = self.results.iter().enumerate().filter_map(fit);
+        let best = fits.min_by(|a, b| a.1.cmp(&b.1).then(a.2.total_cmp(&b.2)));
+        best.map(|(index, ..)| index)
     }
 }
 
@@ -178,4 +198,44 @@ pub struct Holder {
     pub bytes: u64,
     /// The number of blocks.
     pub blocks: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, replay};
+    use millpond_trace::{ReadOptions, read_bytes};
+
+    #[test]
+    fn a_policy_that_stalls_at_every_allocation_is_no_best_fit() {
+        let csv = b"time_us,action,id,bytes,stream,tag\n0,alloc,1,3000000,0,a\n1,free,1,3000000,0,\n";
+        let recording = read_bytes(csv, "tiny", &ReadOptions::default()).expect("read");
+        let options = Options {
+            policies: vec![
+                "torch-native".into(),
+                "torch-expandable".into(),
+                "millpond".into(),
+            ],
+            ..Options::default()
+        };
+        let mut report = replay(&recording.traces[0], &options, &|_, _| {})
+            .expect("replayed")
+            .report;
+        assert_eq!(report.best_fit(), None, "no smallest device was looked for");
+        let fits = [(10, 1.0, 5.0), (20, 0.01, 9.0), (20, 0.0, 7.0)];
+        for (result, (bytes, stalls_per_allocation, modelled_driver_ms)) in
+            report.results.iter_mut().zip(fits)
+        {
+            result.smallest_device_bytes = Some(bytes);
+            result.fit = Some(Fit {
+                stalls: 1,
+                stalls_per_allocation,
+                modelled_driver_ms,
+                moved_bytes: 0,
+            });
+        }
+        assert_eq!(report.best_fit(), Some(2));
+        report.results.truncate(1);
+        assert_eq!(report.best_fit(), None);
+    }
 }
