@@ -4,7 +4,7 @@ use crate::args::{DeviceArgs, Paged};
 use crate::exit::{CliError, Exit};
 use crate::table::{Align, Grid};
 use crate::terminal::width;
-use crate::text::{size, wrap};
+use crate::text::{number, size, wrap};
 use crate::{files, output};
 use millpond_engine::Costs;
 use millpond_replay::{Device, DeviceSize, cards, cards_like};
@@ -96,8 +96,9 @@ fn decimal(named: &DeviceSize) -> String {
         Some(letter) => {
             let digits = named.name.trim_end_matches(|c: char| !c.is_ascii_digit());
             format!(
-                " ({} is in powers of ten; {digits}{}iB is larger)",
+                " ({} read as {} bytes; write {digits}{}iB for powers of two)",
                 named.name,
+                number(named.total),
                 letter.to_uppercase()
             )
         }
@@ -131,9 +132,15 @@ pub(crate) fn cards_command() -> Result<Exit, CliError> {
         Align::Right,
         column(&|card| size(card.total - card.context)),
     );
-    let note = "memory: the size that drivers report to programs, from PyTorch's out-of-memory messages that users of these \
-                cards have published; it differs by up to 2 % between drivers and settings such as ECC, and --device takes \
-                a size instead of a card; context: the memory that a process takes before its first allocation, assumed";
+    let source = |card: &millpond_replay::Card| match card.source {
+        "" => "-".to_owned(),
+        source => source.to_owned(),
+    };
+    grid.column("reported in", Align::Left, column(&source));
+    let note = "memory: the size that the driver reports to a program, from the issue on GitHub that is named beside it (- if \
+                none was found; the size is then an assumption); it differs by up to 2 % between drivers and settings such \
+                as ECC, and --device takes a size instead of a card; context: the memory that a process takes before its \
+                first allocation, assumed";
     output::print(&format!("{}\n{}\n", grid.render(&[]), wrap(note, width(), 0)))?;
     Ok(Exit::Done)
 }

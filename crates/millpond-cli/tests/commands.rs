@@ -150,6 +150,8 @@ fn lists_and_help_read_well() {
     assert_eq!(decay(&listed[2]), None, "{listed}");
     let (code, stdout, _) = run(&["cards"]);
     assert!(code == 0 && stdout.contains("a100-80g"), "{stdout}");
+    assert!(stdout.contains("HiDream-ai/VAREdit#6"), "{stdout}");
+    assert!(stdout.lines().all(|line| line.chars().count() <= 80), "{stdout}");
     let (code, stdout, stderr) = run(&["--help"]);
     assert_eq!((code, stderr.as_str()), (0, ""));
     assert!(
@@ -225,12 +227,12 @@ fn a_device_is_understood_or_the_nearest_cards_are_named() {
     let file = small(&folder("devices"), "run.csv");
     let replay = |device: &str| run(&["replay", &file, "-p", "none", "--device", device]);
     for (device, shown) in [
-        ("rtx 4090", "rtx4090, 23.6 GiB less"),
-        ("A100-80G", "a100-80g, 79.1 GiB less"),
+        ("rtx 4090", "rtx4090, 23.5 GiB less"),
+        ("A100-80G", "a100-80g, 79.2 GiB less"),
         ("h100", "h100, 79.1 GiB less"),
         (
             "24GB",
-            "device: 22.4 GiB (24GB is in powers of ten; 24GiB is larger)",
+            "device: 22.4 GiB (24GB read as 24,000,000,000 bytes; write 24GiB for powers of two)",
         ),
         ("24GiB", "device: 24.0 GiB "),
     ] {
@@ -242,15 +244,22 @@ fn a_device_is_understood_or_the_nearest_cards_are_named() {
         ("a100", "did you mean a100-40g or a100-80g?"),
         ("rtx4091", "did you mean rtx4090?"),
         ("4090", "or the card rtx4090"),
+        ("H100 SXM", "did you mean h100?"),
         ("80GX", "see `millpond cards`"),
     ] {
         let (code, _, stderr) = replay(device);
         assert!(code == 2 && stderr.contains(hint), "{device}: {stderr}");
     }
     let (_, _, stderr) = run(&["report", &file, "--top", "-5"]);
-    assert!(stderr.contains("invalid value '-5' for '--top <N>'"), "{stderr}");
+    assert!(
+        stderr.contains("invalid value '-5' for '--top <N>'"),
+        "{stderr}"
+    );
     let (_, _, stderr) = run(&["replay", &file, "-5"]);
-    assert!(stderr.contains("found (to pass '-5' as a value"), "{stderr}");
+    assert!(
+        stderr.contains("found (to pass '-5' as a value"),
+        "{stderr}"
+    );
 }
 
 #[test]

@@ -12,41 +12,53 @@ pub struct Card {
     /// Bytes that a CUDA context with its loaded modules takes before the first allocation. This is an
     /// assumption.
     pub context: u64,
+    /// The public report of its total, as a GitHub repository and the number of an issue. Empty if none is
+    /// known; then the total is an assumption too.
+    pub source: &'static str,
 }
 
 /// Returns a preset from hundredths of a GiB and MiB. PyTorch prints what a driver reports in hundredths of a
 /// GiB. The total is rounded up, so that it prints as the same number again.
-const fn card(name: &'static str, hundredths_of_gib: u64, context_mib: u64) -> Card {
+const fn card(name: &'static str, hundredths_of_gib: u64, context_mib: u64, source: &'static str) -> Card {
     Card {
         name,
         total: (hundredths_of_gib << 30).div_ceil(100),
         context: context_mib << 20,
+        source,
     }
 }
 
-/// Totals are those that drivers report to a program, which is less than the memory of the card. They come
-/// from the "total capacity" in PyTorch's out-of-memory messages that users of these cards have published.
-/// They differ by up to 2 % between drivers and settings such as ECC. This table holds the smaller ones,
-/// which newer drivers report. The context is an assumption based on reports of users of these cards about a
-/// PyTorch process.
+/// Totals are those that drivers report to a program, which is less than the memory of the card. They differ
+/// by up to 2 % between drivers and settings such as ECC. Where several are published, this table holds one of
+/// the smaller ones, which newer drivers report. The context is an assumption based on reports of users of
+/// these cards about a PyTorch process.
 const CARDS: &[Card] = &[
-    card("rtx3060", 1163, 350),
-    card("rtx3090", 2368, 400),
-    card("rtx4080", 1570, 400),
-    card("rtx4090", 2364, 450),
-    card("rtx5090", 3136, 500),
-    card("t4", 1456, 350),
-    card("l4", 2203, 400),
-    card("a10g", 2207, 400),
-    card("v100-16g", 1578, 400),
-    card("v100-32g", 3173, 400),
-    card("a6000", 4740, 450),
-    card("l40s", 4439, 450),
-    card("a100-40g", 3939, 450),
-    card("a100-80g", 7914, 450),
-    card("h100", 7910, 550),
-    card("h200", 13980, 600),
-    card("b200", 17835, 700),
+    card("rtx3060", 1176, 350, "TencentARC/PhotoMaker#47"),
+    card("rtx3080", 978, 350, "zai-org/CogVideo#34"),
+    card("rtx3090", 2359, 400, "Stable-X/StableNormal#33"),
+    card("rtx4060", 775, 350, "ESRSchao/EdgeRegNet#2"),
+    card("rtx4080", 1560, 400, "shanice-l/UNOPose#4"),
+    card("rtx4090", 2352, 450, "Soul-AILab/SoulX-FlashTalk#5"),
+    card("rtx5090", 3137, 500, "Wan-Video/Wan2.1#465"),
+    card("a4000", 1561, 400, "DengKaiCQ/VGGT-Long#6"),
+    card("a6000", 4740, 450, ""),
+    card("rtx6000ada", 4443, 450, "DINGYANB/MTVCrafter#21"),
+    card("p40", 2238, 350, "LinkSoul-AI/Chinese-Llama-2-7b#56"),
+    card("t4", 1456, 350, "Zheng-Chong/CatVTON#133"),
+    card("v100-16g", 1578, 400, ""),
+    card("v100-32g", 3174, 400, "liucongg/ChatGLM-Finetuning#73"),
+    card("a10g", 2230, 400, "nvidia-cosmos/cosmos-transfer1#213"),
+    card("a30", 2353, 400, "google/RB-Modulation#5"),
+    card("l4", 2203, 400, ""),
+    card("l40", 4440, 450, "QwenLM/Qwen3-VL#2097"),
+    card("l40s", 4442, 450, "stepfun-ai/Step-Video-T2V#8"),
+    card("a100-40g", 3950, 450, "TianheWu/CoSeR#10"),
+    card("a100-80g", 7925, 450, "HiDream-ai/VAREdit#6"),
+    card("h100", 7910, 550, "huggingface/trl#2688"),
+    card("h100-nvl", 9300, 550, "ali-vilab/VACE#56"),
+    card("gh200", 9488, 550, "Lightning-AI/litgpt#1892"),
+    card("h200", 13980, 600, ""),
+    card("b200", 17835, 700, "pytorch/ao#4002"),
 ];
 
 /// A device that was named on the command line.
@@ -82,8 +94,9 @@ fn plain(name: &str) -> String {
 }
 
 /// Returns the presets that a text may mean. A preset of exactly that name is the only result. Otherwise
-/// these are the presets whose names begin with the text, or else those that contain it. Case, blanks,
-/// hyphens and underscores make no difference.
+/// these are the presets whose names begin with the text, or else those that contain it, or else those with
+/// which the text begins, such as `h100` for `H100 SXM`. Case, blanks, hyphens and underscores make no
+/// difference.
 #[must_use]
 pub fn cards_like(text: &str) -> Vec<&'static Card> {
     let wanted = plain(text);
@@ -91,10 +104,11 @@ pub fn cards_like(text: &str) -> Vec<&'static Card> {
         let cards = CARDS.iter().filter(|card| how(&plain(card.name), &wanted));
         cards.collect()
     };
-    let ways: [fn(&str, &str) -> bool; 3] = [
+    let ways: [fn(&str, &str) -> bool; 4] = [
         |name, wanted| name == wanted,
         |name, wanted| name.starts_with(wanted),
         |name, wanted| name.contains(wanted),
+        |name, wanted| wanted.starts_with(name),
     ];
     let found = ways.into_iter().map(alike).find(|found| !found.is_empty());
     found.filter(|_| !wanted.is_empty()).unwrap_or_default()
@@ -157,7 +171,27 @@ mod tests {
         let names = |text| cards_like(text).iter().map(|card| card.name).collect::<Vec<_>>();
         assert_eq!(names("a100"), ["a100-40g", "a100-80g"]);
         assert_eq!(names("4090"), ["rtx4090"]);
+        assert_eq!(names("H100 SXM"), ["h100"]);
+        assert_eq!(names("rtx 3080 Ti"), ["rtx3080"]);
         assert!(names("").is_empty() && names("k80").is_empty());
+    }
+
+    #[test]
+    fn names_are_unique_and_sources_are_issues() {
+        for (index, card) in CARDS.iter().enumerate() {
+            assert!(
+                CARDS[..index]
+                    .iter()
+                    .all(|other| plain(other.name) != plain(card.name)),
+                "{}",
+                card.name
+            );
+            let issue = card.source.split_once('#').map(|(repository, number)| {
+                repository.split('/').count() == 2 && number.parse::<u32>().is_ok()
+            });
+            assert!(card.source.is_empty() || issue == Some(true), "{}", card.source);
+        }
+        assert_eq!(CARDS.iter().filter(|card| card.source.is_empty()).count(), 4);
     }
 
     #[test]
