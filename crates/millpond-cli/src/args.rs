@@ -383,7 +383,7 @@ pub(crate) struct InfoArgs {
 #[derive(Debug, Args)]
 #[command(after_help = convert_help(), max_term_width = 100)]
 pub(crate) struct ConvertArgs {
-    /// A recording
+    /// A recording; - is standard input
     #[arg(value_name = "IN", value_parser = recording())]
     pub(crate) input: PathBuf,
 
@@ -618,10 +618,10 @@ documented. Kernels are functions that are registered by name: no device code ru
 
 Exit status: the exit status of the command; 2 if the command could not be started.";
 
-/// Parses the path of a recording; `-` is standard input. Commands that read a recording several times refuse a pipe.
+/// Parses the path of a recording; `-` is standard input.
 fn recording() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().map(|path| match path.as_os_str() == "-" {
-        true => PathBuf::from("/dev/stdin"),
+        true => PathBuf::from(crate::spool::STDIN),
         false => path,
     })
 }

@@ -91,7 +91,7 @@ pub(crate) enum CliError {
     #[error("{}: {source}", path.display())]
     Analysis { path: PathBuf, source: AnalysisError },
     /// A recording must be read several times, but the file can be read only once.
-    #[error("{} is not a regular file: a recording is read several times, so write it to a file first", .0.display())]
+    #[error("{} is not a regular file: a recording is read several times, so write it to a file first, or pipe it to this command with - as the file", .0.display())]
     NotAFile(PathBuf),
     /// A page cannot be served.
     #[error(

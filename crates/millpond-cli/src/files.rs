@@ -3,6 +3,7 @@
 use crate::args::ReplayArgs;
 use crate::exit::{CliError, complain};
 use crate::progress::Progress;
+use crate::spool::{STDIN, rereadable};
 use millpond_replay::{Redactor, ReplayError, Selection};
 use millpond_trace::history::{History, HistoryError};
 use millpond_trace::{Caution, ReadError, ReadOptions, Recording, Trace, read, read_from};
@@ -83,8 +84,11 @@ fn by_number(path: &Path) -> Vec<(String, u64)> {
 /// The longest wait for a writer of a pipe.
 const WRITER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Refuses anything but a regular file. A recording that is read several times must stay in place.
+/// Refuses anything but a regular file and standard input. A recording that is read several times must stay in place.
 pub(crate) fn check_regular(path: &Path) -> Result<(), CliError> {
+    if path == Path::new(STDIN) {
+        return Ok(());
+    }
     let open = |source| CliError::Open {
         path: path.to_owned(),
         source,
@@ -172,20 +176,27 @@ pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
     let report = |done, all| bar.set(done, all);
     let options = ReadOptions {
         progress: Some(&report),
+        name: stdin_name(path),
         ..ReadOptions::default()
     };
     let open = |source| CliError::Open {
         path: path.to_owned(),
         source,
     };
-    let read = match open_pipe(path).map_err(open)? {
-        None => read(path, &options),
+    let place = rereadable(path)?;
+    let read = match open_pipe(&place).map_err(open)? {
+        None => read(&place, &options),
         Some(pipe) => {
             let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
             read_from(pipe, &name, None, &options)
         }
     };
     read.map_err(|source| unread(path, source))
+}
+
+/// Returns the name of the recording if it comes from standard input, whose copy has none.
+fn stdin_name(path: &Path) -> Option<&'static str> {
+    (path == Path::new(STDIN)).then_some("stdin")
 }
 
 /// Returns the progress bar of reading a file.
@@ -319,16 +330,18 @@ pub(crate) fn opened<T>(
         path: path.to_owned(),
         source,
     };
-    if !std::fs::metadata(path).map_err(open)?.is_file() {
+    let place = rereadable(path)?;
+    if !std::fs::metadata(&place).map_err(open)?.is_file() {
         return Err(CliError::NotAFile(path.to_owned()));
     }
     let bar = reading(path, quiet);
     let report = |done, all| bar.set(done, all);
     let options = ReadOptions {
         progress: Some(&report),
+        name: stdin_name(path),
         ..ReadOptions::default()
     };
-    how(path, &options).map_err(|source| match source {
+    how(&place, &options).map_err(|source| match source {
         HistoryError::Read(source) => unread(path, source),
         source => CliError::Analysis {
             path: path.to_owned(),

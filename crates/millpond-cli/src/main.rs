@@ -11,7 +11,7 @@
 //!   report diff       the contents of a recording; plot draws them
 //!   view              the same as a timeline in the browser
 //!   side_by_side ranks failure table     text output, also text and terminal
-//!   files, output, progress, exit  input and output
+//!   files, spool, output, progress, exit  input and output
 //! ```
 //!
 //! Results go to stdout in one piece. Everything else goes to stderr, where every error is one line.
@@ -44,6 +44,7 @@ mod replay;
 mod report;
 mod settings;
 mod side_by_side;
+mod spool;
 mod symbols;
 mod table;
 mod terminal;

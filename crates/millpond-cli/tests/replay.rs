@@ -195,11 +195,63 @@ fn a_pipe_is_read_where_somebody_writes_to_it() {
         std::io::Write::write_all(&mut child.stdin.take().expect("piped"), &text).expect("it reads");
         assert!(child.wait_with_output().expect("it ends").status.success());
     }
-    let (code, _, stderr) = run(&["report", "-"]);
+}
+
+/// Runs a command with bytes on its standard input.
+#[cfg(unix)]
+fn run_with(args: &[&str], input: &[u8]) -> (bool, String, String) {
+    let mut child = command(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    // A command that refuses its input closes the pipe early.
+    let _ = std::io::Write::write_all(&mut child.stdin.take().expect("piped"), input);
+    let out = child.wait_with_output().expect("it ends");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    (out.status.success(), text(out.stdout), text(out.stderr))
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn every_command_reads_standard_input() {
+    let dir = folder("stdin");
+    let csv = small(&dir, "run.csv");
+    let mpr = dir.join("run.mpr").display().to_string();
+    let (code, _, stderr) = run(&["convert", &csv, &mpr, "-q"]);
+    assert_eq!(code, 0, "{stderr}");
+    let zst = zstd::encode_all(std::fs::File::open(&mpr).expect("written"), 3).expect("compressed");
+    let page = dir.join("page.html").display().to_string();
+    let other = dir.join("again.csv").display().to_string();
+    for bytes in [
+        std::fs::read(&csv).expect("csv"),
+        std::fs::read(&mpr).expect("mpr"),
+        zst,
+    ] {
+        for args in [
+            &["report", "-"][..],
+            &["diff", "-", "--at", "peak,end"],
+            &["view", "-", "--html", &page],
+            &["convert", "-", &other],
+            &["info", "-"],
+            &["replay", "-", "-p", "none"],
+            &["tune", "-", "-p", "torch"],
+            &["plan", "-"],
+        ] {
+            let (done, _, stderr) = run_with(args, &bytes);
+            assert!(done, "{args:?}: {stderr}");
+        }
+        let (_, report, _) = run_with(&["report", "-"], &bytes);
+        assert!(report.starts_with("stdin\n"), "{report}");
+    }
+    let (done, _, stderr) = run_with(&["report", "-"], b"");
     assert!(
-        code == 2 && stderr.contains("write it to a file first"),
+        !done && stderr.contains("standard input: it is empty"),
         "{stderr}"
     );
+    let (code, _, stderr) = run(&["report", "-"]);
+    assert!(code == 2 && stderr.lines().count() == 1, "{stderr}");
 }
 
 #[test]

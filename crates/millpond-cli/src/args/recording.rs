@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(after_help = REPORT_EXAMPLES, max_term_width = 100)]
 pub(crate) struct ReportArgs {
-    /// The recording
+    /// The recording; - is standard input
     #[arg(value_name = "FILE", value_parser = super::recording())]
     pub(crate) file: PathBuf,
 
@@ -68,7 +68,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = DIFF_EXAMPLES, max_term_width = 100)]
 pub(crate) struct DiffArgs {
-    /// The first recording
+    /// The first recording; - is standard input
     #[arg(value_name = "FIRST", value_parser = super::recording())]
     pub(crate) first: PathBuf,
 
@@ -154,7 +154,7 @@ impl From<GroupedBy> for By {
 #[derive(Debug, Args)]
 #[command(after_help = VIEW_EXAMPLES, max_term_width = 100)]
 pub(crate) struct ViewArgs {
-    /// The recordings; several are shown one below the other with the same time axis
+    /// The recordings; several are shown one below the other with the same time axis; - is standard input
     #[arg(required = true, value_name = "FILE", value_parser = super::recording())]
     pub(crate) files: Vec<PathBuf>,
 
