@@ -134,6 +134,20 @@ pub(crate) fn complain(error: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "millpond: {}", harmless(&line, false));
 }
 
+/// Returns the argument that is not an option if it is a negative number.
+fn negative_number(error: &clap::Error) -> Option<&str> {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) if error.kind() == ErrorKind::UnknownArgument => {
+            let digits = argument.strip_prefix('-')?;
+            digits
+                .starts_with(|c: char| c.is_ascii_digit())
+                .then_some(argument.as_str())
+        }
+        _ => None,
+    }
+}
+
 /// Prints help as clap formats it, and any other problem with the command line as one line.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
@@ -148,7 +162,16 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
             ExitCode::from(BAD_INPUT)
         };
     }
-    let text = error.render().to_string();
+    if let Some(number) = negative_number(error) {
+        complain(&format!(
+            "{number} is a negative number, and no option here takes one; see --help"
+        ));
+        return ExitCode::from(BAD_INPUT);
+    }
+    let text = error
+        .render()
+        .to_string()
+        .replace("invalid digit found in string", "write a whole number");
     let lines = text
         .lines()
         .map(str::trim)

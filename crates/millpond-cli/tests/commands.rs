@@ -252,12 +252,12 @@ fn a_device_is_understood_or_the_nearest_cards_are_named() {
     }
     let (_, _, stderr) = run(&["report", &file, "--top", "-5"]);
     assert!(
-        stderr.contains("invalid value '-5' for '--top <N>'"),
+        stderr.contains("invalid value '-5' for '--top <N>': write a whole number"),
         "{stderr}"
     );
     let (_, _, stderr) = run(&["replay", &file, "-5"]);
     assert!(
-        stderr.contains("found (to pass '-5' as a value"),
+        stderr.contains("-5 is a negative number, and no option here takes one"),
         "{stderr}"
     );
 }
