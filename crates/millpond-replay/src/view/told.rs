@@ -1,6 +1,7 @@
 //! Returns the facts about a recording other than its blocks, as JSON for the page.
 
 use super::COLUMNS;
+use crate::Occupancy;
 use crate::analysis::{self, AnalysisError, Overview, Window, missing, report};
 use millpond_trace::ReadOptions;
 use millpond_trace::history::{History, HistoryError, Symbols};
@@ -27,6 +28,9 @@ pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<(History, Overview
 pub fn glance(history: &History, overview: &Overview) -> Value {
     let mut value = serde_json::to_value(overview).unwrap_or_default();
     value["missing"] = missing(history).into();
+    let states: Vec<Occupancy> = history.standing.iter().map(Occupancy::of_initial).collect();
+    value["states"] = serde_json::to_value(states).unwrap_or_default();
+    value["state_only"] = history.state_only.into();
     tame(&mut value);
     value
 }

@@ -50,6 +50,8 @@ class Addresses extends Plane {
 
   // The blocks of the window and where they are drawn: ranges that no block of the window touches take no room.
   lay() {
+    this.segments = [];
+    if (this.look.recording.glance.state_only) return this.layState();
     const { look } = this;
     const { table } = look.recording;
     const [first, end] = look.recording.range(look);
@@ -85,6 +87,35 @@ class Addresses extends Plane {
     this.extent = Math.max(spot + top - at, 1);
   }
 
+  // The segments of a state without a history, one above the other, with their blocks.
+  layState() {
+    const { recording } = this.look;
+    const { table } = recording;
+    const found = this.largest(table, 0, LIVES).sort((a, b) => table.address[a] - table.address[b]);
+    this.segments = recording.glance.states.flatMap((state) => state.segments).sort((a, b) => a.address - b.address);
+    const all = this.segments.reduce((sum, segment) => sum + segment.reserved_bytes, 0);
+    const gap = all / 10 / Math.max(this.segments.length, 100);
+    let spot = 0;
+    for (const segment of this.segments) {
+      segment.spot = spot;
+      spot += segment.reserved_bytes + gap;
+    }
+    this.blocks = [];
+    const spots = [];
+    let i = 0;
+    for (const block of found) {
+      const address = table.address[block];
+      while (i + 1 < this.segments.length && this.segments[i + 1].address <= address) i++;
+      const segment = this.segments[i];
+      if (!segment || address < segment.address || address >= segment.address + segment.reserved_bytes) continue;
+      this.blocks.push(block);
+      spots.push(segment.spot + address - segment.address);
+    }
+    this.spots = Float64Array.from(spots);
+    this.gone = 0;
+    this.extent = Math.max(spot, 1);
+  }
+
   render(width, height) {
     this.lay();
     const { look } = this;
@@ -96,18 +127,58 @@ class Addresses extends Plane {
     const paint = new Float32Array(width * height * 4);
     const palette = [...ink.tag, ink.rest].map(rgb);
     const dimmed = palette.map(faded);
+    for (const { spot, reserved_bytes: bytes } of this.segments) {
+      // Blocks are drawn over the segment, so only its holes are filled.
+      let at = spot;
+      const hole = (to) => fill(paint, width, height, 0, width, at * toY, to * toY, rgb(ink.free));
+      for (let i = this.firstFrom(spot); i < this.spots.length && this.spots[i] < spot + bytes; i++) {
+        if (this.spots[i] > at) hole(this.spots[i]);
+        at = Math.max(at, this.spots[i] + table.bytes[this.blocks[i]]);
+      }
+      if (at < spot + bytes) hole(spot + bytes);
+    }
     this.blocks.forEach((block, i) => {
       const band = lens ? Math.min(lens.bandOf[table.origin[block]], PLAIN) : PLAIN;
       const isLit = look.lit === null || !lens || lens.groupOf[table.origin[block]] === look.lit;
-      const x1 = table.death[block] === LIVES ? width : toX(table.death[block]);
+      const x1 = table.death[block] === LIVES || this.segments.length > 0 ? width : toX(table.death[block]);
       const y = this.spots[i] * toY;
-      fill(paint, width, height, toX(table.birth[block]), x1, y, y + table.bytes[block] * toY, (isLit ? palette : dimmed)[band]);
+      const x0 = this.segments.length > 0 ? 0 : toX(table.birth[block]);
+      fill(paint, width, height, x0, x1, y, y + table.bytes[block] * toY, (isLit ? palette : dimmed)[band]);
     });
     this.compose(width, height, paint);
     byId('addresses-note').textContent = [
       this.left > 0 ? `${count(this.left)} smaller blocks are not drawn.` : '',
+      this.segments.length > 0 ? `${count(this.segments.length)} segments, one above the other; what is free in them has the colour of the page's free memory.` : '',
       this.gone > 0 ? `${count(this.gone)} ranges of addresses that no block of this window touches are cut short.` : '',
     ].filter(Boolean).join(' ');
+  }
+
+  // The index of the first block at or above a place.
+  firstFrom(spot) {
+    let low = 0;
+    let high = this.spots.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.spots[middle] < spot) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  // The figures of a state without a history.
+  showState(states) {
+    const size = this.look.exact ? exact : human;
+    const sum = (key) => states.reduce((all, { total }) => all + total[key], 0);
+    byId('fullness-title').textContent = 'How full the segments are';
+    showFacts(byId('fullness'), [
+      ['segments', size(sum('reserved_bytes')), count(sum('segments'))],
+      ['blocks', size(sum('block_bytes')), count(sum('blocks'))],
+      ['waiting for streams', size(sum('waiting_bytes')), ''],
+      ['free', size(sum('free_bytes')), percent(sum('free_bytes'), sum('reserved_bytes'))],
+      ['largest hole', size(Math.max(...states.map(({ total }) => total.largest_hole_bytes))), `of ${count(sum('holes'))}`],
+      ['empty_cache() gives back', size(sum('returnable_bytes')), ''],
+      ['largest request from the cache', size(Math.max(...states.map((state) => state.largest_cached_request_bytes))), ''],
+    ]);
   }
 
   // What lies free between the blocks of the moment: of the addresses of this window, and of the largest range.
@@ -115,6 +186,7 @@ class Addresses extends Plane {
     const { look } = this;
     const { recording } = look;
     if (!recording.ready || !recording.table.hasAddresses || !this.blocks) return;
+    if (recording.glance.state_only) return this.showState(recording.glance.states);
     const { table } = recording;
     const events = recording.moment(look);
     const size = look.exact ? exact : human;
@@ -140,6 +212,7 @@ class Addresses extends Plane {
     if (i < 0) return null;
     const { recording, axis } = this.look;
     const { table } = recording;
+    if (this.segments.length > 0) return { from: -Infinity, to: Infinity, spot: this.spots[i], bytes: table.bytes[block] };
     const place = (event) => (event === LIVES ? Infinity : recording.placeOf(event, axis));
     return { from: place(table.birth[block]), to: place(table.death[block]), spot: this.spots[i], bytes: table.bytes[block] };
   }
@@ -149,7 +222,7 @@ class Addresses extends Plane {
     const { recording, axis } = this.look;
     if (!this.blocks || !recording.ready) return null;
     const { table } = recording;
-    const events = recording.upTo(place, axis);
+    const events = this.segments.length > 0 ? LIVES : recording.upTo(place, axis);
     let best = null;
     this.blocks.forEach((block, i) => {
       const from = this.spots[i];

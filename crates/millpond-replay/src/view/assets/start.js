@@ -42,6 +42,11 @@ function arrived(recording) {
   return (what) => {
     const whole = look.from <= 0 && look.to >= end;
     if (what === 'data' && recording.glance.by_rows && recordings.length === 1) look.axis = 'event';
+    // A state without a history has no times: the page opens on its addresses.
+    if (what === 'glance' && recordings.every(({ glance }) => glance?.state_only)) {
+      byId('timelines').closest('section').before(byId('addresses-panel'));
+      byId('addresses-axes').textContent = 'address upwards';
+    }
     if (what === 'glance' || what === 'data') {
       end = look.end;
       if (whole) look.look(0, end);

@@ -23,7 +23,8 @@ class Telling {
   showFacts(recording) {
     const { glance, told, table } = recording;
     if (!glance) return;
-    const facts = [...(this.look.recordings.length > 1 ? [recording.name] : []), `${count(glance.rows)} rows`, `${count(glance.allocations)} allocations`, glance.by_rows ? 'no times' : duration(glance.to)];
+    const sums = (key) => count(glance.states.reduce((all, { total }) => all + total[key], 0));
+    const facts = glance.state_only ? [`${sums('segments')} segments`, `${sums('blocks')} blocks`, `${sums('holes')} holes`] : [...(this.look.recordings.length > 1 ? [recording.name] : []), `${count(glance.rows)} rows`, `${count(glance.allocations)} allocations`, glance.by_rows ? 'no times' : duration(glance.to)];
     if (recording.ready) {
       const pools = table.names.pool.length;
       if (pools > 1) facts.push(`${count(pools)} pools`);
@@ -58,7 +59,7 @@ class Telling {
   showFindings(recording) {
     const { told } = recording;
     const list = byId('findings');
-    byId('findings-note').textContent = !told ? 'Still looking …' : told.findings.length === 0 ? 'Nothing here is worth changing.' : '';
+    byId('findings-note').textContent = recording.glance?.state_only ? 'Findings need a history, and this snapshot has none.' : !told ? 'Still looking …' : told.findings.length === 0 ? 'Nothing here is worth changing.' : '';
     list.replaceChildren(...(told?.findings ?? []).map((finding) => {
       const when = finding.when;
       const go = when ? h('button', { type: 'button', class: 'plain', onclick: () => this.look.goTo(when[0], when[1]) }, 'Show') : null;
