@@ -8,7 +8,7 @@ use crate::text::nearest;
 #[cfg(feature = "bench")]
 use crate::values::parse_cuda;
 use crate::values::{
-    Scale, SourceKind, parse_scale, parse_source, parse_tick, parse_time, parse_time_window, parse_window,
+    Scale, SourceKind, parse_scale, parse_source, parse_tick, parse_time_window, parse_window,
 };
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -150,7 +150,7 @@ pub(crate) struct ReplayArgs {
     pub(crate) files: Vec<PathBuf>,
 
     /// Policies to replay, comma-separated [default: all; see `millpond policies`]
-    #[arg(long, short = 'p', value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(long, help_heading = ALLOCATORS, short = 'p', value_name = "NAME,…", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
 
     #[command(flatten)]
@@ -160,38 +160,38 @@ pub(crate) struct ReplayArgs {
     pub(crate) host: HostArgs,
 
     /// Find the smallest device on which each policy finishes, and the stalls of a run on it
-    #[arg(long)]
+    #[arg(long, help_heading = DEVICE)]
     pub(crate) fit: bool,
 
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
 
     /// Settings of the torch policies, as in PYTORCH_CUDA_ALLOC_CONF
-    #[arg(long, value_name = "KEY:VALUE,…")]
+    #[arg(long, help_heading = ALLOCATORS, value_name = "KEY:VALUE,…")]
     pub(crate) torch_conf: Option<String>,
 
     /// Settings of millpond and planned, as in MILLPOND_CONF; `millpond policies` lists them; keys
     /// that only pools have need --source host
-    #[arg(long, value_name = "KEY:VALUE,…")]
+    #[arg(long, help_heading = ALLOCATORS, value_name = "KEY:VALUE,…")]
     pub(crate) conf: Option<String>,
 
     /// Advance the clock of millpond and planned at each `step`, or after every N calls [default: never]
-    #[arg(long, value_name = "step|N", value_parser = parse_tick)]
+    #[arg(long, help_heading = ALLOCATORS, value_name = "step|N", value_parser = parse_tick)]
     pub(crate) tick: Option<TickEvery>,
 
     /// Start the policy planned with a plan that `millpond plan --save` wrote
-    #[arg(long, value_name = "PLAN")]
+    #[arg(long, help_heading = ALLOCATORS, value_name = "PLAN")]
     pub(crate) plan: Option<PathBuf>,
 
     /// Compare the replayed addresses with the recorded ones (PyTorch snapshots with a history)
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) verify: bool,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 
     /// Also write the report as one HTML page that needs no network
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = OUTPUT, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }
 
@@ -214,16 +214,17 @@ Exit status: 0 replayed, 1 an allocator of --source host or the driver of --sour
 pub(crate) struct DeviceArgs {
     /// Memory of the device: 80GiB, 24G (= GiB), 80GB (powers of ten), or a card (see `millpond cards`) [default:
     /// unlimited]
-    #[arg(long, short = 'd', value_name = "SIZE", value_parser = device)]
+    #[arg(long, help_heading = DEVICE, short = 'd', value_name = "SIZE", value_parser = device)]
     pub(crate) device: Option<DeviceSize>,
 
     /// Memory that other processes, libraries and communication buffers use on the device
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "device")]
+    #[arg(long, help_heading = DEVICE, value_name = "SIZE", value_parser = size, requires = "device")]
     pub(crate) reserve: Option<u64>,
 
     /// Map pages on the device (virtual memory management)
     #[arg(
         long,
+        help_heading = DEVICE,
         value_enum,
         value_name = "on|off",
         default_value = "on",
@@ -232,11 +233,11 @@ pub(crate) struct DeviceArgs {
     pub(crate) paged: Paged,
 
     /// Replay on a simulated device, on this machine's memory (compared with other allocators), or on a CUDA device
-    #[arg(long, value_name = "sim|host|cuda:N", default_value = "sim", value_parser = parse_source)]
+    #[arg(long, help_heading = DEVICE, value_name = "sim|host|cuda:N", default_value = "sim", value_parser = parse_source)]
     pub(crate) source: SourceKind,
 
     /// Read the costs of driver calls from this TOML file instead of assuming them
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = DEVICE, value_name = "FILE")]
     pub(crate) costs: Option<PathBuf>,
 }
 
@@ -249,8 +250,12 @@ pub(crate) enum Paged {
     Off,
 }
 
-/// The heading under which `--help` lists these options. Each option names it, because a heading of the whole group would also apply
-/// to the options after the group.
+/// The headings under which `--help` lists options. Each option names its own, because a heading of a whole group would also apply to
+/// the options after the group.
+const DEVICE: &str = "Device and driver";
+const PART: &str = "Part of the recording";
+const ALLOCATORS: &str = "Allocators and their settings";
+const OUTPUT: &str = "Output";
 #[cfg(feature = "bench")]
 const HOST: &str = "With --source host";
 #[cfg(not(feature = "bench"))]
@@ -291,11 +296,11 @@ pub(crate) enum Touched {
 #[derive(Debug, Args)]
 pub(crate) struct SelectionArgs {
     /// Replay only this part, counted from the first event: 1.5s..3s, 200ms.., ..2s
-    #[arg(long, value_name = "FROM..TO", value_parser = parse_time_window)]
+    #[arg(long, help_heading = PART, value_name = "FROM..TO", value_parser = parse_time_window)]
     pub(crate) time_window: Option<(u64, u64)>,
 
     /// Keep streams apart, or replay everything on one
-    #[arg(long, value_enum, default_value = "keep")]
+    #[arg(long, help_heading = PART, value_enum, default_value = "keep")]
     pub(crate) streams: Streams,
 }
 
@@ -321,15 +326,15 @@ impl From<&SelectionArgs> for Selection {
 #[derive(Debug, Args)]
 pub(crate) struct OutputArgs {
     /// Print the result as JSON, and nothing else
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
 
     /// Replace file, module and function names with placeholders, so that the report can be shared
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) redact: bool,
 
     /// Print only errors on stderr
-    #[arg(long, short)]
+    #[arg(long, help_heading = OUTPUT, short)]
     pub(crate) quiet: bool,
 
     /// Threads to replay on [default: as many as the machine has]
@@ -346,7 +351,7 @@ pub(crate) struct TuneArgs {
     pub(crate) file: PathBuf,
 
     /// Search the settings of these allocators, comma-separated: torch, millpond [default: both]
-    #[arg(long, short = 'p', value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(long, help_heading = ALLOCATORS, short = 'p', value_name = "NAME,…", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
 
     #[command(flatten)]
@@ -359,7 +364,7 @@ pub(crate) struct TuneArgs {
     pub(crate) output: OutputArgs,
 
     /// Rows to show
-    #[arg(long, value_name = "N", default_value_t = 8, allow_negative_numbers = true)]
+    #[arg(long, help_heading = OUTPUT, value_name = "N", default_value_t = 8, allow_negative_numbers = true)]
     pub(crate) top: usize,
 }
 
@@ -410,16 +415,8 @@ pub(crate) struct ConvertArgs {
     pub(crate) device: Option<i32>,
 
     /// Write only this part, counted from the first event: 1.5s..3s, 200ms.., ..2s
-    #[arg(long, value_name = "FROM..TO", value_parser = parse_window, conflicts_with_all = ["from", "to_time"])]
+    #[arg(long, value_name = "FROM..TO", value_parser = parse_window)]
     pub(crate) time_window: Option<(u64, u64)>,
-
-    /// The former name of `--time-window FROM..`
-    #[arg(long, value_name = "TIME", value_parser = parse_time, hide = true)]
-    pub(crate) from: Option<u64>,
-
-    /// The former name of `--time-window ..TO`
-    #[arg(long, value_name = "TIME", value_parser = parse_time, hide = true)]
-    pub(crate) to_time: Option<u64>,
 
     /// Write at most the last N events of each device to a .pickle
     #[arg(long, value_name = "N")]
@@ -483,23 +480,23 @@ pub(crate) struct PlanArgs {
     pub(crate) selection: SelectionArgs,
 
     /// Draw the plan as a picture of addresses over time in this file
-    #[arg(long, value_name = "SVG")]
+    #[arg(long, help_heading = OUTPUT, value_name = "SVG")]
     pub(crate) svg: Option<PathBuf>,
 
     /// Save the plan to this file
-    #[arg(long, value_name = "PLAN")]
+    #[arg(long, help_heading = OUTPUT, value_name = "PLAN")]
     pub(crate) save: Option<PathBuf>,
 
     /// Replace the recording's name with a placeholder
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) redact: bool,
 
     /// Print the result as JSON, and nothing else
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
 
     /// Print only errors on stderr
-    #[arg(long, short)]
+    #[arg(long, help_heading = OUTPUT, short)]
     pub(crate) quiet: bool,
 }
 

@@ -51,8 +51,8 @@ pub(crate) fn command(args: &ConvertArgs) -> Result<Exit, CliError> {
             Counted::End => At::End,
         },
         device: args.device,
-        from: args.time_window.map(|(from, _)| from).or(args.from),
-        to: args.time_window.map(|(_, to)| to).or(args.to_time),
+        from: args.time_window.map(|(from, _)| from),
+        to: args.time_window.map(|(_, to)| to),
         last: args.last,
         progress: Some(&report),
     };

@@ -7,6 +7,7 @@ use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, green, red, width, yellow};
 use crate::text::{counted, item, number, percent, short, size};
 use crate::{files, output};
+use millpond_replay::PoolOccupancy;
 use millpond_replay::analysis::{
     At, By, Change, Diff, Gate, Lines, Measure, Moment, Verdict, Window, at, diff,
 };
@@ -30,12 +31,15 @@ pub(crate) fn command(args: &DiffArgs) -> Result<Exit, CliError> {
     ];
     let [before, after] = &sides;
     let by: By = args.by.into();
-    let compared = diff(
+    let mut compared = diff(
         [&before.at.summary, &after.at.summary],
         [before.at.held(), after.at.held()],
         by,
         args.top,
     );
+    if let [Some(first), Some(last)] = [&before.state, &after.state] {
+        compared.measures.extend(state_measures(first, last));
+    }
     let gates = judge(args, &compared)?;
     if args.json {
         output::print_json(&value(by, &sides, &compared, &gates))?;
@@ -56,6 +60,8 @@ pub(crate) fn command(args: &DiffArgs) -> Result<Exit, CliError> {
 struct Side {
     name: String,
     at: At,
+    /// The sum of all segments, if the recording has no history.
+    state: Option<PoolOccupancy>,
 }
 
 impl Side {
@@ -80,7 +86,29 @@ fn side(path: &Path, moment: Moment, quiet: bool) -> Result<Side, CliError> {
     Ok(Side {
         name: name.to_string_lossy().into_owned(),
         at,
+        state: history
+            .state_only
+            .then(|| PoolOccupancy::of_all(&history.standing)),
     })
+}
+
+/// Compares the segments of two snapshots without a history.
+fn state_measures(before: &PoolOccupancy, after: &PoolOccupancy) -> Vec<Measure> {
+    let figures: [(&'static str, bool, fn(&PoolOccupancy) -> u64); 6] = [
+        ("reserved", true, |of| of.reserved_bytes),
+        ("segments", false, |of| of.segments),
+        ("free", true, |of| of.free_bytes),
+        ("holes", false, |of| of.holes),
+        ("largest hole", true, |of| of.largest_hole_bytes),
+        ("can be given back", true, |of| of.returnable_bytes),
+    ];
+    let measure = |(name, is_bytes, of): (&'static str, bool, fn(&PoolOccupancy) -> u64)| Measure {
+        name,
+        before: Some(of(before) as f64),
+        after: Some(of(after) as f64),
+        is_bytes,
+    };
+    figures.into_iter().map(measure).collect()
 }
 
 /// The result of a limit.

@@ -1,5 +1,6 @@
 //! The contents of a recording, in the shape of the JSON of `millpond info`.
 
+use crate::state::State;
 use millpond_replay::{Program, Selection, holders, tag_group};
 use millpond_trace::{Action, Caution, Format, OLDER, PoolState, Recording, Settings, Trace};
 use serde::Serialize;
@@ -31,6 +32,8 @@ pub(crate) struct DeviceFacts {
     pub(crate) device: i32,
     pub(crate) history: Option<History>,
     pub(crate) state: Vec<PoolFacts>,
+    /// The segments, if the device has no history.
+    pub(crate) segments: Option<State>,
     pub(crate) missing: Vec<String>,
 }
 
@@ -85,6 +88,7 @@ pub(crate) fn gather(recording: &Recording, file_bytes: Option<u64>) -> FileFact
             .iter()
             .find(|trace| trace.origin.device == device);
         let state = recording.states.iter().find(|state| state.device == device);
+        let standing = recording.standing.iter().find(|of| of.origin.device == device);
         let missing = match trace {
             Some(trace) => trace.cautions.iter().flat_map(Caution::sentences).collect(),
             None => {
@@ -96,6 +100,7 @@ pub(crate) fn gather(recording: &Recording, file_bytes: Option<u64>) -> FileFact
             device,
             history: trace.map(history),
             state: pools.unwrap_or_default(),
+            segments: standing.map(|of| State::new(of, None)),
             missing,
         }
     });

@@ -3,6 +3,7 @@
 use crate::args::InfoArgs;
 use crate::exit::{CliError, Exit, complain};
 use crate::facts::{DeviceFacts, FileFacts, History, PoolFacts, gather, total};
+use crate::state::State;
 use crate::table::{Align, Grid};
 use crate::terminal::{bold, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, short, size, wrap};
@@ -104,6 +105,9 @@ fn device_text(facts: &DeviceFacts) -> String {
     if !facts.state.is_empty() {
         out.push_str("\n  when the snapshot was written\n");
         out.push_str(&state_text(facts));
+    }
+    for (name, value) in facts.segments.iter().flat_map(State::facts) {
+        fact(&mut out, name, &value);
     }
     for missing in &facts.missing {
         out.push_str(&format!(

@@ -8,7 +8,7 @@
 //!   cuda              a replay on a CUDA device's memory
 //!   top               live statistics of running programs
 //!   cuda_emu          a command with the emulated CUDA driver
-//!   report diff       the contents of a recording; plot draws them
+//!   report diff       the contents of a recording; plot draws them, state formats segments and holes
 //!   view              the same as a timeline in the browser
 //!   side_by_side ranks failure table     text output, also text and terminal
 //!   files, spool, output, progress, exit  input and output
@@ -45,6 +45,7 @@ mod report;
 mod settings;
 mod side_by_side;
 mod spool;
+mod state;
 mod symbols;
 mod table;
 mod terminal;

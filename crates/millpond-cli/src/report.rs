@@ -5,6 +5,7 @@ mod sections;
 
 use crate::args::ReportArgs;
 use crate::exit::{CliError, Exit};
+use crate::state::State;
 use crate::symbols::ModuleSymbols;
 use crate::{files, output, plot};
 use millpond_replay::analysis::{
@@ -32,6 +33,8 @@ pub(crate) struct Told<'a> {
     pub(crate) whole: Option<Whole>,
     /// Sentences about code without names, and the reasons.
     pub(crate) nameless: Vec<String>,
+    /// The segments of each device without a history.
+    pub(crate) states: Vec<State>,
 }
 
 /// The data of a window.
@@ -43,7 +46,8 @@ pub(crate) struct Whole {
 
 /// Runs the command.
 pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
-    let window = window(args)?;
+    let (from, to) = args.time_window.unwrap_or((0, u64::MAX));
+    let window = Window::Times { from, to };
     if let Some(path) = &args.plot {
         plot::check(path)?;
     }
@@ -54,6 +58,12 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
             nothing: "--plot has nothing to draw",
             instead: "see the state without --plot",
         });
+    }
+    if args.device.is_some() && history.standing.is_empty() {
+        return Err(CliError::Usage(format!(
+            "--device is for snapshots without a history; {} has one: run `millpond replay` with the same --device",
+            args.file.display()
+        )));
     }
     let told = tell(args, &history, window).map_err(failed(&args.file))?;
     if let Some((path, whole)) = args.plot.as_ref().zip(told.whole.as_ref()) {
@@ -66,17 +76,6 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
         output::print(&sections::text(&told))?;
     }
     Ok(Exit::Done)
-}
-
-/// Returns the window that the options select.
-fn window(args: &ReportArgs) -> Result<Window, CliError> {
-    let (from, to) = args
-        .time_window
-        .unwrap_or((args.from.unwrap_or(0), args.to.unwrap_or(u64::MAX)));
-    if from > to {
-        return Err(CliError::Usage("--to is before --from".to_owned()));
-    }
-    Ok(Window::Times { from, to })
 }
 
 fn failed(path: &Path) -> impl Fn(AnalysisError) -> CliError {
@@ -112,6 +111,11 @@ fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Resul
         at,
         whole,
         nameless: symbols.cautions(),
+        states: history
+            .standing
+            .iter()
+            .map(|of| State::new(of, args.device.as_ref()))
+            .collect(),
     })
 }
 

@@ -106,8 +106,8 @@ fn nothing_is_written_over_and_errors_say_what_to_do() {
         ),
         (
             text(&folder.join("a.folded")).to_owned(),
-            vec!["--from", "5x"],
-            "write a time with a unit",
+            vec!["--time-window", "5x.."],
+            "write two times with a unit",
         ),
         (
             text(&folder.join("no/a.folded")).to_owned(),

@@ -1,7 +1,8 @@
 //! Commands that analyse recordings.
 
-use crate::values::{Moments, parse_moment, parse_moments, parse_time, parse_window};
+use crate::values::{Moments, parse_moment, parse_moments, parse_window};
 use clap::{Args, ValueEnum};
+use millpond_replay::DeviceSize;
 use millpond_replay::analysis::{By, Gate, Moment};
 use std::path::PathBuf;
 
@@ -24,24 +25,20 @@ pub(crate) struct ReportArgs {
     pub(crate) by: GroupedBy,
 
     /// Show only the blocks that are held at a moment: peak, end, a time such as 1.5s, or the peak of a step
-    #[arg(long, value_name = "peak|end|TIME|step:K", value_parser = parse_moment, conflicts_with_all = ["time_window", "from", "to", "plot"])]
+    #[arg(long, value_name = "peak|end|TIME|step:K", value_parser = parse_moment, conflicts_with_all = ["time_window", "plot"])]
     pub(crate) at: Option<Moment>,
 
     /// Report only this part, counted from the start of the recording: 1.5s..3s, 200ms.., ..2s
-    #[arg(long, value_name = "FROM..TO", value_parser = parse_window, conflicts_with_all = ["from", "to"])]
+    #[arg(long, value_name = "FROM..TO", value_parser = parse_window)]
     pub(crate) time_window: Option<(u64, u64)>,
-
-    /// The former name of `--time-window FROM..`
-    #[arg(long, value_name = "TIME", value_parser = parse_time, hide = true)]
-    pub(crate) from: Option<u64>,
-
-    /// The former name of `--time-window ..TO`
-    #[arg(long, value_name = "TIME", value_parser = parse_time, hide = true)]
-    pub(crate) to: Option<u64>,
 
     /// Number of groups to show; the others are one row
     #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true)]
     pub(crate) top: usize,
+
+    /// The card of a snapshot without a history: print what a new segment could still hold on it
+    #[arg(long, short = 'd', value_name = "SIZE|CARD", value_parser = super::device)]
+    pub(crate) device: Option<DeviceSize>,
 
     /// Also draw bytes by group over time to this file
     #[arg(long, value_name = "SVG|PNG")]

@@ -1,6 +1,7 @@
 //! A report in the shape of its JSON.
 
 use super::Told;
+use crate::state::State;
 use millpond_replay::analysis::{By, Finding, Held, RecordedSteps, Summary, Top, top};
 use serde::Serialize;
 
@@ -24,6 +25,8 @@ pub(super) struct Value<'a> {
     allocated_by: Option<Top>,
     steps: Option<&'a RecordedSteps>,
     findings: &'a [Finding],
+    /// The segments of each device without a history.
+    states: &'a [State],
     missing: &'a [String],
 }
 
@@ -58,6 +61,7 @@ pub(super) fn value<'a>(told: &'a Told<'_>) -> Value<'a> {
         allocated_by: whole.map(|_| top(&summary.allocated_by[by as usize], most)),
         steps: whole.and_then(|whole| whole.steps.as_ref()),
         findings: whole.map_or(&[], |whole| &whole.findings),
+        states: &told.states,
         missing: &summary.loss.sentences,
     }
 }

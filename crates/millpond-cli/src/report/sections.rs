@@ -2,6 +2,7 @@
 
 use super::{Told, Whole};
 use crate::plot;
+use crate::state::State;
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, dim, green, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, percent, short, size, wrap};
@@ -33,6 +34,7 @@ pub(super) fn text(told: &Told<'_>) -> String {
         Some(whole) => window_text(&mut out, told, whole),
         None => moment_text(&mut out, told),
     }
+    states(&mut out, &told.states);
     out
 }
 
@@ -69,8 +71,26 @@ fn moment_text(out: &mut String, told: &Told<'_>) {
     out.push('\n');
     fact(out, "held", &held_sentence(held));
     sources(out, held);
+    if let [state] = told.states.as_slice() {
+        for (name, value) in state.facts() {
+            fact(out, name, &value);
+        }
+    }
     out.push_str(&held_by(held, told.args.by.into(), told.args.top, "Held then"));
     out.push_str(&largest(held, told.args.by.into(), !told.history.state_only));
+}
+
+/// Adds the segments of each device without a history.
+fn states(out: &mut String, states: &[State]) {
+    for state in states {
+        if states.len() > 1 {
+            out.push_str(&format!("\n{}\n", bold(&state.device_name())));
+            for (name, value) in state.facts() {
+                fact(out, name, &value);
+            }
+        }
+        out.push_str(&state.tables());
+    }
 }
 
 fn window_text(out: &mut String, told: &Told<'_>, whole: &Whole) {
