@@ -309,6 +309,12 @@ fn a_state_without_a_history_is_shown_and_no_more_is_claimed() {
     assert_eq!(on["largest_request_bytes"], 22 << 20, "{on}");
     let info = json(&["info", &state, "--json"]);
     assert_eq!(info["devices"][0]["segments"]["total"]["holes"], 1);
+    let page = shown(&folder.join("state.html"));
+    assert_eq!(run(&["view", &state, "--html", &page]).0, 0);
+    let page = std::fs::read_to_string(page).expect("a page");
+    for part in [r#""state_only":true"#, r#""largest_cached_request_bytes":1048576"#] {
+        assert!(page.contains(part), "{part}");
+    }
     let plot = shown(&folder.join("state.svg"));
     let (code, _, stderr) = run(&["report", &state, "--plot", &plot]);
     assert!(

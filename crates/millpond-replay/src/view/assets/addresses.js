@@ -148,7 +148,7 @@ class Addresses extends Plane {
     this.compose(width, height, paint);
     byId('addresses-note').textContent = [
       this.left > 0 ? `${count(this.left)} smaller blocks are not drawn.` : '',
-      this.segments.length > 0 ? `${count(this.segments.length)} segments, one above the other; what is free in them has the colour of the page's free memory.` : '',
+      this.segments.length > 0 ? `${count(this.segments.length)} segments, one above the other; the pale parts are free.` : '',
       this.gone > 0 ? `${count(this.gone)} ranges of addresses that no block of this window touches are cut short.` : '',
     ].filter(Boolean).join(' ');
   }

@@ -142,7 +142,15 @@ function showFigures(look, part) {
     const most = reservedMost(look, part);
     figures.push(['Reserved at most', size(most), `${(most / Math.max(part.peak.bytes, 1)).toFixed(3)} × held`]);
   }
-  figures.push(
+  if (recording.glance.state_only) {
+    // Without a history only the moment of the snapshot is known.
+    const sum = (key) => recording.glance.states.reduce((all, { total }) => all + total[key], 0);
+    figures[0] = ['Held', size(part.peak.bytes), `in ${count(sum('blocks'))} blocks`];
+    figures.push(
+      ['Free in segments', size(sum('free_bytes')), `in ${count(sum('holes'))} holes`],
+      ['empty_cache() gives back', size(sum('returnable_bytes')), percent(sum('returnable_bytes'), sum('reserved_bytes'))],
+    );
+  } else figures.push(
     ['Handed out', size(part.allocated.total), `${count(part.allocated.count)} allocations`],
     ['Kept at the end', size(part.kept.total), `${count(part.kept.count)} blocks from this window`],
     ['Given back at once', size(part.temporary.total), `${count(part.temporary.count)} blocks`],

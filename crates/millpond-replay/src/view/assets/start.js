@@ -38,15 +38,22 @@ look.listen((changed) => {
 // What has come of a recording is shown. While nobody has moved, the window stays the whole of what there is.
 let end = look.to;
 
+// A state without a history has no times, so its addresses take the place of the timeline.
+function openOnAddresses() {
+  byId('timelines-title').textContent = 'Where blocks lie';
+  const picture = byId('addresses').parentElement;
+  const column = picture.parentElement;
+  byId('timelines').before(picture, byId('addresses-note'));
+  column.hidden = true;
+  for (const id of ['timelines', 'strip', 'axis', 'moment', 'go-peak', 'zoom-out']) byId(id).hidden = true;
+  byId('shows-reserved').parentElement.hidden = true;
+}
+
 function arrived(recording) {
   return (what) => {
     const whole = look.from <= 0 && look.to >= end;
     if (what === 'data' && recording.glance.by_rows && recordings.length === 1) look.axis = 'event';
-    // A state without a history has no times: the page opens on its addresses.
-    if (what === 'glance' && recordings.every(({ glance }) => glance?.state_only)) {
-      byId('timelines').closest('section').before(byId('addresses-panel'));
-      byId('addresses-axes').textContent = 'address upwards';
-    }
+    if (what === 'glance' && recordings.every(({ glance }) => glance?.state_only)) openOnAddresses();
     if (what === 'glance' || what === 'data') {
       end = look.end;
       if (whole) look.look(0, end);
