@@ -312,7 +312,10 @@ fn a_state_without_a_history_is_shown_and_no_more_is_claimed() {
     let page = shown(&folder.join("state.html"));
     assert_eq!(run(&["view", &state, "--html", &page]).0, 0);
     let page = std::fs::read_to_string(page).expect("a page");
-    for part in [r#""state_only":true"#, r#""largest_cached_request_bytes":1048576"#] {
+    for part in [
+        r#""state_only":true"#,
+        r#""largest_cached_request_bytes":1048576"#,
+    ] {
         assert!(page.contains(part), "{part}");
     }
     let plot = shown(&folder.join("state.svg"));
