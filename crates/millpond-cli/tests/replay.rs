@@ -223,7 +223,7 @@ fn every_command_reads_standard_input() {
     assert_eq!(code, 0, "{stderr}");
     let zst = zstd::encode_all(std::fs::File::open(&mpr).expect("written"), 3).expect("compressed");
     let page = dir.join("page.html").display().to_string();
-    let other = dir.join("again.csv").display().to_string();
+    let other = dir.join("again.mpr").display().to_string();
     for bytes in [
         std::fs::read(&csv).expect("csv"),
         std::fs::read(&mpr).expect("mpr"),
