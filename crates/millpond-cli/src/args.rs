@@ -410,6 +410,10 @@ pub(crate) struct ConvertArgs {
     )]
     pub(crate) at: Counted,
 
+    /// Keep the frames that frameworks put around every call, such as _call_impl, in profiles
+    #[arg(long)]
+    pub(crate) every_frame: bool,
+
     /// Write only the events of this device; -1 is the host
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) device: Option<i32>,

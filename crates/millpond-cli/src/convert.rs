@@ -54,6 +54,7 @@ pub(crate) fn command(args: &ConvertArgs) -> Result<Exit, CliError> {
         from: args.time_window.map(|(from, _)| from),
         to: args.time_window.map(|(_, to)| to),
         last: args.last,
+        every_frame: args.every_frame,
         progress: Some(&report),
     };
     let mut outcome = None;

@@ -2,6 +2,7 @@
 
 use crate::args::DiffArgs;
 use crate::exit::{CliError, Exit, complain};
+use crate::stack;
 use crate::symbols::ModuleSymbols;
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, green, red, width, yellow};
@@ -314,7 +315,10 @@ fn groups(compared: &Diff, by: By) -> String {
     );
     grid.column("blocks", Align::Right, column(&blocks));
     let room = width().saturating_sub(grid.width() + 2).max(20);
-    let name = |change: &Change| change.name.split_whitespace().collect::<Vec<_>>().join(" ");
+    let name = |change: &Change| {
+        let name = stack::head(&change.name);
+        name.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
     grid.column("who", Align::Left, column(&|change| short(&name(change), room)));
     let mut looks = vec![Row::Plain; compared.groups.len()];
     looks.resize(rows.len(), Row::Bound);
@@ -322,7 +326,10 @@ fn groups(compared: &Diff, by: By) -> String {
         0 => String::new(),
         some => format!("  {} the same in both\n", counted(some, "group")),
     };
-    format!("\n{title}\n{}\n{same}", grid.render(&looks))
+    let stacks = compared.groups.iter().filter(|_| by == By::Stack);
+    let names = stacks.map(|change| change.name.as_str());
+    let drawn = stack::below_rows(&grid.render(&looks), rows.len(), names);
+    format!("\n{title}\n{drawn}{same}")
 }
 
 fn blocks(change: &Change) -> String {

@@ -2,7 +2,7 @@
 
 use crate::state::State;
 use millpond_replay::{Program, Selection, holders, tag_group};
-use millpond_trace::{Action, Caution, Format, OLDER, PoolState, Recording, Settings, Trace};
+use millpond_trace::{Action, Caution, Format, PoolState, Recording, Settings, Trace};
 use serde::Serialize;
 use std::collections::HashSet;
 
@@ -46,7 +46,7 @@ pub(crate) struct History {
     pub(crate) time_span_us: Option<u64>,
     pub(crate) streams: Vec<u64>,
     pub(crate) private_pools: u64,
-    /// The number of different tags.
+    /// The number of different tags of blocks. A tag with a stack is a call site.
     pub(crate) tags: u64,
     /// The number of groups that reports and views show: tags of blocks, where tags that differ only in numbers are one group.
     pub(crate) tag_groups: u64,
@@ -192,6 +192,7 @@ fn history(trace: &Trace) -> History {
         .max()
         .unwrap_or(first);
     let program = Program::as_recorded(trace, Selection::default()).ok();
+    let tags = tags(trace);
     let peak_event = program
         .as_ref()
         .and_then(|p| p.ops.get(p.peak_op))
@@ -212,8 +213,8 @@ fn history(trace: &Trace) -> History {
         time_span_us: timed.then(|| last.saturating_sub(first)),
         streams: trace.streams.clone(),
         private_pools: trace.pools.len().saturating_sub(1) as u64,
-        tags: trace.tags.len().saturating_sub(1) as u64,
-        tag_groups: tag_groups(trace),
+        tags: tags.iter().filter(|tag| **tag > 0).count() as u64,
+        tag_groups: tag_groups(trace, &tags),
         initial_segments: trace.initial_segments.len() as u64,
         initial_segment_bytes: total(trace.initial_segments.iter().map(|s| s.bytes)),
         initial_blocks: trace.initial_blocks.len() as u64,
@@ -235,16 +236,17 @@ fn history(trace: &Trace) -> History {
     }
 }
 
-/// Counts the tag groups of the blocks that were allocated.
-fn tag_groups(trace: &Trace) -> u64 {
-    let older = trace.initial_blocks.iter().map(|block| match block.tag {
-        0 => OLDER.to_owned(),
-        tag => tag_group(trace.tags.get(tag)),
-    });
+/// Returns the tags of the blocks that were allocated.
+fn tags(trace: &Trace) -> HashSet<u32> {
+    let older = trace.initial_blocks.iter().map(|block| block.tag);
     let allocated = trace.events.iter().filter(|event| event.action == Action::Alloc);
-    let tags: HashSet<u32> = allocated.map(|event| event.tag).collect();
-    let newer = tags.into_iter().map(|tag| tag_group(trace.tags.get(tag)));
-    older.chain(newer).collect::<HashSet<String>>().len() as u64
+    older.chain(allocated.map(|event| event.tag)).collect()
+}
+
+/// Counts the groups of tags.
+fn tag_groups(trace: &Trace, tags: &HashSet<u32>) -> u64 {
+    let groups: HashSet<String> = tags.iter().map(|tag| tag_group(trace.tags.get(*tag))).collect();
+    groups.len() as u64
 }
 
 /// Returns a saturating sum, because the numbers of a damaged file may overflow.

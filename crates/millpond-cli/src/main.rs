@@ -46,6 +46,7 @@ mod settings;
 mod side_by_side;
 mod spool;
 mod state;
+mod stack;
 mod symbols;
 mod table;
 mod terminal;

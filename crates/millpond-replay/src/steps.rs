@@ -2,7 +2,7 @@
 
 use crate::program::{Op, OpKind, Program};
 use crate::run::Observer;
-use millpond_engine::plan::{Detector, Found, Plan, Planner, Slot, Step, solve};
+use millpond_engine::plan::{Detector, Found, Plan, Planner, Step, solve};
 use millpond_engine::{Calls, Engine, Source, Stream};
 use serde::Serialize;
 use std::ops::Range;
@@ -18,8 +18,8 @@ const ROUNDING: u64 = 256;
 pub struct Steps {
     /// One of the steps.
     pub step: Step,
-    /// Index into [`Program::ops`] of the first call of each step that follows an equal one, and one past the
-    /// last call.
+    /// Index into [`Program::ops`] of the first call of each step, and one past the last call. Other calls may lie between
+    /// two steps.
     pub starts: Vec<usize>,
     /// Bytes that live when a step begins.
     pub base: u64,
@@ -74,7 +74,7 @@ impl Steps {
             }
         }
         let found = found?;
-        let starts = starts(program, &calls, &found.step, found.begins as usize);
+        let starts = starts(program, &calls, &found.step);
         let (first, end) = (*starts.first()?, *starts.last()?);
         (starts.len() > 1).then_some(Self {
             step: found.step,
@@ -117,32 +117,20 @@ pub(crate) fn rounded_bytes(bytes: u64) -> u64 {
     bytes.max(1).div_ceil(ROUNDING).saturating_mul(ROUNDING)
 }
 
-/// Returns every position before and after `begins` at which a whole step follows.
-fn starts(program: &Program, calls: &[usize], step: &Step, begins: usize) -> Vec<usize> {
-    let period = step.period();
-    let alike = |from: usize| {
-        calls.get(from..from + period).is_some_and(|calls| {
-            calls
-                .iter()
-                .zip(&step.slots)
-                .all(|(call, slot): (&usize, &Slot)| {
-                    let op = &program.ops[*call];
-                    rounded(op) == slot.bytes && Stream(u32::from(op.stream)) == slot.stream
-                })
-        })
-    };
-    let mut first = begins;
-    while first >= period && alike(first - period) {
-        first -= period;
+/// Returns the first call of every whole step, and one past the last call of the last step. Other calls may lie between
+/// two steps.
+fn starts(program: &Program, calls: &[usize], step: &Step) -> Vec<usize> {
+    let mut matcher = Matcher::new(step);
+    let (mut starts, mut end) = (Vec::new(), 0);
+    for (at, call) in calls.iter().enumerate() {
+        let op = &program.ops[*call];
+        if matcher.next(&(rounded(op), Stream(u32::from(op.stream)))) {
+            end = at + 1;
+            starts.push(calls[end - step.period()]);
+        }
     }
-    let mut last = first;
-    let mut found = Vec::new();
-    while alike(last) {
-        found.push(calls[last]);
-        last += period;
-    }
-    found.push(calls.get(last).copied().unwrap_or(program.ops.len()));
-    found
+    starts.push(calls.get(end).copied().unwrap_or(program.ops.len()));
+    starts
 }
 
 /// Searches for a step in a sequence of calls with the algorithm of Knuth, Morris and Pratt. A simpler search
@@ -344,6 +332,7 @@ impl Planner for Threaded {
 mod tests {
     use super::*;
     use crate::program::Selection;
+    use millpond_engine::plan::Slot;
     use millpond_trace::{ReadOptions, read_bytes};
 
     /// Returns a program that allocates blocks of these sizes in KiB, one after the other.

@@ -1,10 +1,10 @@
 //! Groups tags, so that forty layers become one line, and redacts them, so that a report can be shared.
 
-use millpond_trace::Trace;
+use millpond_trace::{OLDER, Trace, is_plumbing, split_frames, tag_site};
 use std::collections::HashMap;
 
 /// Returns the group of a tag: its phase, its module path with layer numbers as `*`, and its operator. The
-/// group of a bare stack is its innermost frame. The group of an empty tag is `(no tag)`.
+/// group of a bare stack is the frame that a person recognises (see [`tag_site`]). The group of an empty tag is `(no tag)`.
 ///
 /// ```
 /// use millpond_replay::tag_group;
@@ -17,7 +17,7 @@ pub fn tag_group(tag: &str) -> String {
         return "(no tag)".to_owned();
     }
     if !tag.contains(';') {
-        return frames(tag).next().unwrap_or(tag).to_owned();
+        return tag_site(tag).to_owned();
     }
     let fields: Vec<&str> = tag.split(';').collect();
     let kept = if fields.len() > 3 {
@@ -35,33 +35,6 @@ pub fn tag_group(tag: &str) -> String {
     } else {
         kept.join("; ")
     }
-}
-
-/// Returns the frames of a tag's stack, innermost first.
-///
-/// Frames are joined by `<`, which also begins names such as `<lambda>`. A separator follows a line number,
-/// and a name follows a colon.
-///
-/// ```
-/// use millpond_replay::tag_frames;
-///
-/// let frames: Vec<_> = tag_frames("a.py:<lambda>:374<b.py:main:2").collect();
-/// assert_eq!(frames, ["a.py:<lambda>:374", "b.py:main:2"]);
-/// ```
-pub fn frames(stack: &str) -> impl Iterator<Item = &str> {
-    let mut rest = Some(stack);
-    std::iter::from_fn(move || {
-        let text = rest?;
-        let joint = text
-            .char_indices()
-            .find(|&(at, c)| c == '<' && !text[..at].ends_with(':') && at > 0);
-        let (frame, after) = match joint {
-            Some((at, _)) => (&text[..at], Some(&text[at + 1..])),
-            None => (text, None),
-        };
-        rest = after;
-        Some(frame)
-    })
 }
 
 /// Returns `layers.12.mlp` as `layers.*.mlp`.
@@ -90,8 +63,8 @@ impl Redactor {
 
     /// Redacts one tag.
     pub fn tag(&mut self, tag: &str) -> String {
-        if tag.is_empty() {
-            return String::new();
+        if tag.is_empty() || tag == OLDER {
+            return tag.to_owned();
         }
         let fields: Vec<&str> = tag.split(';').collect();
         let (labels, stack) = match fields.split_last() {
@@ -108,7 +81,7 @@ impl Redactor {
                 self.path(label)
             });
         }
-        let stack: Vec<String> = frames(stack).map(|frame| self.frame(frame)).collect();
+        let stack: Vec<String> = split_frames(stack).map(|frame| self.frame(frame)).collect();
         redacted.push(stack.join("<"));
         redacted.join(";")
     }
@@ -119,10 +92,21 @@ impl Redactor {
     }
 
     fn frame(&mut self, frame: &str) -> String {
+        let (file, function) = match frame.split_once(':') {
+            Some((file, rest)) => (file, rest.rsplit_once(':').map_or(rest, |(function, _)| function)),
+            None => (frame, ""),
+        };
+        // Frameworks are public. Their frames tell how the program is built, and nothing of it.
+        if is_plumbing(file, function) || file.starts_with("torch/") {
+            return frame.to_owned();
+        }
         let mut parts = Vec::new();
         for (index, part) in frame.split(':').enumerate() {
-            let kind = if index == 0 { "file" } else { "f" };
-            parts.push(self.part(kind, part));
+            parts.push(match (index, part.strip_suffix(".py")) {
+                (0, Some(name)) => format!("{}.py", self.part("file", name)),
+                (0, None) => self.part("file", part),
+                _ => self.part("f", part),
+            });
         }
         parts.join(":")
     }

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The number of innermost frames that the tag of a stack names.
-pub(crate) const TAG_FRAMES: usize = 8;
+/// The number of innermost frames that are kept of a stack that is cut because all tags together are too long.
+pub(crate) const CUT_FRAMES: usize = 8;
 
 /// A finding that limits the conclusions from a recording.
 ///
@@ -83,7 +83,7 @@ pub enum Finding {
     StreamsFolded,
     /// Allocations after which more than 2^64 bytes were held. Sums stop at that number.
     SumsCapped,
-    /// Stacks that have more frames than their tags, which name only the innermost ones.
+    /// Stacks of which only the innermost frames were kept, because they or all tags together are too long.
     StacksCut,
 }
 
@@ -178,7 +178,6 @@ impl fmt::Display for Caution {
             Self::Counted(finding, n) => {
                 let (noun, sentence) = finding.words();
                 let sentence = sentence.replace("{count}", &count(n, noun));
-                let sentence = sentence.replace("{frames}", &TAG_FRAMES.to_string());
                 let (is, was) = if n == 1 { ("is", "was") } else { ("are", "were") };
                 f.write_str(&sentence.replace("{is}", is).replace("{was}", was))
             }
@@ -242,7 +241,7 @@ impl Finding {
             ),
             Self::StacksCut => (
                 "stack",
-                "{count} {was} cut to the {frames} innermost frames: the callers of these are not shown",
+                "{count} {was} too long to keep whole: the outermost callers are not shown",
             ),
         }
     }

@@ -63,6 +63,8 @@ pub struct ExportOptions<'a> {
     pub to: Option<u64>,
     /// Maximum number of events of each device in a snapshot. The last events are kept.
     pub last: Option<u64>,
+    /// Whether profiles contain the frames that frameworks put around every call. Other formats contain every frame.
+    pub every_frame: bool,
     /// A callback that regularly receives the number of rows visited and the number of all rows. A format may visit the
     /// rows several times.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
@@ -76,6 +78,7 @@ impl std::fmt::Debug for ExportOptions<'_> {
             .field("from", &self.from)
             .field("to", &self.to)
             .field("last", &self.last)
+            .field("every_frame", &self.every_frame)
             .finish_non_exhaustive()
     }
 }

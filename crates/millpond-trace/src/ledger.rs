@@ -7,7 +7,7 @@
 use crate::caution::{Finding, Findings};
 use crate::hash::Map;
 use crate::lines::MOST_BYTES;
-use crate::model::{InitialBlock, InitialSegment, MOST_DEVICES, NO_ALLOCATION};
+use crate::model::{InitialBlock, InitialSegment, MOST_DEVICES, NO_ALLOCATION, OLDER};
 use crate::strings::{Interner, Shared};
 use crate::tape::Tape;
 use crate::{Action, Allocation, Caution, Event, Format, Origin, ReadError, Recording, Settings, Trace};
@@ -151,6 +151,9 @@ impl Ledger {
             return Ok(());
         }
         block.allocation = self.number()?;
+        if block.tag == 0 {
+            block.tag = self.tags.intern(OLDER.as_bytes());
+        }
         let live = self.begin(block.pending)?;
         if !block.pending {
             self.hold(block.requested);

@@ -28,6 +28,7 @@ mod read;
 pub mod recording;
 mod rmm;
 mod source;
+mod stack;
 mod strings;
 mod table;
 mod tape;
@@ -44,4 +45,5 @@ pub use model::{
 };
 pub use options::{Progress, ReadOptions};
 pub use read::read;
+pub use stack::{AROUND_CALLS, is_plumbing, split_frames, split_tag, tag_site};
 pub use strings::Strings;

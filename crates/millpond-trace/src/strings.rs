@@ -7,6 +7,9 @@ use crate::texts::Texts;
 use std::cell::Cell;
 use std::rc::Rc;
 
+/// The most bytes of a tag's stack. A stack of two hundred frames has about a sixth of it.
+pub(crate) const MOST_STACK: usize = 60 << 10;
+
 /// Strings stored once. Index 0 is always the empty string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Strings {
@@ -169,6 +172,11 @@ impl Interner {
 
     pub(crate) fn get(&self, index: u32) -> &str {
         self.strings.get(index)
+    }
+
+    /// Returns the bytes that all interners with the same limit may still take.
+    pub(crate) fn left(&self) -> usize {
+        self.left.0.get()
     }
 
     pub(crate) fn finish(mut self) -> Strings {

@@ -486,7 +486,7 @@ fn tags_name_the_frames_that_say_something() {
         .iter()
         .map(|event| trace.tags.get(event.tag))
         .collect();
-    let python = "model;v2.py:forward:12<<string>:<lambda>:1";
+    let python = "at::native::empty_cuda<model_v2.py:forward:12<<string>:<lambda>:1";
     assert_eq!(tags, [python, python, "at::empty", &format!("step 3;{python}")]);
     assert_eq!(trace.tags.len(), 4);
 }
@@ -600,32 +600,116 @@ fn same(left: &Trace, right: &Trace) {
     }
 }
 
-/// A recording reports how many of its stacks were cut, and which devices have no history.
+/// Returns a frame of a stack.
+fn frame(file: &str, name: &str, line: i32) -> Py {
+    dict! { "filename" => file, "name" => name, "line" => line }
+}
+
+/// Returns the tag of an allocation with these frames and other keys, and the cautions.
+fn tag_of(frames: Vec<Py>, keys: Vec<(&str, Py)>) -> (String, Vec<Caution>) {
+    let mut event = with(entry("alloc", BASE, 8, 0, 1), "frames", frames);
+    for (key, value) in keys {
+        event = with(event, key, value);
+    }
+    let recording = read_py(&snapshot(vec![], vec![event]));
+    let trace = &recording.traces[0];
+    (
+        trace.tags.get(trace.events[0].tag).to_owned(),
+        trace.cautions.clone(),
+    )
+}
+
 #[test]
-fn cut_stacks_and_missing_histories_are_reported() {
-    let frame = |line: i32| dict! { "filename" => "m.py", "name" => "f", "line" => line };
-    let stack = |frames: i32| (0..frames).map(frame).collect::<Vec<Py>>();
-    let cut = |frames: i32| {
-        let event = with(entry("alloc", BASE, 8, 0, 1), "frames", stack(frames));
-        let again = with(entry("alloc", BASE + 8, 8, 0, 2), "frames", stack(3));
-        let recording = read_py(&snapshot(vec![], vec![event, again]));
-        let trace = &recording.traces[0];
-        let frames = trace.tags.get(trace.events[0].tag).matches("m.py").count();
-        (
-            frames,
-            trace.cautions.contains(&Caution::Counted(Finding::StacksCut, 1)),
-        )
+fn whole_stacks_are_kept_and_only_absurd_ones_are_cut() {
+    let stack = |frames: i32| {
+        let lines = (0..frames).map(|line| frame("m.py", "f", line)).collect();
+        let (tag, cautions) = tag_of(lines, vec![]);
+        let is_cut = cautions.contains(&Caution::Counted(Finding::StacksCut, 1));
+        (tag.matches("m.py").count(), is_cut)
     };
-    assert_eq!(
-        [cut(7), cut(8), cut(9), cut(40)],
-        [(7, false), (8, false), (8, true), (8, true)]
-    );
+    assert_eq!([stack(9), stack(200), stack(3000)], [(9, false), (200, false), (3000, false)]);
+    let (kept, is_cut) = stack(50_000);
+    assert!(is_cut && (3000..10_000).contains(&kept), "{kept}");
     let sentence = Caution::Counted(Finding::StacksCut, 2).to_string();
     assert_eq!(
         sentence,
-        "2 stacks were cut to the 8 innermost frames: the callers of these are not shown"
+        "2 stacks were too long to keep whole: the outermost callers are not shown"
     );
+}
 
+#[test]
+fn files_of_packages_keep_their_paths() {
+    let frames = vec![
+        frame("/v/lib/python3.12/site-packages/torch/nn/functional.py", "linear", 9),
+        frame("/home/u/model.py", "forward", 12),
+        frame("/usr/lib/python3.12/threading.py", "run", 3),
+    ];
+    assert_eq!(
+        tag_of(frames, vec![]).0,
+        "torch/nn/functional.py:linear:9<model.py:forward:12<python3.12/threading.py:run:3"
+    );
+}
+
+#[test]
+fn memory_of_a_backward_pass_is_named_by_its_node_and_forward_line() {
+    let node = "torch::autograd::generated::MulBackward0::apply(std::vector<at::Tensor>&&)";
+    let engine = "torch::autograd::Engine::evaluate_function(std::shared_ptr<GraphTask>&)";
+    let native = |name: &str| frame("??", name, 0);
+    let of_node = || {
+        vec![
+            native("at::detail::empty_strided_generic(int)"),
+            native("at::_ops::empty_like::call(int)"),
+            native("at::_ops::mul_Tensor::call(at::Tensor const&)"),
+            native(node),
+            native("torch::autograd::Node::operator()(int)"),
+            native(engine),
+        ]
+    };
+    let stack = "at::detail::empty_strided_generic<at::_ops::empty_like::call<at::_ops::mul_Tensor::call<\
+                 torch::autograd::generated::MulBackward0::apply<torch::autograd::Node::operator<\
+                 torch::autograd::Engine::evaluate_function";
+    assert_eq!(tag_of(of_node(), vec![]).0, format!("bwd;MulBackward0;mul_Tensor;{stack}"));
+    // On the host, the backward pass runs on the thread that asks for it. That line is not the forward line.
+    let mut on_host = of_node();
+    on_host.push(frame("train.py", "step", 80));
+    assert_eq!(
+        tag_of(on_host, vec![]).0,
+        format!("bwd;MulBackward0;mul_Tensor;{stack}<train.py:step:80")
+    );
+    let traceback = vec![
+        Py::from("  File \"/u/train.py\", line 80, in step\n    loss = model(x)\n"),
+        Py::from("  File \"/u/model.py\", line 12, in forward\n    return a * b\n"),
+        Py::from("  File \"/v/site-packages/torch/nn/functional.py\", line 9, in linear\n"),
+        Py::from("no traceback"),
+    ];
+    assert_eq!(
+        tag_of(of_node(), vec![("forward_frames", traceback.into())]).0,
+        format!(
+            "bwd;model.py:forward:12/MulBackward0;mul_Tensor;\
+             {stack}<torch/nn/functional.py:linear:9<model.py:forward:12<train.py:step:80"
+        )
+    );
+    // Compiled functions have the forward line inside the backward pass.
+    let compiled = vec![
+        frame("/v/site-packages/torch/_inductor/utils.py", "run", 7),
+        frame("/u/model.py", "forward", 107),
+        native("torch::autograd::PyNode::apply(int)"),
+        native(engine),
+    ];
+    let (tag, _) = tag_of(compiled, vec![("user_metadata", "step 3".into())]);
+    assert!(tag.starts_with("bwd;step 3/model.py:forward:107;;torch/_inductor"), "{tag}");
+    let without_node = vec![
+        native("at::detail::empty_cuda(int)"),
+        native("torch::autograd::InputBuffer::add(int)"),
+        native(engine),
+    ];
+    let (tag, _) = tag_of(without_node, vec![]);
+    assert!(tag.starts_with("bwd;InputBuffer::add;;at::detail"), "{tag}");
+}
+
+/// A recording reports which devices have no history.
+#[test]
+fn missing_histories_are_reported() {
     let blocks = vec![
         block(BASE, 2 * MIB, 2 * MIB - 5, "active_allocated"),
         block(BASE + 2 * MIB, MIB, MIB, "active_pending_free"),

@@ -14,11 +14,11 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "FILE", value_parser = super::recording())]
     pub(crate) file: PathBuf,
 
-    /// Group held bytes by tag, call site, pool, stream, thread or kind of memory
+    /// Group held bytes by tag, call site, whole stack, pool, stream, thread or kind of memory
     #[arg(
         long,
         value_enum,
-        value_name = "tag|site|pool|stream|thread|kind",
+        value_name = "tag|site|stack|pool|stream|thread|kind",
         default_value = "tag",
         hide_possible_values = true
     )]
@@ -57,6 +57,7 @@ const REPORT_EXAMPLES: &str = "\
 Examples:
   millpond report run.mpr                    holders at the peak, and recommended changes
   millpond report run.pickle --by site       the same by the function that allocated
+  millpond report run.pickle --by stack --top 3  the same with the whole stacks
   millpond report run.mpr --at step:12       blocks held at the peak of a step
   millpond report run.mpr --time-window 2s..4s  a part of it: its peak, its leaks
   millpond report run.mpr --plot run.svg     bytes by tag over time";
@@ -77,11 +78,11 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "peak|end|TIME|step:K[,…]", default_value = "peak", value_parser = parse_moments)]
     pub(crate) at: Moments,
 
-    /// Group held bytes by tag, call site, pool, stream, thread or kind of memory
+    /// Group held bytes by tag, call site, whole stack, pool, stream, thread or kind of memory
     #[arg(
         long,
         value_enum,
-        value_name = "tag|site|pool|stream|thread|kind",
+        value_name = "tag|site|stack|pool|stream|thread|kind",
         default_value = "tag",
         hide_possible_values = true
     )]
@@ -124,6 +125,8 @@ pub(crate) enum GroupedBy {
     Tag,
     /// The function that allocated
     Site,
+    /// The whole stack
+    Stack,
     /// The pool
     Pool,
     /// The stream
@@ -139,6 +142,7 @@ impl From<GroupedBy> for By {
         match by {
             GroupedBy::Tag => Self::Tag,
             GroupedBy::Site => Self::Site,
+            GroupedBy::Stack => Self::Stack,
             GroupedBy::Pool => Self::Pool,
             GroupedBy::Stream => Self::Stream,
             GroupedBy::Thread => Self::Thread,

@@ -3,6 +3,7 @@
 use super::{Told, Whole};
 use crate::plot;
 use crate::state::State;
+use crate::stack;
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, dim, green, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, percent, short, size, wrap};
@@ -252,7 +253,7 @@ fn steps_sentence(known: &RecordedSteps) -> String {
 fn held_by(held: &Held, by: By, most: usize, heading: &str) -> String {
     let top = top(held.by(by), most);
     let title = format!("{heading}, by {}", by.name());
-    table(&title, &top, held.sum, None)
+    table(&title, &top, held.sum, None, by)
 }
 
 fn kept(summary: &Summary, by: By, most: usize) -> String {
@@ -266,12 +267,12 @@ fn kept(summary: &Summary, by: By, most: usize) -> String {
         counted(kept.sum.blocks, "block"),
         by.name()
     );
-    table(&title, &top(kept.by(by), most), kept.sum, Some(summary.to))
+    table(&title, &top(kept.by(by), most), kept.sum, Some(summary.to), by)
 }
 
 /// Returns rows of groups with their shares of the total. The remaining groups are one row. `end` is the time from which ages
-/// are counted back.
-fn table(title: &str, top: &Top, all: Sum, end: Option<u64>) -> String {
+/// are counted back. Stacks are below their rows.
+fn table(title: &str, top: &Top, all: Sum, end: Option<u64>, by: By) -> String {
     let mut out = format!("\n{}\n", bold(&wrap(title, width(), 0)));
     if all.blocks == 0 {
         out.push_str("  nothing\n");
@@ -308,11 +309,13 @@ fn table(title: &str, top: &Top, all: Sum, end: Option<u64>) -> String {
     }
     let used = grid.width() + 2;
     let room = width().saturating_sub(used).max(20);
-    grid.column("who", Align::Left, column(&|row| short(&plain(&row.name), room)));
+    grid.column("who", Align::Left, column(&|row| short(&plain(&stack::head(&row.name)), room)));
     let mut looks = vec![Row::Plain; top.rows.len()];
     looks.push(Row::Bound);
-    out.push_str(&grid.render(&looks));
-    out.push('\n');
+    let drawn = grid.render(&looks);
+    let stacks = top.rows.iter().filter(|_| by == By::Stack);
+    let names = stacks.map(|group| group.name.as_str());
+    out.push_str(&stack::below_rows(&drawn, rows.len(), names));
     out
 }
 
@@ -335,7 +338,7 @@ fn largest(held: &Held, by: By, timed: bool) -> String {
         let line = format!(
             "  {:>9}  {since}{}",
             size(block.bytes),
-            plain(if by == By::Site { &block.site } else { &block.tag })
+            plain(if matches!(by, By::Site | By::Stack) { &block.site } else { &block.tag })
         );
         out.push_str(&format!("{}\n", short(&line, width())));
     }

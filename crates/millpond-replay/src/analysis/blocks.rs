@@ -23,6 +23,9 @@ use millpond_trace::recording::{Gauge, Kind, Row};
 use serde_json::{Value, json};
 use std::io;
 
+/// The properties whose groups the table has. The page has the stacks themselves.
+const WAYS: [By; 6] = [By::Tag, By::Site, By::Pool, By::Stream, By::Thread, By::Kind];
+
 /// The most events in a part.
 const PART: u64 = 1 << 16;
 /// The most samples in a part.
@@ -222,7 +225,7 @@ impl Table<'_> {
         let key = [block.pool, block.stream, block.thread, block.tag, block.stack];
         let origin = *self.origins.entry(key).or_insert(next);
         if origin == next {
-            for number in key.into_iter().chain(block.groups) {
+            for number in key.into_iter().chain(WAYS.map(|by| block.groups[by as usize])) {
                 self.part.new_origins.put(u64::from(number));
             }
             if self.told_tags.insert(block.tag, ()).is_none() {
@@ -305,7 +308,7 @@ impl Table<'_> {
         let part = std::mem::replace(&mut self.part, next);
         let mut text = 0;
         let mut names = serde_json::Map::new();
-        for by in By::ALL {
+        for by in WAYS {
             let all = ledger.groups.names(by);
             let new = all.get(self.told_names[by as usize]..).unwrap_or_default();
             self.told_names[by as usize] = all.len();

@@ -5,9 +5,10 @@
 
 use super::Map;
 use super::held::{Group, Sum};
-use crate::tags::{frames, tag_group};
+use crate::tags::tag_group;
 use millpond_trace::history::{Definitions, Frame, Pool, Symbols};
 use millpond_trace::recording::Row;
+use millpond_trace::{split_frames, split_tag, tag_site};
 use serde::Serialize;
 
 /// The property by which blocks are grouped.
@@ -27,6 +28,8 @@ pub enum By {
     Thread,
     /// The kind of memory, and the device it is on.
     Kind,
+    /// The whole stack of the allocation: one frame on each line of the name, the innermost first.
+    Stack,
 }
 
 impl By {
@@ -38,6 +41,7 @@ impl By {
         Self::Stream,
         Self::Thread,
         Self::Kind,
+        Self::Stack,
     ];
 
     /// Returns the name of the property.
@@ -46,6 +50,7 @@ impl By {
         match self {
             Self::Tag => "tag",
             Self::Site => "site",
+            Self::Stack => "stack",
             Self::Pool => "pool",
             Self::Stream => "stream",
             Self::Thread => "thread",
@@ -55,7 +60,7 @@ impl By {
 }
 
 /// The number of properties.
-pub(super) const COUNT: usize = 6;
+pub(super) const COUNT: usize = 7;
 
 /// Whether names of sites contain line numbers, which change from one version of a program to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +75,9 @@ pub enum Lines {
 /// The most groups of one property. Further names form one group, so that a hostile file cannot make tables
 /// grow without limit.
 const MOST: usize = 1 << 18;
+/// The most bytes of the names of one property. Names of stacks are long.
+const MOST_TEXT: usize = 64 << 20;
+const NO_STACK: &str = "(no stack recorded)";
 const BEYOND: &str = "(more groups than are told apart)";
 
 /// Assigns group numbers to blocks as they appear.
@@ -89,6 +97,8 @@ pub(super) struct Names {
     far: Map<u64, u32>,
     by_name: Map<String, u32>,
     names: Vec<String>,
+    /// Bytes of all names.
+    text: usize,
 }
 
 /// Returns the number in a row that determines its group.
@@ -96,8 +106,8 @@ fn key(by: By, row: &Row) -> u64 {
     match by {
         By::Tag => u64::from(row.tag),
         // Recordings whose stacks are text have them in the tag.
-        By::Site if row.stack == 0 => u64::from(row.tag),
-        By::Site => u64::from(row.stack) << 32,
+        By::Site | By::Stack if row.stack == 0 => u64::from(row.tag),
+        By::Site | By::Stack => u64::from(row.stack) << 32,
         By::Pool | By::Kind => u64::from(row.pool),
         By::Stream => u64::from(row.stream),
         By::Thread => u64::from(row.thread),
@@ -135,7 +145,8 @@ impl Names {
     }
 
     fn enter(&mut self, key: u64, name: String) -> u32 {
-        let name = if self.names.len() >= MOST && !self.by_name.contains_key(name.as_str()) {
+        let is_full = self.names.len() >= MOST || self.text + name.len() > MOST_TEXT;
+        let name = if is_full && !self.by_name.contains_key(name.as_str()) {
             BEYOND.to_owned()
         } else {
             name
@@ -143,6 +154,7 @@ impl Names {
         let next = self.names.len() as u32;
         let group = *self.by_name.entry_ref(name.as_str()).or_insert(next);
         if group == next {
+            self.text += name.len();
             self.names.push(name);
         }
         if key < NEAR {
@@ -225,8 +237,9 @@ impl<'a> Groups<'a> {
 
     fn called(&self, by: By, row: &Row) -> String {
         match by {
-            By::Tag => self.bare(&tag_group(self.definitions.tag(row.tag))),
+            By::Tag => self.without_lines(&tag_group(self.definitions.tag(row.tag)), "; "),
             By::Site => self.site(row),
+            By::Stack => self.stack(row),
             By::Pool => pool_name(row.pool, self.definitions.pool(row.pool)),
             By::Kind => kind_name(self.definitions.pool(row.pool)),
             By::Stream => format!("stream {}", row.stream),
@@ -247,13 +260,30 @@ impl<'a> Groups<'a> {
                 None => "(stack not known)".to_owned(),
             };
         }
-        let tag = self.definitions.tag(row.tag);
-        let stack = tag.rsplit(';').next().unwrap_or(tag);
-        match frames(stack).find(|frame| !frame.is_empty()) {
-            // The tag is a name and not a stack.
-            Some(frame) if frame.contains(':') => self.bare(frame),
-            _ => "(no stack recorded)".to_owned(),
+        let (labels, stack) = split_tag(self.definitions.tag(row.tag));
+        match (backward_site(labels), stack) {
+            (Some(site), _) => self.without_lines(&site, "/"),
+            (None, "") => NO_STACK.to_owned(),
+            (None, stack) => self.bare(tag_site(stack)),
         }
+    }
+
+    /// Returns the frames of a stack, each on its own line.
+    fn stack(&self, row: &Row) -> String {
+        if row.stack != 0 {
+            let stack = self.symbols.stack(self.definitions.stack(row.stack));
+            let frames: Vec<String> = stack.iter().map(|frame| self.frame(frame)).collect();
+            return match frames.is_empty() {
+                true => "(stack not known)".to_owned(),
+                false => frames.join("\n"),
+            };
+        }
+        let (_, stack) = split_tag(self.definitions.tag(row.tag));
+        if stack.is_empty() {
+            return NO_STACK.to_owned();
+        }
+        let frames: Vec<String> = split_frames(stack).map(|frame| self.bare(frame)).collect();
+        frames.join("\n")
     }
 
     fn frame(&self, frame: &Frame) -> String {
@@ -263,6 +293,12 @@ impl<'a> Groups<'a> {
             (file, 0, _) | (file, _, Lines::LeftOut) => format!("{} ({file})", frame.function),
             (file, line, Lines::Told) => format!("{} ({file}:{line})", frame.function),
         }
+    }
+
+    /// Returns a name whose parts may be frames, as [`bare`](Self::bare) does.
+    fn without_lines(&self, name: &str, joint: &str) -> String {
+        let parts: Vec<String> = name.split(joint).map(|part| self.bare(part)).collect();
+        parts.join(joint)
     }
 
     /// Returns a frame of a textual stack, `file:function:line`, without its line number if line numbers are
@@ -275,6 +311,23 @@ impl<'a> Groups<'a> {
             _ => None,
         };
         cut.unwrap_or(name).to_owned()
+    }
+}
+
+/// Returns the node of a backward pass, with the forward line if it is known, from the labels that the reader of PyTorch's
+/// snapshots makes.
+fn backward_site(labels: &str) -> Option<String> {
+    let mut fields = labels.strip_prefix("bwd;")?.split(';');
+    let (path, _, None) = (fields.next()?, fields.next()?, fields.next()) else {
+        return None;
+    };
+    let is_line = |part: &str| part.contains(".py:");
+    let mut parts = path.rsplit('/');
+    let node = parts.next().filter(|node| !node.is_empty())?;
+    match parts.next().filter(|line| is_line(line)) {
+        Some(line) => Some(format!("{node} ({line})")),
+        None if is_line(node) || node.starts_with(|c: char| c.is_ascii_uppercase()) => Some(node.to_owned()),
+        None => None,
     }
 }
 

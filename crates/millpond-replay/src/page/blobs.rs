@@ -1,6 +1,6 @@
 //! Encodes the compressed parts of a page within its size limit.
 
-use millpond_trace::Trace;
+use millpond_trace::{Trace, split_tag, tag_site};
 
 use super::{
     encode::Blob,
@@ -91,9 +91,12 @@ fn keeping(lives: &[Life], part: f64) -> Threshold {
     Threshold(area * (1.0 + 1e-9) + 1.0)
 }
 
+/// Returns the tags, and for each the frame of its stack that a person recognises.
 fn tags(trace: &Trace) -> Blob {
     let names: Vec<&str> = trace.tags.iter().collect();
     let mut blob = Blob::default();
     blob.section(&serde_json::to_vec(&names).unwrap_or_default());
+    let sites: Vec<&str> = names.iter().map(|tag| tag_site(split_tag(tag).1)).collect();
+    blob.section(&serde_json::to_vec(&sites).unwrap_or_default());
     blob
 }

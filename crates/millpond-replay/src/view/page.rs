@@ -4,6 +4,7 @@
 use crate::web::Frame;
 use crate::web::text::Text;
 use millpond_engine::policies;
+use millpond_trace::AROUND_CALLS;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
@@ -85,6 +86,7 @@ pub(super) fn write(
     };
     let meta: Value = json!({
         "names": page.names,
+        "aroundCalls": AROUND_CALLS,
         "served": is_served,
         "policies": known,
         "shown": page.policies,

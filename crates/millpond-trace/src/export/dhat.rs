@@ -15,7 +15,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     let mut table = vec!["[root]".to_owned()];
     let mut points = Vec::new();
     for site in &profile.sites {
-        let stack = source.frames(site.origin);
+        let stack = source.folded(site.origin);
         let numbered = stack.into_iter().map(|frame| {
             let (number, new) = numbers.of(frame.clone());
             if new {

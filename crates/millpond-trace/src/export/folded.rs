@@ -32,7 +32,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
 
 /// Formats a stack with the root first. `;` occurs only between frames.
 fn line(source: &Source<'_>, origin: super::stacks::Origin) -> String {
-    let frames = source.frames(origin);
+    let frames = source.folded(origin);
     let names: Vec<String> = frames
         .iter()
         .rev()

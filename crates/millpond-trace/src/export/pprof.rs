@@ -160,7 +160,7 @@ impl<'a, 's> Tables<'a, 's> {
             };
             return addresses.iter().map(each).collect();
         }
-        let frames = self.source.frames(site.origin);
+        let frames = self.source.folded(site.origin);
         let each = |frame: Frame| self.location(LocationKey::Frame(frame.clone()), |_| vec![frame]);
         frames.into_iter().map(each).collect()
     }

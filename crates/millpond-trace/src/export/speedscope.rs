@@ -16,7 +16,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     let mut samples: Vec<Vec<u32>> = Vec::new();
     let mut weights = Vec::new();
     for site in profile.sites.iter().filter(|site| site.at(at).bytes > 0) {
-        let stack = source.frames(site.origin).into_iter().rev();
+        let stack = source.folded(site.origin).into_iter().rev();
         let numbered = stack.map(|frame| {
             let (number, new) = numbers.of(frame.clone());
             if new {

@@ -1,12 +1,13 @@
 //! Returns the origin of a block as frames: those of its stack, or of its tag and pool if no stack was recorded.
 //!
-//! A tag from a snapshot contains the program's words and the innermost frames, such as `forward;layer
+//! A tag from a snapshot contains the program's words and the whole stack, such as `forward;layer
 //! 3;model.py:call:12<train.py:step:80`. Such frames are parsed again, and the words surround them.
 
 use super::events::Source;
 use crate::hash::Map;
 use crate::history::Frame;
 use crate::recording::Row;
+use crate::stack::{is_plumbing, split_frames, split_tag};
 use std::borrow::Cow;
 use std::hash::Hash;
 
@@ -88,55 +89,43 @@ impl Source<'_> {
         frames
     }
 
+    /// Returns the frames of an origin as [`frames`](Self::frames), without those that frameworks put around every call
+    /// unless the options ask for every frame.
+    pub(super) fn folded(&self, origin: Origin) -> Vec<Frame> {
+        let mut frames = self.frames(origin);
+        let is_kept = |frame: &Frame| self.options.every_frame || !is_plumbing(&frame.file, &frame.function);
+        if frames.iter().any(is_kept) {
+            frames.retain(is_kept);
+        }
+        frames
+    }
+
     /// Returns the words of a tag, outermost first, and the frames that it contains, innermost first.
     pub(super) fn tag(&self, number: u32) -> (Vec<String>, Vec<Frame>) {
-        let tag = clean(self.history.definitions.tag(number));
-        let mut words: Vec<&str> = tag.split(';').filter(|word| !word.is_empty()).collect();
-        let calls = words.last().and_then(|last| calls(last));
-        if calls.is_some() {
-            words.pop();
-        }
-        let words = words.into_iter().map(str::to_owned).collect();
-        (words, calls.unwrap_or_default())
+        let (labels, stack) = split_tag(self.history.definitions.tag(number));
+        let words = labels.split(';').filter(|word| !word.is_empty());
+        let words = words.map(|word| clean(word).into_owned()).collect();
+        let frames = split_frames(stack).filter(|frame| !frame.is_empty());
+        (words, frames.map(|frame| cleaned(call(frame))).collect())
     }
 }
 
-/// Parses frames of the form `file:function:line<file:function:line`. Returns `None` for any other text.
-fn calls(text: &str) -> Option<Vec<Frame>> {
-    let mut frames = Vec::new();
-    let mut rest = text;
-    // A function may be called `<lambda>`, so another frame follows only after a line number.
-    loop {
-        let next = rest.match_indices('<').find(|(at, _)| ends_in_line(&rest[..*at]));
-        let (one, after) = match next {
-            Some((at, _)) => (&rest[..at], Some(&rest[at + 1..])),
-            None => (rest, None),
-        };
-        frames.push(call(one)?);
-        match after {
-            Some(after) => rest = after,
-            None => return Some(frames),
-        }
-    }
-}
-
-fn ends_in_line(text: &str) -> bool {
-    text.rsplit_once(':')
-        .is_some_and(|(_, line)| line.parse::<u32>().is_ok())
-}
-
-fn call(text: &str) -> Option<Frame> {
-    let (before, line) = text.rsplit_once(':')?;
+/// Parses a frame of the form `file:function:line`. The file and the line may be missing.
+fn call(text: &str) -> Frame {
+    let (before, line) = match text.rsplit_once(':').map(|(before, line)| (before, line.parse())) {
+        Some((before, Ok(line))) => (before, line),
+        _ => (text, 0),
+    };
     // C++ function names contain pairs of colons.
     let (file, function) = match before.find(':') {
         Some(at) if !before[at..].starts_with("::") => (&before[..at], &before[at + 1..]),
         _ => ("", before),
     };
-    Some(Frame {
+    Frame {
         function: function.to_owned(),
         file: file.to_owned(),
-        line: line.parse().ok()?,
-    })
+        line,
+    }
 }
 
 /// Numbers keys from 0 in the order in which they are added.
@@ -167,21 +156,27 @@ mod tests {
 
     #[test]
     fn tags_of_snapshots_become_frames() {
-        let frames = calls("model.py:<lambda>:12<train.py:step:80<at::empty(int):3").expect("frames");
-        let short: Vec<_> = frames
-            .iter()
-            .map(|frame| (&*frame.file, &*frame.function, frame.line))
-            .collect();
+        let parts = |text: &str| -> Vec<(String, String, u32)> {
+            let frames = split_frames(text).map(call);
+            frames
+                .map(|frame| (frame.file, frame.function, frame.line))
+                .collect()
+        };
+        let frame = |file: &str, function: &str, line| (file.to_owned(), function.to_owned(), line);
+        let stack = "model.py:<lambda>:12<train.py:step:80<at::empty<v.cpp:at::mul<v.cpp:f:3";
+        assert_eq!(split_tag(stack), ("", stack));
         assert_eq!(
-            short,
+            parts(stack),
             [
-                ("model.py", "<lambda>", 12),
-                ("train.py", "step", 80),
-                ("", "at::empty(int)", 3)
+                frame("model.py", "<lambda>", 12),
+                frame("train.py", "step", 80),
+                frame("", "at::empty", 0),
+                frame("v.cpp", "at::mul", 0),
+                frame("v.cpp", "f", 3),
             ]
         );
         for none in ["", "mm", "a<b", "layers.7", "x:y", "a:b:3<"] {
-            assert_eq!(calls(none), None, "{none}");
+            assert_eq!(split_tag(none), (none, ""), "{none}");
         }
     }
 

@@ -11,6 +11,8 @@ use std::sync::Arc;
 const MOST_TEXT: usize = 512 << 20;
 /// The most bytes kept of one name. Longer names are cut, because a name is copied wherever it is used.
 const MOST_NAME: usize = 8 << 10;
+/// The most bytes kept of one tag, which may contain a whole stack.
+const MOST_TAG: usize = 64 << 10;
 /// The most functions kept that are inlined into each other at one address.
 const MOST_INLINED: usize = 256;
 /// The most addresses kept of one stack: the innermost ones.
@@ -25,7 +27,12 @@ const SHARED: u64 = 4;
 
 /// Returns the part of a name that is kept: its beginning.
 pub(super) fn cut(text: &str) -> &str {
-    let most = text.len().min(MOST_NAME);
+    beginning(text, MOST_NAME)
+}
+
+/// Returns at most `most` bytes of a text.
+fn beginning(text: &str, most: usize) -> &str {
+    let most = text.len().min(most);
     let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }
@@ -96,6 +103,7 @@ impl Definitions {
         let cost = match row.kind {
             // All addresses share the text.
             Kind::DefineFrame => ENTRY * list.len() + text.len().min(2 * MOST_INLINED * MOST_NAME),
+            Kind::DefineTag => text.len().min(MOST_TAG) + ENTRY,
             _ => text.len().min(3 * MOST_NAME) + 8 * list.len() + ENTRY,
         };
         if self.text + cost > MOST_TEXT {
@@ -105,7 +113,7 @@ impl Definitions {
         self.text += cost;
         match row.kind {
             Kind::DefineTag => {
-                let name = self.name(text);
+                let name = self.kept(text, MOST_TAG);
                 self.tags.insert(row.tag, name);
             }
             Kind::DefineThread => {
@@ -158,7 +166,12 @@ impl Definitions {
 
     /// Returns a copy of a name, cut if it is too long to keep.
     fn name(&mut self, text: &str) -> String {
-        let kept = cut(text);
+        self.kept(text, MOST_NAME)
+    }
+
+    /// Returns a copy of at most `most` bytes of a text.
+    fn kept(&mut self, text: &str, most: usize) -> String {
+        let kept = beginning(text, most);
         self.dropped += u64::from(kept.len() < text.len());
         kept.to_owned()
     }

@@ -1,7 +1,7 @@
 //! Converts recordings of other formats to rows.
 
 use super::{Definitions, History, RowSource};
-use crate::model::{NO_ALLOCATION, OLDER};
+use crate::model::NO_ALLOCATION;
 use crate::recording::{Kind, Row};
 use crate::{Action, Recording, Trace};
 
@@ -72,25 +72,12 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
         definitions.note(&row, Some(tag), None);
     }
     let begun = trace.events.first().map_or(0, |event| event.time_us);
-    // Blocks without a tag that are older than the recording get a tag of their own. Their frees get the same tag.
-    let older = base.tag + trace.tags.len() as u32;
-    if trace.initial_blocks.iter().any(|block| block.tag == 0) {
-        definitions.note(&Row::define(Kind::DefineTag, older, 0), Some(OLDER), None);
-    }
-    let mut untagged = vec![false; trace.initial_blocks.len()];
-    for block in &trace.initial_blocks {
-        if let Some(slot) = untagged.get_mut(block.allocation as usize) {
-            *slot = block.tag == 0;
-        }
-    }
-    let is_older = |allocation: u32| {
-        untagged
-            .get(allocation as usize)
-            .is_some_and(|untagged| *untagged)
-    };
+    // A free has the tag of its allocation. Frees of blocks that are older than the recording may have none.
     let tag = |tag: u32, allocation: u32| match tag {
-        0 if is_older(allocation) => older,
-        0 => 0,
+        0 => match trace.initial_blocks.get(allocation as usize) {
+            Some(block) if block.tag > 0 => base.tag + block.tag,
+            _ => 0,
+        },
         tag => base.tag + tag,
     };
     for segment in &trace.initial_segments {
@@ -142,7 +129,7 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
         });
     }
     Base {
-        tag: older + 1,
+        tag: base.tag + trace.tags.len() as u32,
         pool: base.pool + trace.pools.len() as u32,
         stream: base.stream + trace.streams.len() as u32,
         id: base.id + u64::from(trace.allocations),

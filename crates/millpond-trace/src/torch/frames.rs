@@ -2,18 +2,20 @@
 //!
 //! Newer snapshots share one dict for each frame. Older ones contain a dict wherever a frame occurs. In both cases a
 //! frame is classified and named once. It is identified by its dict if that was read before, and otherwise by its
-//! contents.
+//! contents. A file of a package keeps the path below the folder in which packages are installed, so that it can be
+//! told from a file of the program.
 
 use super::schema::Key;
 use crate::hash::Map;
 use crate::pickle::{Arena, Value};
+use crate::stack::{is_program, python_file};
 use crate::strings::Interner;
 use std::fmt::Write;
 
-/// Maximum bytes of a frame's path.
-const PATH: usize = 4096;
 /// Maximum characters of a frame's file or function. C++ templates have thousands.
 const NAME: usize = 80;
+/// Maximum bytes of a function that are searched.
+const SEARCHED: usize = 512;
 /// Maximum number of keys of a frame.
 const MOST_KEYS: usize = 32;
 /// Maximum number of different frames. Further ones are in no tag.
@@ -21,14 +23,23 @@ const MOST_FRAMES: u32 = 1 << 20;
 /// The number of the first frame. Events have lower numbers.
 pub(super) const FIRST_FRAME: u32 = 1 << 27;
 
-/// The kind of a frame, as it matters for tags.
+/// The role of a frame in a stack.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum FrameKind {
-    /// Not a frame, or one with other keys than PyTorch writes.
-    Other,
+pub(super) enum Role {
+    /// A frame of the allocator, the unwinder or the interpreter. Such frames are in every stack.
     Noise,
-    Python,
+    /// A Python frame of the program itself.
+    Program,
+    /// A Python frame of a framework, or a native frame around every node.
+    Framework,
+    /// A native frame without one of the following roles.
     Native,
+    /// A native frame of an operator of PyTorch.
+    Operator,
+    /// A native frame of a node of the backward pass.
+    Node,
+    /// The native frame that runs a node of the backward pass.
+    Engine,
 }
 
 /// The frames read so far.
@@ -48,7 +59,7 @@ pub(super) struct Frames {
 
 struct Frame {
     content: Content,
-    kind: FrameKind,
+    role: Role,
     /// The range in [`Frames::names`] of its name for tags.
     name: Option<(u32, u32)>,
 }
@@ -62,21 +73,20 @@ struct Content {
 }
 
 impl Frames {
-    /// Returns the kind of `value`.
+    /// Returns the role of `value`, or `None` if it is not a frame, or one with other keys than PyTorch writes.
     #[inline]
-    pub(super) fn kind(&mut self, arena: &Arena, value: Value) -> FrameKind {
-        match self.number(arena, value) {
-            Some(number) => self.frames[(number - FIRST_FRAME) as usize].kind,
-            None => FrameKind::Other,
-        }
+    pub(super) fn role(&mut self, arena: &Arena, value: Value) -> Option<Role> {
+        let number = self.number(arena, value)?;
+        Some(self.frames[(number - FIRST_FRAME) as usize].role)
     }
 
-    /// Returns the name of `value` for tags, or an empty string if it is not a frame.
-    pub(super) fn name(&mut self, arena: &Arena, value: Value) -> &str {
-        let Some(number) = self.number(arena, value) else {
-            return "";
-        };
+    /// Returns the name of `value` for tags and its role. Returns `None` if it is not a frame or is in every stack.
+    pub(super) fn named(&mut self, arena: &Arena, value: Value) -> Option<(&str, Role)> {
+        let number = self.number(arena, value)?;
         let frame = &mut self.frames[(number - FIRST_FRAME) as usize];
+        if frame.role == Role::Noise {
+            return None;
+        }
         let names = &mut self.names;
         let (start, end) = *frame.name.get_or_insert_with(|| {
             let start = names.len();
@@ -86,7 +96,7 @@ impl Frames {
             }
             (start as u32, names.len() as u32)
         });
-        &self.names[start as usize..end as usize]
+        (start < end).then(|| (&self.names[start as usize..end as usize], frame.role))
     }
 
     /// Takes a frame's dict if it has exactly PyTorch's pairs: a file, a function and a line. Returns its number.
@@ -135,23 +145,28 @@ impl Frames {
         if at == MOST_FRAMES {
             return None;
         }
-        let kind = self.judge(arena, content);
+        let role = self.judge(arena, content);
         self.frames.push(Frame {
             content,
-            kind,
+            role,
             name: None,
         });
         self.numbers.insert(content, FIRST_FRAME + at);
         Some(FIRST_FRAME + at)
     }
 
-    fn judge(&mut self, arena: &Arena, content: Content) -> FrameKind {
+    fn judge(&mut self, arena: &Arena, content: Content) -> Role {
         if content.is_python(arena) {
-            FrameKind::Python
+            let [file, function] = [content.file, content.function].map(|text| arena.strings.get(text));
+            if is_program(python_file(file), function) {
+                Role::Program
+            } else {
+                Role::Framework
+            }
         } else if self.is_noise(arena, content) {
-            FrameKind::Noise
+            Role::Noise
         } else {
-            FrameKind::Native
+            native_role(arena.strings.get(content.function))
         }
     }
 
@@ -221,32 +236,89 @@ impl Content {
 
     /// Adds the frame's name for tags.
     fn name(self, arena: &Arena, name: &mut String) {
-        // No real path is longer. Of a longer one, only the end is searched for folders.
-        let file = tail(arena.strings.get(self.file), PATH);
-        if !matches!(file, "" | "??") {
-            let folders = memchr::memrchr2(b'/', b'\\', file.as_bytes()).map_or(0, |at| at + 1);
-            push_clean(name, &file[folders..]);
-            name.push(':');
-        }
-        let function = arena.strings.get(self.function);
-        // The arguments of C++ functions are long and not useful.
-        let end = match self.is_python(arena) {
-            true => None,
-            // Only the first characters are shown, so only these are searched.
-            false => function.bytes().take(4 * NAME).position(|byte| byte == b'('),
-        };
-        push_clean(name, &function[..end.unwrap_or(function.len())]);
-        if self.line > 0 {
-            let _ = write!(name, ":{}", self.line);
-        }
+        let [file, function] = [self.file, self.function].map(|text| arena.strings.get(text));
+        push_name(file, function, self.line, self.is_python(arena), name);
     }
 }
 
-/// Returns the last `most` bytes of `text`, or slightly fewer.
-fn tail(text: &str, most: usize) -> &str {
-    let from = text.len().saturating_sub(most);
-    let from = (from..text.len()).find(|&at| text.is_char_boundary(at));
-    &text[from.unwrap_or(text.len())..]
+/// Adds `file:function:line`. Native frames have no arguments and template parameters, which are long and not useful.
+fn push_name(file: &str, function: &str, line: i64, is_python: bool, name: &mut String) {
+    let start = name.len();
+    let file = python_file(file);
+    if !matches!(file, "" | "??") {
+        push_clean(name, file);
+        name.push(':');
+    }
+    if is_python {
+        push_clean(name, function);
+    } else {
+        push_native(name, function);
+    }
+    // Semicolons separate the fields of a tag.
+    if name[start..].contains(';') {
+        let plain = name[start..].replace(';', "_");
+        name.truncate(start);
+        name.push_str(&plain);
+    }
+    if line > 0 {
+        let _ = write!(name, ":{line}");
+    }
+}
+
+/// Adds a native function up to its arguments or template parameters. Anonymous namespaces are left out.
+fn push_native(name: &mut String, function: &str) {
+    const ANONYMOUS: &str = "(anonymous namespace)::";
+    let mut rest = head(function);
+    while let Some(at) = rest.find(['(', '<']) {
+        let Some(after) = rest[at..].strip_prefix(ANONYMOUS) else {
+            rest = &rest[..at];
+            break;
+        };
+        push_clean(name, &rest[..at]);
+        rest = after;
+    }
+    push_clean(name, rest);
+}
+
+/// Returns the beginning of a function, of which only so much is searched.
+fn head(function: &str) -> &str {
+    let end = (0..=function.len().min(SEARCHED)).rev();
+    let end = end.into_iter().find(|&at| function.is_char_boundary(at));
+    &function[..end.unwrap_or(0)]
+}
+
+/// Returns the role of a native frame that is not in every stack.
+fn native_role(function: &str) -> Role {
+    let function = head(function);
+    let autograd = function.strip_prefix("torch::autograd::");
+    if autograd.is_some_and(|rest| rest.starts_with("Engine::evaluate_function")) {
+        Role::Engine
+    } else if autograd.is_some_and(|rest| ["Node::", "PyNode::"].iter().any(|of| rest.starts_with(of))) {
+        // It runs a node that is written in Python, or any node.
+        Role::Framework
+    } else if autograd.is_some_and(|rest| rest.contains("::apply(")) {
+        Role::Node
+    } else if function.starts_with("at::_ops::") && function.contains("::call(") {
+        Role::Operator
+    } else {
+        Role::Native
+    }
+}
+
+/// Returns the name and the role of a line of Python's traceback, such as `File "model.py", line 12, in forward`.
+/// Further lines of the text, which show the code, are ignored.
+pub(super) fn named_by_line(text: &str) -> Option<(String, Role)> {
+    let line = head(text.trim_start()).lines().next()?;
+    let (file, rest) = line.strip_prefix("File \"")?.split_once("\", line ")?;
+    let (line, function) = rest.split_once(", in ")?;
+    let (function, line) = (function.trim(), line.parse().ok()?);
+    let mut name = String::new();
+    push_name(file, function, line, true, &mut name);
+    let role = match is_program(python_file(file), function) {
+        true => Role::Program,
+        false => Role::Framework,
+    };
+    Some((name, role))
 }
 
 /// Adds at most [`NAME`] characters, without any that would end a line or a field.

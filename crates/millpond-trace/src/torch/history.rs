@@ -6,7 +6,7 @@ use super::schema::Walk;
 use super::settings::SettingsRead;
 use super::sieve::{Field, Record};
 use super::state::{self, Final};
-use super::tags::Tags;
+use super::tags::{Origin, Tags};
 use crate::hash::Map;
 use crate::ledger::Ledger;
 use crate::lines::MOST_BYTES;
@@ -296,11 +296,12 @@ impl Entries {
             allocation: NO_ALLOCATION,
             tag: tags.of(
                 walk,
-                [
-                    record.get(Field::Frames),
-                    record.get(Field::UserMetadata),
-                    record.get(Field::CompileContext),
-                ],
+                Origin {
+                    frames: record.get(Field::Frames),
+                    user: record.get(Field::UserMetadata),
+                    compile: record.get(Field::CompileContext),
+                    forward: record.get(Field::ForwardFrames),
+                },
                 &mut ledger.tags,
             ),
             stream: ledger.stream(walk.handle(record.get(Field::Stream)).unwrap_or(0)),

@@ -27,6 +27,7 @@ keys! {
     RealSize = "real_size" Addr = "addr"
     Action = "action" TimeUs = "time_us" PoolId = "pool_id" DeviceFree = "device_free"
     CompileContext = "compile_context" UserMetadata = "user_metadata"
+    ForwardFrames = "forward_frames"
     Filename = "filename" Line = "line" Name = "name"
     CudaConf = "PYTORCH_CUDA_ALLOC_CONF" Conf = "PYTORCH_ALLOC_CONF" HipConf = "PYTORCH_HIP_ALLOC_CONF"
     MaxSplitSize = "max_split_size" GarbageCollection = "garbage_collection_threshold"

@@ -1,19 +1,17 @@
 //! Takes values out of a snapshot while it is parsed.
 //!
-//! Three kinds of values make up nearly all of a snapshot. Only nine values of an event's dict matter, so these are
+//! Three kinds of values make up nearly all of a snapshot. Only ten values of an event's dict matter, so these are
 //! kept instead of its pairs. Only the contents of a frame matter (see [`super::frames`]), so equal frames are kept
-//! once. Of an event's stack, only the frames that its tag may name matter (see [`super::tags`]), so the others are
-//! dropped from the list. The rest of the reader sees no difference, except for frames that change later, which no
+//! once. Frames that are in every stack are dropped from the list. The rest of the reader sees no difference, except for frames that change later, which no
 //! program writes.
 
-use super::frames::{FIRST_FRAME, FrameKind, Frames};
+use super::frames::{FIRST_FRAME, Frames, Role};
 use super::schema::{KEYS, Key};
-use crate::caution::TAG_FRAMES;
 use crate::pickle::{self, Arena, Taken, Value};
 
 /// The values of one event's dict, or `None` where it has none.
 #[derive(Clone, Copy)]
-pub(super) struct Record([Value; 9]);
+pub(super) struct Record([Value; 10]);
 
 /// The positions in a [`Record`].
 #[derive(Clone, Copy)]
@@ -27,6 +25,7 @@ pub(super) enum Field {
     Frames,
     UserMetadata,
     CompileContext,
+    ForwardFrames,
 }
 
 /// The position of each key's value. It lies beyond the end of a record for keys that are not needed.
@@ -44,6 +43,7 @@ const PLACES: [u8; KEYS.len()] = {
             Key::Frames => Some(Field::Frames),
             Key::UserMetadata => Some(Field::UserMetadata),
             Key::CompileContext => Some(Field::CompileContext),
+            Key::ForwardFrames => Some(Field::ForwardFrames),
             _ => None,
         };
         if let Some(field) = field {
@@ -55,7 +55,7 @@ const PLACES: [u8; KEYS.len()] = {
 };
 
 impl Record {
-    pub(super) const EMPTY: Self = Self([Value::NONE; 9]);
+    pub(super) const EMPTY: Self = Self([Value::NONE; 10]);
 
     #[inline]
     pub(super) fn get(&self, field: Field) -> Value {
@@ -127,32 +127,19 @@ impl pickle::Sieve for Sieve {
     #[inline]
     fn items(&mut self, arena: &Arena, items: &mut [Value]) -> usize {
         match items.first() {
-            Some(&first) if self.frames.kind(arena, first) != FrameKind::Other => self.stack(arena, items),
+            Some(&first) if self.frames.role(arena, first).is_some() => self.stack(arena, items),
             _ => items.len(),
         }
     }
 }
 
 impl Sieve {
-    /// Keeps the first Python frames, and the first native ones for stacks without Python frames. Applied to the parts
-    /// of a stack, it keeps the same frames as for the whole stack, and possibly some native ones.
+    /// Keeps the frames of a stack, except those that are in every stack. Other values are not part of a stack.
     fn stack(&mut self, arena: &Arena, items: &mut [Value]) -> usize {
-        let (mut python, mut native, mut kept) = (0, 0, 0);
+        let mut kept = 0;
         for at in 0..items.len() {
-            let counted = match self.frames.kind(arena, items[at]) {
-                FrameKind::Noise => continue,
-                FrameKind::Other => {
-                    items[kept] = items[at];
-                    kept += 1;
-                    continue;
-                }
-                FrameKind::Python => &mut python,
-                FrameKind::Native if python > 0 => continue,
-                FrameKind::Native => &mut native,
-            };
-            // One frame more than a tag names is kept, to show that frames are missing.
-            if *counted <= TAG_FRAMES {
-                *counted += 1;
+            let role = self.frames.role(arena, items[at]);
+            if role.is_some_and(|role| role != Role::Noise) {
                 items[kept] = items[at];
                 kept += 1;
             }

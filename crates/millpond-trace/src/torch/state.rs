@@ -2,7 +2,7 @@
 
 use super::rewind::Segment;
 use super::schema::{Key, Walk};
-use super::tags::Tags;
+use super::tags::{Origin, Tags};
 use crate::hash::Map;
 use crate::ledger::Ledger;
 use crate::lines::MOST_BYTES;
@@ -72,13 +72,16 @@ pub(super) fn read(
                 };
                 sum.count(&block, pending);
                 let frames = block.frames.unwrap_or(Value::NONE);
-                let words = [frames, Value::NONE, Value::NONE];
+                let origin = Origin {
+                    forward: block.forward_frames,
+                    ..Origin::of_frames(frames)
+                };
                 let block = InitialBlock {
                     address,
                     requested: block.requested.min(MOST_BYTES),
                     bytes: Some(block.bytes),
                     allocation: NO_ALLOCATION,
-                    tag: tags.of(walk, words, &mut ledger.tags),
+                    tag: tags.of(walk, origin, &mut ledger.tags),
                     stream: segment.stream,
                     pool: segment.pool,
                     pending,
@@ -164,6 +167,7 @@ struct RawBlock {
     requested: u64,
     state: BlockState,
     frames: Option<Value>,
+    forward_frames: Value,
 }
 
 impl RawBlock {
@@ -176,6 +180,7 @@ impl RawBlock {
             Key::Size => raw.bytes = walk.unsigned(value).unwrap_or(u64::MAX),
             Key::RequestedSize => requested = walk.unsigned(value),
             Key::Frames => raw.frames = Some(value),
+            Key::ForwardFrames => raw.forward_frames = value,
             Key::History => history = Some(value),
             Key::State => {
                 raw.state = match walk.arena.as_text(value) {

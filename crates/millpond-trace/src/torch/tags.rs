@@ -1,31 +1,71 @@
-//! Formats a stack of frames as one short line that shows who requested the memory.
+//! Formats a stack of frames as one line that shows who requested the memory.
 //!
-//! Stacks have up to two hundred frames, of which a dozen are useful. A tag names the Python frames if there are any.
-//! Otherwise it names the C++ frames that do not belong to the allocator or the unwinder. The innermost frame comes
-//! first: `model.py:forward:12<train.py:step:80`. The program's own words come before, each followed by `;`. Stacks and
-//! frames are shared objects in the file, so each is read once.
+//! A tag contains the whole stack, the innermost frame first: `model.py:forward:12<train.py:step:80`. Only frames of
+//! the allocator, the unwinder and the interpreter are left out. The program's own words come before, each followed by
+//! `;`. A stack of a backward pass begins with `bwd`, the autograd node and the operator that it called, as in
+//! `bwd;MulBackward0;mul_Tensor;`. If the forward line is known, it comes before the node:
+//! `bwd;model.py:forward:12/MulBackward0;`. Stacks and frames are shared objects in the file, so each is read once.
 
-use super::frames::{FrameKind, Frames, push_clean};
+use super::frames::{Frames, Role, named_by_line, push_clean};
 use super::schema::Walk;
-use crate::caution::TAG_FRAMES;
+use crate::caution::CUT_FRAMES;
 use crate::hash::Map;
 use crate::pickle::{Arena, Value};
-use crate::strings::Interner;
+use crate::strings::{Interner, MOST_STACK};
 
 /// Number of slots for recently used tags.
 const RECENT: usize = 512;
+/// Bytes of text that may be made before stacks are cut, besides [`ITEM`] for each item of the file's lists. A file can
+/// name the same stack any number of times, each time with other words.
+const FREE: usize = 256 << 20;
+/// Bytes of text for each item of a list. Real frames have fewer.
+const ITEM: usize = 64;
 
-/// The values that describe an event's origin: frames, user metadata and compile context.
-type Words = [Value; 3];
+/// The values that describe the origin of an event or block.
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
+    pub(super) frames: Value,
+    pub(super) user: Value,
+    pub(super) compile: Value,
+    /// The lines of the traceback of the forward pass, outermost first.
+    pub(super) forward: Value,
+}
+
+impl Origin {
+    /// Only a stack.
+    pub(super) fn of_frames(frames: Value) -> Self {
+        Self {
+            frames,
+            user: Value::NONE,
+            compile: Value::NONE,
+            forward: Value::NONE,
+        }
+    }
+
+    fn key(self, arena: &Arena) -> Key {
+        let words = u128::from(self.user.bits()) | u128::from(self.compile.bits()) << 32;
+        (
+            u128::from(arena.identity(self.frames)) | words << 64,
+            arena.identity(self.forward),
+        )
+    }
+}
+
+/// The identity of [`Origin`]. It is made of numbers, because its hash is computed for each event.
+type Key = (u128, u64);
 
 /// The tags created so far.
 pub(super) struct Tags {
-    known: Map<u128, u32>,
+    known: Map<Key, u32>,
     /// Some of `known`, each in the slot of its key. The lookup runs for each event.
-    recent: Vec<(u128, u32)>,
+    recent: Vec<(Key, u32)>,
     frames: Frames,
+    /// The stack of the tag that is being created.
+    stack: String,
     /// Text of the tag that is being created.
     text: String,
+    /// Bytes of text created so far.
+    made: usize,
     /// The number of stacks that have more frames than their tags.
     cut: u64,
 }
@@ -35,9 +75,11 @@ impl Tags {
         Self {
             known: Map::default(),
             // The key 0 has no words, so it has no tag.
-            recent: vec![(0, 0); RECENT],
+            recent: vec![((0, 0), 0); RECENT],
             frames,
+            stack: String::new(),
             text: String::new(),
+            made: 0,
             cut: 0,
         }
     }
@@ -45,7 +87,7 @@ impl Tags {
     /// Clears the tags, because the next ones use another interner.
     pub(super) fn forget(&mut self) {
         self.known.clear();
-        self.recent.fill((0, 0));
+        self.recent.fill(((0, 0), 0));
         self.cut = 0;
     }
 
@@ -57,11 +99,8 @@ impl Tags {
 
     /// Returns the tag of an event or block.
     #[inline]
-    pub(super) fn of(&mut self, walk: &Walk<'_>, words: Words, into: &mut Interner) -> u32 {
-        // The key is one number, because its hash is computed for each event.
-        let [frames, user, compile] = words;
-        let words_bits = u128::from(user.bits()) | u128::from(compile.bits()) << 32;
-        let key = u128::from(walk.arena.identity(frames)) | words_bits << 64;
+    pub(super) fn of(&mut self, walk: &Walk<'_>, origin: Origin, into: &mut Interner) -> u32 {
+        let key = origin.key(walk.arena);
         let place = place(key);
         if self.recent[place].0 == key {
             return self.recent[place].1;
@@ -69,7 +108,7 @@ impl Tags {
         let tag = match self.known.get(&key) {
             Some(&tag) => tag,
             None => {
-                let tag = self.make(walk.arena, words, into);
+                let tag = self.make(walk.arena, origin, into);
                 self.known.insert(key, tag);
                 tag
             }
@@ -78,84 +117,197 @@ impl Tags {
         tag
     }
 
-    fn make(&mut self, arena: &Arena, words: Words, into: &mut Interner) -> u32 {
-        let [frames, user, compile] = words;
+    fn make(&mut self, arena: &Arena, origin: Origin, into: &mut Interner) -> u32 {
+        let is_whole = self.made < FREE + ITEM * arena.size() && into.left() > Interner::TAG_BYTES / 2;
+        let mut stack = std::mem::take(&mut self.stack);
+        stack.clear();
+        let mut pass = Pass::default();
+        let most = if is_whole { usize::MAX } else { CUT_FRAMES };
+        let is_cut = self.push_stack(arena, origin.frames, most, &mut stack, &mut pass);
+        let is_cut = is_cut || push_forward(arena, origin.forward, most, &mut stack, &mut pass);
+        self.cut += u64::from(is_cut);
+
         let mut text = std::mem::take(&mut self.text);
         text.clear();
-        for words in [user, compile] {
-            let words = arena.as_text(words).unwrap_or_default();
-            if !matches!(words, "" | "N/A") {
+        let own = [origin.user, origin.compile].map(|words| arena.as_text(words).unwrap_or_default());
+        let own = own.into_iter().filter(|words| !matches!(*words, "" | "N/A"));
+        if pass.is_backward {
+            text.push_str("bwd;");
+            let begin = text.len();
+            for words in own {
+                separate(&mut text, begin, '/');
+                push_clean(&mut text, words);
+            }
+            for part in [&pass.line, &pass.node].into_iter().filter(|part| !part.is_empty()) {
+                separate(&mut text, begin, '/');
+                text.push_str(part);
+            }
+            text.push(';');
+            text.push_str(&pass.operator);
+            text.push(';');
+        } else {
+            for words in own {
                 push_clean(&mut text, words);
                 text.push(';');
             }
         }
-        self.stack(arena, frames, &mut text);
+        text.push_str(&stack);
+        self.made += text.len();
         let tag = into.intern(text.as_bytes());
-        self.text = text;
+        (self.text, self.stack) = (text, stack);
         tag
     }
 
-    fn stack(&mut self, arena: &Arena, stack: Value, text: &mut String) {
+    /// Adds at most `most` frames of a stack. Returns whether frames are left out.
+    fn push_stack(
+        &mut self,
+        arena: &Arena,
+        stack: Value,
+        most: usize,
+        text: &mut String,
+        pass: &mut Pass,
+    ) -> bool {
         let Some(items) = arena.items(stack) else {
-            return;
+            return false;
         };
-        let mut python = Short::default();
-        let mut native = Short::default();
+        let mut count = 0;
         for item in items {
-            match self.frames.kind(arena, item) {
-                FrameKind::Other | FrameKind::Noise => {}
-                FrameKind::Python => python.push(item),
-                FrameKind::Native => native.push(item),
+            let Some((name, role)) = self.frames.named(arena, item) else {
+                continue;
+            };
+            pass.note(name, role);
+            // The whole stack is searched for the pass even if its text is cut.
+            if count >= most || text.len() + name.len() > MOST_STACK {
+                return true;
             }
-            if python.is_cut {
-                break;
-            }
+            separate(text, 0, '<');
+            text.push_str(name);
+            count += 1;
         }
-        let named = if python.count > 0 { &python } else { &native };
-        self.cut += u64::from(named.is_cut);
-        for (at, &frame) in named.frames[..named.count].iter().enumerate() {
-            if at > 0 {
-                text.push('<');
-            }
-            text.push_str(self.frames.name(arena, frame));
+        false
+    }
+}
+
+/// Maximum lines of a traceback.
+const MOST_LINES: usize = 1024;
+
+/// Adds the frames of a traceback of the forward pass, as the callers of a stack of the backward pass. Returns
+/// whether frames are left out.
+fn push_forward(
+    arena: &Arena,
+    lines: Value,
+    most: usize,
+    text: &mut String,
+    pass: &mut Pass,
+) -> bool {
+    let Some(items) = arena.items(lines) else {
+        return false;
+    };
+    let lines: Vec<&str> = items
+        .take(MOST_LINES)
+        .filter_map(|item| arena.as_text(item))
+        .collect();
+    if lines.is_empty() {
+        return false;
+    }
+    pass.is_backward = true;
+    for (count, line) in lines.iter().rev().enumerate() {
+        let Some((name, role)) = named_by_line(line) else {
+            continue;
+        };
+        if pass.line.is_empty() && role == Role::Program {
+            pass.line.push_str(&name);
         }
+        if count >= most || text.len() + name.len() > MOST_STACK {
+            return true;
+        }
+        separate(text, 0, '<');
+        text.push_str(&name);
+    }
+    false
+}
+
+/// Adds a separator if the text after `begin` is not empty.
+fn separate(text: &mut String, begin: usize, separator: char) {
+    if text.len() > begin {
+        text.push(separator);
     }
 }
 
 /// Returns the slot of a key in [`Tags::recent`]. Stacks begin at different indices, close to each other, so the
 /// product spreads them. If keys collide, lookups are only slower.
 #[inline]
-fn place(key: u128) -> usize {
-    let slot = (key >> 32) as u32 ^ (key >> 64) as u32;
+fn place((words, forward): Key) -> usize {
+    let slot = (words >> 32) as u32 ^ (words >> 64) as u32 ^ (forward >> 32) as u32;
     (slot.wrapping_mul(0x9e37_79b1) >> (32 - RECENT.ilog2())) as usize
 }
 
-/// The first frames of one kind.
-struct Short {
-    frames: [Value; TAG_FRAMES],
-    count: usize,
-    /// Whether the stack has more frames than these.
-    is_cut: bool,
+/// The part of a stack's meaning that concerns the backward pass.
+#[derive(Default)]
+struct Pass {
+    is_backward: bool,
+    /// Whether the engine was reached. The frames after it called the backward pass and are no part of it.
+    is_past: bool,
+    /// The line of the program inside the backward pass. Compilers name the forward line there.
+    line: String,
+    /// The autograd node, or else the function that the engine called.
+    node: String,
+    is_node: bool,
+    /// The operator that the node called.
+    operator: String,
 }
 
-impl Default for Short {
-    fn default() -> Self {
-        Self {
-            frames: [Value::NONE; TAG_FRAMES],
-            count: 0,
-            is_cut: false,
+impl Pass {
+    fn note(&mut self, name: &str, role: Role) {
+        if self.is_past {
+            return;
+        }
+        match role {
+            Role::Engine => {
+                (self.is_backward, self.is_past) = (true, true);
+                if self.line.is_empty() || self.is_node {
+                    return;
+                }
+                // The program's own line says more than the function that called it.
+                self.node.clear();
+            }
+            Role::Node => {
+                self.node.clear();
+                self.node.push_str(node_name(name));
+                self.is_node = true;
+                self.is_backward = true;
+            }
+            Role::Operator if !self.is_node => {
+                self.operator.clear();
+                self.operator.push_str(operator_name(name));
+            }
+            Role::Program if self.line.is_empty() => self.line.push_str(name),
+            Role::Native if !self.is_node => {
+                self.node.clear();
+                self.node.push_str(function_name(name));
+            }
+            _ => {}
         }
     }
 }
 
-impl Short {
-    fn push(&mut self, frame: Value) {
-        match self.frames.get_mut(self.count) {
-            Some(place) => {
-                *place = frame;
-                self.count += 1;
-            }
-            None => self.is_cut = true,
-        }
+/// Returns the node of `torch::autograd::generated::MulBackward0::apply`.
+fn node_name(function: &str) -> &str {
+    let path = function.strip_suffix("::apply").unwrap_or(function);
+    path.rsplit("::").next().unwrap_or(path)
+}
+
+/// Returns the operator of `at::_ops::mul_Tensor::call`.
+fn operator_name(function: &str) -> &str {
+    let path = function.strip_suffix("::call").unwrap_or(function);
+    path.rsplit("::").next().unwrap_or(path)
+}
+
+/// Returns a native function without its file, its result type and the namespaces of autograd.
+fn function_name(name: &str) -> &str {
+    let name = name.rsplit(' ').next().unwrap_or(name);
+    match name.find("torch::autograd::") {
+        Some(at) => &name[at + "torch::autograd::".len()..],
+        None => name,
     }
 }

@@ -196,7 +196,7 @@ fn name(by: By, block: &Row) -> String {
     match by {
         By::Tag if block.tag == 0 || block.tag > 4 => "(no tag)".to_owned(),
         By::Tag => format!("tag {}", block.tag),
-        By::Site => "(no stack recorded)".to_owned(),
+        By::Site | By::Stack => "(no stack recorded)".to_owned(),
         By::Pool => ["device (cuda:0)", "staging (pinned:0)"][block.pool as usize - 1].to_owned(),
         By::Stream => format!("stream {}", block.stream),
         By::Thread if block.thread == 0 => "(no thread recorded)".to_owned(),

@@ -2,7 +2,7 @@
 function showTip(tip, data, serial, x, y, wide) {
   const { story } = data;
   const places = data.shown;
-  const parts = tagParts(story.tagText(serial));
+  const parts = tagParts(story.tagText(serial), story.sites[story.tag[serial]]);
   const slack = places.slack[serial];
   const lived = story.gone[serial] - story.birth[serial];
   const end = story.gone[serial] === story.events ? 'the end' : `event ${count(story.gone[serial])}`;

@@ -23,8 +23,9 @@ class Story {
     story.decodeEvents(new Reader(subjects), new Reader(others));
     await breathe();
     story.requestedCurve = new Dense(story.curve((serial) => story.requested[serial]));
-    const [names] = await sections('tags');
+    const [names, sites] = await sections('tags');
     story.tags = JSON.parse(new TextDecoder().decode(names));
+    story.sites = JSON.parse(new TextDecoder().decode(sites));
     return story;
   }
 

@@ -13,7 +13,7 @@ const GROUPINGS = {
 // Which group each tag belongs to under one grouping, and each group's colour.
 class Grouping {
   constructor(story, kind) {
-    const parts = story.tags.map(tagParts);
+    const parts = story.tags.map((tag, index) => tagParts(tag, story.sites[index]));
     const index = new Map();
     this.kind = kind;
     this.names = [];

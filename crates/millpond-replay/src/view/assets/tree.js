@@ -24,8 +24,10 @@ class Stacks {
 
 // A frame of a stack that came as text, "file:function:line".
 function textFrame(text) {
-  const [, file, name, line] = text.match(/^(.*?):(.*):(\d+)$/) ?? [];
-  return name ? { name, file, line: Number(line) } : { name: text, file: '', line: 0 };
+  const [, before, line = 0] = text.match(/^(.*?)(?::(\d+))?$/) ?? [text, text];
+  // The namespaces of C++ are joined by two colons.
+  const [, file, name] = before.match(/^([^:]+):(?!:)(.*)$/) ?? [before, '', before];
+  return { name, file, line: Number(line) };
 }
 
 // The stack of an origin, the innermost function first: its own, or the one in its tag.
@@ -42,9 +44,11 @@ function tagPath(table, origin) {
   const text = table.tags.get(table.origin5(origin).tag) ?? '';
   if (text === '') return ['(no tag)'];
   const fields = text.split(';');
-  if (fields.length === 1) return [splitFrames(text)[0]];
+  // A bare stack is named by the function of the program, as in a report.
+  if (fields.length === 1) return [table.names.tag[table.group(origin, 'tag')] ?? text];
   const [phase, path = '', operator = ''] = fields;
-  return [phase, ...path.split('.'), operator].filter(Boolean);
+  const parts = path.includes('.py:') ? path.split('/') : path.split('.');
+  return [phase, ...parts, operator].filter(Boolean);
 }
 
 function hasStacks(table, stacks) {
@@ -55,7 +59,13 @@ function hasStacks(table, stacks) {
 
 // The names on the way to an origin, the outermost first.
 function pathOf(table, stacks, way, origin) {
-  return (stacks.paths[way][origin] ??= way === 'stack' ? stackOf(table, stacks, origin).slice(0, MOST_DEEP).map(frameText).reverse() : tagPath(table, origin).slice(0, MOST_DEEP));
+  return (stacks.paths[way][origin] ??= way === 'stack' ? folded(stackOf(table, stacks, origin)).slice(0, MOST_DEEP).map(frameText).reverse() : tagPath(table, origin).slice(0, MOST_DEEP));
+}
+
+// A stack without the frames that frameworks put around every call.
+function folded(stack) {
+  const own = stack.filter(({ name, file }) => !(file.endsWith('.py') && meta.aroundCalls.includes(name)));
+  return own.length > 0 ? own : stack;
 }
 
 function frameText({ name, file, line }) {
