@@ -18,6 +18,7 @@ pub(crate) fn below_rows<'a>(drawn: &str, rows: usize, names: impl Iterator<Item
         out.push('\n');
         if index >= first
             && let Some(name) = names.next()
+            && name.contains('\n')
         {
             out.push_str(&lines(name));
         }
@@ -26,7 +27,7 @@ pub(crate) fn below_rows<'a>(drawn: &str, rows: usize, names: impl Iterator<Item
 }
 
 /// Returns the frames of a stack on one line each, the innermost first. `stack` is the name of a group, which has a frame on
-/// each line. Frames that frameworks put around every call are counted.
+/// each line. Equal neighbours are one line. Frames that frameworks put around every call are counted.
 pub(crate) fn lines(stack: &str) -> String {
     let mut out = String::new();
     let mut around = 0;
@@ -38,7 +39,12 @@ pub(crate) fn lines(stack: &str) -> String {
         }
         *around = 0;
     };
+    let mut before = "";
     for frame in stack.lines() {
+        // Overloads of a native function call each other.
+        if std::mem::replace(&mut before, frame) == frame {
+            continue;
+        }
         if is_around(frame) {
             around += 1;
             continue;
@@ -55,7 +61,11 @@ pub(crate) fn lines(stack: &str) -> String {
 pub(crate) fn head(stack: &str) -> String {
     let (innermost, rest) = stack.split_once('\n').unwrap_or((stack, ""));
     let text = stack.replace('\n', "<");
-    let site = if text.contains(".py:") { tag_site(&text) } else { innermost };
+    let site = if text.contains(".py:") {
+        tag_site(&text)
+    } else {
+        innermost
+    };
     match rest.lines().count() as u64 {
         0 => stack.to_owned(),
         others => format!("{site} and {}", counted(others, "frame")),
@@ -75,13 +85,18 @@ mod tests {
 
     #[test]
     fn frames_around_every_call_are_counted() {
-        let stack = "at::mul\nm.py:forward:7\ntorch/nn/modules/module.py:_call_impl:1\n\
+        let stack = "at::mul\nat::mul\nm.py:forward:7\ntorch/nn/modules/module.py:_call_impl:1\n\
                      torch/nn/modules/module.py:_wrapped_call_impl:2\nm.py:main:9";
         assert_eq!(
             lines(stack).lines().map(str::trim).collect::<Vec<_>>(),
-            ["at::mul", "m.py:forward:7", "… 2 frames around a call", "m.py:main:9"]
+            [
+                "at::mul",
+                "m.py:forward:7",
+                "… 2 frames around a call",
+                "m.py:main:9"
+            ]
         );
-        assert_eq!(head(stack), "m.py:forward:7 and 4 frames");
+        assert_eq!(head(stack), "m.py:forward:7 and 5 frames");
         assert_eq!(head("(no stack recorded)"), "(no stack recorded)");
     }
 }

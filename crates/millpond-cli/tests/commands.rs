@@ -262,6 +262,61 @@ fn a_device_is_understood_or_the_nearest_cards_are_named() {
     );
 }
 
+/// Returns the recordings of the repository and those outside it that are read in a few seconds.
+fn recordings() -> Vec<String> {
+    let mut folders = vec![support::traces()];
+    folders.extend(support::shared());
+    folders.extend(support::shared().map(|folder| folder.join("snapshots")));
+    let mut files: Vec<_> = folders
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(folder).expect("a folder"))
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| {
+            let is_small = path.metadata().is_ok_and(|file| file.len() < 4 << 20);
+            is_small
+                && path
+                    .extension()
+                    .is_some_and(|ending| ending == "zst" || ending == "pickle")
+        })
+        .collect();
+    // The same file may be in both folders.
+    files.sort_by_key(|path| path.file_name().map(std::ffi::OsStr::to_owned));
+    files.dedup_by_key(|path| path.file_name().map(std::ffi::OsStr::to_owned));
+    assert!(files.len() >= 4, "the repository has four");
+    files.iter().map(|path| path.display().to_string()).collect()
+}
+
+#[test]
+fn all_commands_find_the_same_groups_and_steps() {
+    for file in recordings() {
+        let report = json(&["report", &file, "--json", "--top", "100000"]);
+        let info = &json(&["info", &file, "--json"])["devices"][0]["history"];
+        if info.is_null() {
+            continue;
+        }
+        let groups = report["allocated_by"]["rows"].as_array().expect("rows").len();
+        // Blocks that are older than the recording are not allocated in it.
+        let older = report["summary"]["begin"]["blocks"].as_u64().expect("a number") > 0;
+        let counted = info["tag_groups"].as_u64().expect("a number") as usize;
+        if older {
+            assert!(counted >= groups, "{file}: {counted} {groups}");
+        } else {
+            assert_eq!(counted, groups, "{file}");
+        }
+        let held = report["peak_by"]["rows"].as_array().expect("rows");
+        for (holder, row) in info["peak_holders"].as_array().expect("holders").iter().zip(held) {
+            assert_eq!(holder[0], row["name"], "{file}");
+        }
+        let plan = &json(&["plan", &file, "--json"])["step"];
+        let steps = report["steps"]["steps"].as_array().map_or(0, Vec::len);
+        let planned = match plan["is_loop"].as_bool() {
+            Some(false) => plan["steps"].as_u64().expect("a number") as usize,
+            _ => 0,
+        };
+        assert_eq!(steps, planned, "{file}");
+    }
+}
+
 #[test]
 fn info_counts_the_groups_that_a_report_has() {
     let file = trace("cpu_tiny_gpt_varlen");

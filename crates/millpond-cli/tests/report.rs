@@ -137,6 +137,7 @@ fn names_from_files_steer_nothing() {
     for args in [
         &["report"][..],
         &["report", "--by", "site"],
+        &["report", "--by", "stack"],
         &["diff", "--at", "1ms,end"],
     ] {
         let mut args = args.to_vec();
@@ -380,5 +381,49 @@ fn a_state_of_gibibytes_is_told_as_that() {
     assert_eq!(
         (used, used + bytes("free_bytes")),
         (sum("active_bytes"), sum("reserved_bytes"))
+    );
+}
+
+#[test]
+fn whole_stacks_are_printed_below_their_groups() {
+    let path = folder("report_stacks").join("run.csv");
+    let stack = "at::mul<model.py:forward:12<torch/nn/modules/module.py:_call_impl:7<\
+                 torch/nn/modules/module.py:_wrapped_call_impl:8<train.py:step:80";
+    let lines = format!(
+        "time_us,action,id,bytes,stream,tag\n0,alloc,1,3000000,0,{stack}\n1,alloc,2,1000000,0,fwd;a.1;mm;{stack}\n\
+         2,alloc,3,500000,0,a name\n"
+    );
+    std::fs::write(&path, lines).expect("written");
+    let file = shown(&path);
+    let (code, text, _) = run(&["report", &file, "--by", "stack"]);
+    assert_eq!(code, 0);
+    // Both tags have the same stack, so they are one group. The legend of the plot has one line for it.
+    let (plot, table) = text.split_once("Held at the peak, by stack").expect("a table");
+    assert!(plot.contains("model.py:forward:12 and 4 frames"), "{plot}");
+    let lines: Vec<&str> = table.lines().map(str::trim).collect();
+    let at = lines
+        .iter()
+        .position(|line| *line == "at::mul")
+        .expect("the innermost frame");
+    assert_eq!(
+        lines[at..at + 4],
+        [
+            "at::mul",
+            "model.py:forward:12",
+            "… 2 frames around a call",
+            "train.py:step:80"
+        ]
+    );
+    assert!(table.contains("(no stack recorded)"), "{table}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    let rows = &json(&["report", &file, "--by", "stack", "--json"])["peak_by"]["rows"];
+    assert_eq!(rows[0]["name"], stack.replace('<', "\n"));
+    assert_eq!(rows[0]["blocks"], 2);
+    let (code, text, _) = run(&["diff", &file, "--at", "0,end", "--by", "stack"]);
+    assert!(code == 0 && text.contains("… 2 frames around a call"), "{text}");
+    let (_, text, _) = run(&["report", &file, "--by", "tag"]);
+    assert!(
+        text.contains("model.py:forward:12") && text.contains("fwd; a.*; mm"),
+        "{text}"
     );
 }

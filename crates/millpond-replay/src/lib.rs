@@ -57,6 +57,7 @@ pub use error::{MOST_HELD, ReplayError};
 pub use failure::holders;
 pub use fit::{Smallest, smallest_device};
 pub use occupancy::{Occupancy, PoolOccupancy, SegmentOccupancy, largest_fresh_request};
+pub use millpond_trace::split_frames as tag_frames;
 pub use options::{Options, check_settings};
 pub use outcome::{
     ALIKE, Applied, DriverCalls, Failure, Fit, Holder, PolicyResult, Recorded, Report, SCHEMA,
@@ -69,7 +70,6 @@ pub use real::{Meet, Real};
 pub use replay::{Replayed, replay};
 pub use run::{Device, Observer, Run, Stop, request, run};
 pub use steps::{Solved, StepClock, StepResult, Steps, Threaded};
-pub use millpond_trace::split_frames as tag_frames;
 pub use tags::{Redactor, tag_group};
 pub use ticks::{TickClock, TickEvery, Ticks};
 pub use tune::{Family, Gain, Trial, TuneOptions, Tuned, TunedFamily, tune};

@@ -141,6 +141,14 @@ mod tests {
             "init; empty.memory_format"
         );
         assert_eq!(tag_group("train.py:step:10<main.py:run:3"), "train.py:step:10");
+        assert_eq!(
+            tag_group("at::mul<torch/nn/f.py:linear:1<model.py:forward:12"),
+            "model.py:forward:12"
+        );
+        assert_eq!(
+            tag_group("bwd;model.py:forward:12/MulBackward0;mul_Tensor;at::mul<x.cpp:f:1"),
+            "bwd; model.py:forward:12/MulBackward0; mul_Tensor"
+        );
         assert_eq!(tag_group(";;;"), "(no tag)");
     }
 
@@ -157,6 +165,10 @@ mod tests {
         for name in ["secret", "attn", "layers", "attend", "train", "main"] {
             assert!(!redacted.contains(name), "{redacted}");
         }
+        let framework = "at::mul<torch/nn/module.py:_call_impl:7<secret.py:main:3";
+        let hidden = redactor.tag(framework);
+        assert!(hidden.contains("<torch/nn/module.py:_call_impl:7<file") && !hidden.contains("secret"));
+        assert_eq!(redactor.tag(OLDER), OLDER);
         assert!(redacted.starts_with("forward;") && redacted.contains(";mm;") && redacted.contains(":41<"));
     }
 }

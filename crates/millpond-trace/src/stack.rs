@@ -125,7 +125,10 @@ pub fn tag_site(stack: &str) -> &str {
     }
     let innermost = split_frames(stack).next().unwrap_or("");
     let candidates = [framework, native, innermost];
-    candidates.into_iter().find(|frame| !frame.is_empty()).unwrap_or("")
+    candidates
+        .into_iter()
+        .find(|frame| !frame.is_empty())
+        .unwrap_or("")
 }
 
 /// Returns whether a frame only passes a call on, as frameworks put it around every call. `file` may be a path.
@@ -197,12 +200,24 @@ mod tests {
         for (stack, site) in [
             ("", ""),
             ("train.py:step:10<main.py:run:3", "train.py:step:10"),
-            ("at::mul<torch/optim/adam.py:step:3<wrapper.py:wrapper:1<train.py:fit:9", "train.py:fit:9"),
+            (
+                "at::mul<torch/optim/adam.py:step:3<wrapper.py:wrapper:1<train.py:fit:9",
+                "train.py:fit:9",
+            ),
             // A package that is no framework has code of its own.
-            ("torch/nn/f.py:linear:1<transformers/llama.py:forward:2<train.py:fit:9", "transformers/llama.py:forward:2"),
+            (
+                "torch/nn/f.py:linear:1<transformers/llama.py:forward:2<train.py:fit:9",
+                "transformers/llama.py:forward:2",
+            ),
             // Without the program's code, the framework's.
-            ("at::mul<torch/a.py:_call_impl:1<torch/b.py:linear:2", "torch/b.py:linear:2"),
-            ("at::detail::empty_cuda<at::native::empty<at::native::mul<main", "at::native::mul"),
+            (
+                "at::mul<torch/a.py:_call_impl:1<torch/b.py:linear:2",
+                "torch/b.py:linear:2",
+            ),
+            (
+                "at::detail::empty_cuda<at::native::empty<at::native::mul<main",
+                "at::native::mul",
+            ),
             ("at::detail::empty_cuda<resize", "at::detail::empty_cuda"),
             // Files that a compiler wrote are named by hashes.
             (
@@ -217,7 +232,10 @@ mod tests {
 
     #[test]
     fn only_python_functions_are_around_a_call() {
-        assert!(is_plumbing("/v/site-packages/torch/nn/modules/module.py", "_call_impl"));
+        assert!(is_plumbing(
+            "/v/site-packages/torch/nn/modules/module.py",
+            "_call_impl"
+        ));
         assert!(is_plumbing("", "decorate_context"));
         assert!(!is_plumbing("model.py", "forward") && !is_plumbing("wrap.cpp", "wrapper"));
     }

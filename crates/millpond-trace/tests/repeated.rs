@@ -264,7 +264,11 @@ fn a_stack_appended_in_parts() {
     code.extend(TAIL);
     let read = agree(&code);
     assert!(read[..50].iter().all(|(_, tag)| *tag == read[0].1));
-    assert!(read[50..].iter().all(|(_, tag)| tag.ends_with("native7<f10.cpp:native10<f13.cpp:native13<f3.py:call3")));
+    assert!(
+        read[50..]
+            .iter()
+            .all(|(_, tag)| tag.ends_with("native7<f10.cpp:native10<f13.cpp:native13<f3.py:call3"))
+    );
 }
 
 #[test]

@@ -93,7 +93,10 @@ fn snapshots_agree_with_their_own_final_state() {
 #[test]
 fn memory_of_a_backward_pass_is_named_by_its_node() {
     for (name, nodes) in [
-        ("gpt_medium_ctx512_training", ["bwd;MulBackward0;", "bwd;IndexBackward0;"]),
+        (
+            "gpt_medium_ctx512_training",
+            ["bwd;MulBackward0;", "bwd;IndexBackward0;"],
+        ),
         // Compiled functions have forward lines instead of nodes.
         ("gpt_small_step", ["bwd;MeanBackward0;", "bwd;model.py:forward:"]),
     ] {

@@ -627,7 +627,10 @@ fn whole_stacks_are_kept_and_only_absurd_ones_are_cut() {
         let is_cut = cautions.contains(&Caution::Counted(Finding::StacksCut, 1));
         (tag.matches("m.py").count(), is_cut)
     };
-    assert_eq!([stack(9), stack(200), stack(3000)], [(9, false), (200, false), (3000, false)]);
+    assert_eq!(
+        [stack(9), stack(200), stack(3000)],
+        [(9, false), (200, false), (3000, false)]
+    );
     let (kept, is_cut) = stack(50_000);
     assert!(is_cut && (3000..10_000).contains(&kept), "{kept}");
     let sentence = Caution::Counted(Finding::StacksCut, 2).to_string();
@@ -640,7 +643,11 @@ fn whole_stacks_are_kept_and_only_absurd_ones_are_cut() {
 #[test]
 fn files_of_packages_keep_their_paths() {
     let frames = vec![
-        frame("/v/lib/python3.12/site-packages/torch/nn/functional.py", "linear", 9),
+        frame(
+            "/v/lib/python3.12/site-packages/torch/nn/functional.py",
+            "linear",
+            9,
+        ),
         frame("/home/u/model.py", "forward", 12),
         frame("/usr/lib/python3.12/threading.py", "run", 3),
     ];
@@ -668,7 +675,10 @@ fn memory_of_a_backward_pass_is_named_by_its_node_and_forward_line() {
     let stack = "at::detail::empty_strided_generic<at::_ops::empty_like::call<at::_ops::mul_Tensor::call<\
                  torch::autograd::generated::MulBackward0::apply<torch::autograd::Node::operator<\
                  torch::autograd::Engine::evaluate_function";
-    assert_eq!(tag_of(of_node(), vec![]).0, format!("bwd;MulBackward0;mul_Tensor;{stack}"));
+    assert_eq!(
+        tag_of(of_node(), vec![]).0,
+        format!("bwd;MulBackward0;mul_Tensor;{stack}")
+    );
     // On the host, the backward pass runs on the thread that asks for it. That line is not the forward line.
     let mut on_host = of_node();
     on_host.push(frame("train.py", "step", 80));
@@ -697,7 +707,10 @@ fn memory_of_a_backward_pass_is_named_by_its_node_and_forward_line() {
         native(engine),
     ];
     let (tag, _) = tag_of(compiled, vec![("user_metadata", "step 3".into())]);
-    assert!(tag.starts_with("bwd;step 3/model.py:forward:107;;torch/_inductor"), "{tag}");
+    assert!(
+        tag.starts_with("bwd;step 3/model.py:forward:107;;torch/_inductor"),
+        "{tag}"
+    );
     let without_node = vec![
         native("at::detail::empty_cuda(int)"),
         native("torch::autograd::InputBuffer::add(int)"),

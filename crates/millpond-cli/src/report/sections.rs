@@ -309,7 +309,11 @@ fn table(title: &str, top: &Top, all: Sum, end: Option<u64>, by: By) -> String {
     }
     let used = grid.width() + 2;
     let room = width().saturating_sub(used).max(20);
-    grid.column("who", Align::Left, column(&|row| short(&plain(&stack::head(&row.name)), room)));
+    grid.column(
+        "who",
+        Align::Left,
+        column(&|row| short(&plain(&stack::head(&row.name)), room)),
+    );
     let mut looks = vec![Row::Plain; top.rows.len()];
     looks.push(Row::Bound);
     let drawn = grid.render(&looks);
@@ -338,7 +342,11 @@ fn largest(held: &Held, by: By, timed: bool) -> String {
         let line = format!(
             "  {:>9}  {since}{}",
             size(block.bytes),
-            plain(if matches!(by, By::Site | By::Stack) { &block.site } else { &block.tag })
+            plain(if matches!(by, By::Site | By::Stack) {
+                &block.site
+            } else {
+                &block.tag
+            })
         );
         out.push_str(&format!("{}\n", short(&line, width())));
     }

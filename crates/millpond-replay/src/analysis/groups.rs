@@ -408,6 +408,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_site_of_a_backward_pass_is_its_node_and_forward_line() {
+        for (labels, site) in [
+            ("bwd;MulBackward0;mul_Tensor", Some("MulBackward0")),
+            (
+                "bwd;step 3/model.py:forward:12/MulBackward0;mul_Tensor",
+                Some("MulBackward0 (model.py:forward:12)"),
+            ),
+            ("bwd;model.py:forward:12;", Some("model.py:forward:12")),
+            ("fwd;layers.3;mm", None),
+            ("bwd;layers.3;mm", None),
+            ("", None),
+        ] {
+            assert_eq!(backward_site(labels).as_deref(), site, "{labels}");
+        }
+    }
+
+    #[test]
     fn inlined_functions_of_the_library_are_not_the_programs() {
         let frames = [
             (

@@ -5,6 +5,11 @@ function splitFrames(stack) {
   return stack.split(/(?<!:)</);
 }
 
+// A tag with the frame that a person recognises in place of its whole stack.
+function shortTag(tag, site) {
+  return site ? tag.slice(0, tag.lastIndexOf(';') + 1) + site : tag;
+}
+
 // `site` is the frame of the tag's stack that a person recognises.
 function tagParts(tag, site) {
   if (tag === '') return { phase: 'untagged', module: 'untagged', operator: 'untagged', frame: 'untagged' };

@@ -5,17 +5,13 @@
 //! contents. A file of a package keeps the path below the folder in which packages are installed, so that it can be
 //! told from a file of the program.
 
+use super::names::{native_role, push_name};
 use super::schema::Key;
 use crate::hash::Map;
 use crate::pickle::{Arena, Value};
 use crate::stack::{is_program, python_file};
 use crate::strings::Interner;
-use std::fmt::Write;
 
-/// Maximum characters of a frame's file or function. C++ templates have thousands.
-const NAME: usize = 80;
-/// Maximum bytes of a function that are searched.
-const SEARCHED: usize = 512;
 /// Maximum number of keys of a frame.
 const MOST_KEYS: usize = 32;
 /// Maximum number of different frames. Further ones are in no tag.
@@ -60,8 +56,15 @@ pub(super) struct Frames {
 struct Frame {
     content: Content,
     role: Role,
-    /// The range in [`Frames::names`] of its name for tags.
-    name: Option<(u32, u32)>,
+    /// Its name for tags.
+    name: Option<Name>,
+}
+
+/// The name of a frame: a range in [`Frames::names`].
+#[derive(Clone, Copy)]
+pub(super) struct Name {
+    start: u32,
+    end: u32,
 }
 
 /// The contents of a frame. Texts are given by their numbers.
@@ -81,22 +84,30 @@ impl Frames {
     }
 
     /// Returns the name of `value` for tags and its role. Returns `None` if it is not a frame or is in every stack.
-    pub(super) fn named(&mut self, arena: &Arena, value: Value) -> Option<(&str, Role)> {
+    pub(super) fn named(&mut self, arena: &Arena, value: Value) -> Option<(Name, Role)> {
         let number = self.number(arena, value)?;
         let frame = &mut self.frames[(number - FIRST_FRAME) as usize];
         if frame.role == Role::Noise {
             return None;
         }
         let names = &mut self.names;
-        let (start, end) = *frame.name.get_or_insert_with(|| {
+        let name = *frame.name.get_or_insert_with(|| {
             let start = names.len();
             // The limit is the same as that for the text of all tags.
             if start < Interner::TAG_BYTES {
                 frame.content.name(arena, names);
             }
-            (start as u32, names.len() as u32)
+            Name {
+                start: start as u32,
+                end: names.len() as u32,
+            }
         });
-        (start < end).then(|| (&self.names[start as usize..end as usize], frame.role))
+        (name.start < name.end).then_some((name, frame.role))
+    }
+
+    /// Returns the text of a name.
+    pub(super) fn text(&self, name: Name) -> &str {
+        &self.names[name.start as usize..name.end as usize]
     }
 
     /// Takes a frame's dict if it has exactly PyTorch's pairs: a file, a function and a line. Returns its number.
@@ -181,7 +192,7 @@ impl Frames {
             "Py",
             "_Py",
             "pybind11",
-            "__libc_start",
+            "__libc_",
             "_start",
             "std::",
             "??",
@@ -239,99 +250,4 @@ impl Content {
         let [file, function] = [self.file, self.function].map(|text| arena.strings.get(text));
         push_name(file, function, self.line, self.is_python(arena), name);
     }
-}
-
-/// Adds `file:function:line`. Native frames have no arguments and template parameters, which are long and not useful.
-fn push_name(file: &str, function: &str, line: i64, is_python: bool, name: &mut String) {
-    let start = name.len();
-    let file = python_file(file);
-    if !matches!(file, "" | "??") {
-        push_clean(name, file);
-        name.push(':');
-    }
-    if is_python {
-        push_clean(name, function);
-    } else {
-        push_native(name, function);
-    }
-    // Semicolons separate the fields of a tag.
-    if name[start..].contains(';') {
-        let plain = name[start..].replace(';', "_");
-        name.truncate(start);
-        name.push_str(&plain);
-    }
-    if line > 0 {
-        let _ = write!(name, ":{line}");
-    }
-}
-
-/// Adds a native function up to its arguments or template parameters. Anonymous namespaces are left out.
-fn push_native(name: &mut String, function: &str) {
-    const ANONYMOUS: &str = "(anonymous namespace)::";
-    let mut rest = head(function);
-    while let Some(at) = rest.find(['(', '<']) {
-        let Some(after) = rest[at..].strip_prefix(ANONYMOUS) else {
-            rest = &rest[..at];
-            break;
-        };
-        push_clean(name, &rest[..at]);
-        rest = after;
-    }
-    push_clean(name, rest);
-}
-
-/// Returns the beginning of a function, of which only so much is searched.
-fn head(function: &str) -> &str {
-    let end = (0..=function.len().min(SEARCHED)).rev();
-    let end = end.into_iter().find(|&at| function.is_char_boundary(at));
-    &function[..end.unwrap_or(0)]
-}
-
-/// Returns the role of a native frame that is not in every stack.
-fn native_role(function: &str) -> Role {
-    let function = head(function);
-    let autograd = function.strip_prefix("torch::autograd::");
-    if autograd.is_some_and(|rest| rest.starts_with("Engine::evaluate_function")) {
-        Role::Engine
-    } else if autograd.is_some_and(|rest| ["Node::", "PyNode::"].iter().any(|of| rest.starts_with(of))) {
-        // It runs a node that is written in Python, or any node.
-        Role::Framework
-    } else if autograd.is_some_and(|rest| rest.contains("::apply(")) {
-        Role::Node
-    } else if function.starts_with("at::_ops::") && function.contains("::call(") {
-        Role::Operator
-    } else {
-        Role::Native
-    }
-}
-
-/// Returns the name and the role of a line of Python's traceback, such as `File "model.py", line 12, in forward`.
-/// Further lines of the text, which show the code, are ignored.
-pub(super) fn named_by_line(text: &str) -> Option<(String, Role)> {
-    let line = head(text.trim_start()).lines().next()?;
-    let (file, rest) = line.strip_prefix("File \"")?.split_once("\", line ")?;
-    let (line, function) = rest.split_once(", in ")?;
-    let (function, line) = (function.trim(), line.parse().ok()?);
-    let mut name = String::new();
-    push_name(file, function, line, true, &mut name);
-    let role = match is_program(python_file(file), function) {
-        true => Role::Program,
-        false => Role::Framework,
-    };
-    Some((name, role))
-}
-
-/// Adds at most [`NAME`] characters, without any that would end a line or a field.
-pub(super) fn push_clean(text: &mut String, words: &str) {
-    let plain = |&byte: &u8| byte.is_ascii() && byte != b',' && !byte.is_ascii_control();
-    let head = words.len().min(NAME);
-    if words.as_bytes()[..head].iter().all(plain) {
-        text.push_str(&words[..head]);
-        return;
-    }
-    text.extend(words.chars().take(NAME).map(|char| match char {
-        ',' => ';',
-        char if char.is_control() => ' ',
-        char => char,
-    }));
 }

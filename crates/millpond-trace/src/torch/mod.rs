@@ -11,6 +11,7 @@
 mod devices;
 mod frames;
 mod history;
+mod names;
 mod rewind;
 mod schema;
 mod settings;

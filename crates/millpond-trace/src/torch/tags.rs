@@ -6,7 +6,8 @@
 //! `bwd;MulBackward0;mul_Tensor;`. If the forward line is known, it comes before the node:
 //! `bwd;model.py:forward:12/MulBackward0;`. Stacks and frames are shared objects in the file, so each is read once.
 
-use super::frames::{Frames, Role, named_by_line, push_clean};
+use super::frames::{Frames, Name, Role};
+use super::names::{named_by_line, push_clean};
 use super::schema::Walk;
 use crate::caution::CUT_FRAMES;
 use crate::hash::Map;
@@ -138,12 +139,15 @@ impl Tags {
                 separate(&mut text, begin, '/');
                 push_clean(&mut text, words);
             }
-            for part in [&pass.line, &pass.node].into_iter().filter(|part| !part.is_empty()) {
+            for part in pass.line(&self.frames).into_iter().chain(pass.node(&self.frames)) {
                 separate(&mut text, begin, '/');
                 text.push_str(part);
             }
             text.push(';');
-            text.push_str(&pass.operator);
+            text.push_str(
+                pass.operator
+                    .map_or("", |name| last_of(self.frames.text(name), "::call")),
+            );
             text.push(';');
         } else {
             for words in own {
@@ -176,7 +180,7 @@ impl Tags {
                 continue;
             };
             pass.note(name, role);
-            // The whole stack is searched for the pass even if its text is cut.
+            let name = self.frames.text(name);
             if count >= most || text.len() + name.len() > MOST_STACK {
                 return true;
             }
@@ -193,13 +197,7 @@ const MOST_LINES: usize = 1024;
 
 /// Adds the frames of a traceback of the forward pass, as the callers of a stack of the backward pass. Returns
 /// whether frames are left out.
-fn push_forward(
-    arena: &Arena,
-    lines: Value,
-    most: usize,
-    text: &mut String,
-    pass: &mut Pass,
-) -> bool {
+fn push_forward(arena: &Arena, lines: Value, most: usize, text: &mut String, pass: &mut Pass) -> bool {
     let Some(items) = arena.items(lines) else {
         return false;
     };
@@ -215,8 +213,8 @@ fn push_forward(
         let Some((name, role)) = named_by_line(line) else {
             continue;
         };
-        if pass.line.is_empty() && role == Role::Program {
-            pass.line.push_str(&name);
+        if pass.forward.is_empty() && role == Role::Program {
+            pass.forward.push_str(&name);
         }
         if count >= most || text.len() + name.len() > MOST_STACK {
             return true;
@@ -242,72 +240,70 @@ fn place((words, forward): Key) -> usize {
     (slot.wrapping_mul(0x9e37_79b1) >> (32 - RECENT.ilog2())) as usize
 }
 
-/// The part of a stack's meaning that concerns the backward pass.
+/// The frames of a stack that tell about a backward pass.
 #[derive(Default)]
 struct Pass {
     is_backward: bool,
     /// Whether the engine was reached. The frames after it called the backward pass and are no part of it.
     is_past: bool,
     /// The line of the program inside the backward pass. Compilers name the forward line there.
-    line: String,
-    /// The autograd node, or else the function that the engine called.
-    node: String,
-    is_node: bool,
+    line: Option<Name>,
+    /// The line of the program in the traceback of the forward pass.
+    forward: String,
+    node: Option<Name>,
     /// The operator that the node called.
-    operator: String,
+    operator: Option<Name>,
+    /// The function that the engine called, or else the engine's own.
+    function: Option<Name>,
 }
 
 impl Pass {
-    fn note(&mut self, name: &str, role: Role) {
+    #[inline]
+    fn note(&mut self, name: Name, role: Role) {
         if self.is_past {
             return;
         }
         match role {
             Role::Engine => {
                 (self.is_backward, self.is_past) = (true, true);
-                if self.line.is_empty() || self.is_node {
-                    return;
-                }
-                // The program's own line says more than the function that called it.
-                self.node.clear();
+                self.function = self.function.or(Some(name));
             }
             Role::Node => {
-                self.node.clear();
-                self.node.push_str(node_name(name));
-                self.is_node = true;
+                self.node = Some(name);
                 self.is_backward = true;
             }
-            Role::Operator if !self.is_node => {
-                self.operator.clear();
-                self.operator.push_str(operator_name(name));
-            }
-            Role::Program if self.line.is_empty() => self.line.push_str(name),
-            Role::Native if !self.is_node => {
-                self.node.clear();
-                self.node.push_str(function_name(name));
-            }
+            Role::Operator if self.node.is_none() => self.operator = Some(name),
+            Role::Program if self.line.is_none() => self.line = Some(name),
+            Role::Native => self.function = Some(name),
             _ => {}
         }
     }
-}
 
-/// Returns the node of `torch::autograd::generated::MulBackward0::apply`.
-fn node_name(function: &str) -> &str {
-    let path = function.strip_suffix("::apply").unwrap_or(function);
-    path.rsplit("::").next().unwrap_or(path)
-}
-
-/// Returns the operator of `at::_ops::mul_Tensor::call`.
-fn operator_name(function: &str) -> &str {
-    let path = function.strip_suffix("::call").unwrap_or(function);
-    path.rsplit("::").next().unwrap_or(path)
-}
-
-/// Returns a native function without its file, its result type and the namespaces of autograd.
-fn function_name(name: &str) -> &str {
-    let name = name.rsplit(' ').next().unwrap_or(name);
-    match name.find("torch::autograd::") {
-        Some(at) => &name[at + "torch::autograd::".len()..],
-        None => name,
+    /// Returns the forward line.
+    fn line<'a>(&'a self, frames: &'a Frames) -> Option<&'a str> {
+        let inside = self.line.map(|name| frames.text(name));
+        inside.or_else(|| Some(&*self.forward).filter(|line| !line.is_empty()))
     }
+
+    /// Returns the node, or else the function that the engine called if nothing else is known.
+    fn node<'a>(&self, frames: &'a Frames) -> Option<&'a str> {
+        if let Some(node) = self.node {
+            return Some(last_of(frames.text(node), "::apply"));
+        }
+        let function = self.function.filter(|_| self.line(frames).is_none())?;
+        let function = frames.text(function);
+        // The result type comes before the function, and the file and the namespace before its name.
+        let function = function.rsplit(' ').next().unwrap_or(function);
+        let autograd = function.find(AUTOGRAD).map(|at| &function[at + AUTOGRAD.len()..]);
+        Some(autograd.unwrap_or(function))
+    }
+}
+
+const AUTOGRAD: &str = "torch::autograd::";
+
+/// Returns the part of a path of namespaces before its last part `last`, as `MulBackward0` of
+/// `torch::autograd::generated::MulBackward0::apply`.
+fn last_of<'a>(path: &'a str, last: &str) -> &'a str {
+    let path = path.strip_suffix(last).unwrap_or(path);
+    path.rsplit("::").next().unwrap_or(path)
 }

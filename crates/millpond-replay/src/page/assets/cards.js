@@ -11,7 +11,7 @@ function showTip(tip, data, serial, x, y, wide) {
     h('span', {}, `${exact(story.requested[serial])}${slack > 0 ? ` + ${exact(slack)} rounding` : ''}`),
     h('span', {}, `events ${count(story.birth[serial])} to ${end}, ${count(lived)} long`),
     h('span', {}, `${hex(places.address[serial])} · allocation ${count(serial)} · stream ${story.meta.streams[story.stream[serial]] ?? 0}`),
-    h('small', {}, story.tagText(serial) || 'no tag'),
+    h('small', {}, story.shortTag(serial) || 'no tag'),
   );
   placeTip(tip, x, y, wide);
 }

@@ -69,7 +69,7 @@ class Readout {
     byId('moment-action').textContent = action;
     byId('moment-action').dataset.action = action;
     byId('moment-bytes').textContent = bytes === undefined ? '' : exact(bytes);
-    byId('moment-tag').textContent = serial < 0 ? '' : story.tagText(serial) || 'no tag';
+    byId('moment-tag').textContent = serial < 0 ? '' : story.shortTag(serial) || 'no tag';
     const reserved = data.reserved[state.focus];
     const allocated = data.allocated[state.focus];
     const values = [['requested', story.requestedCurve.at(event)]];

@@ -161,6 +161,10 @@ class Story {
     return this.tags[this.tag[serial]] || '';
   }
 
+  shortTag(serial) {
+    return shortTag(this.tagText(serial), this.sites[this.tag[serial]]);
+  }
+
   area(serial) {
     return this.requested[serial] * (this.gone[serial] - this.birth[serial]);
   }

@@ -23,6 +23,11 @@ function lifetime(table, block) {
   return { since, until, alive, fate, span: `${moment(since)} to ${alive ? 'the end' : moment(until)}, ${duration(until - since)} long` };
 }
 
+// A tag without the stack at its end, which is listed.
+function withoutStack(tag, stack) {
+  return stack?.length > 0 && tag.includes('<') ? tag.slice(0, tag.lastIndexOf(';') + 1) : tag;
+}
+
 class Card {
   constructor(look) {
     this.look = look;
@@ -55,7 +60,7 @@ class Card {
       h('div', { class: 'head' }, h('h2', {}, 'Block'), h('button', { type: 'button', class: 'plain', title: 'Back to the list (Esc)', onclick: () => this.look.set({ block: null }) }, 'Close')),
       h('h3', {}, table.name(block, 'tag')),
       h('dl', { class: 'facts two' }, ...facts.flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, value)])),
-      h('p', { class: 'whole-tag mono' }, table.tags.get(tag) || 'no tag'),
+      h('p', { class: 'whole-tag mono' }, withoutStack(table.tags.get(tag) ?? '', stack) || 'no tag'),
       h('h3', {}, stack === null ? 'Stack: still being looked up' : stack.length > 0 ? 'Stack, the innermost function first' : 'No stack was recorded'),
       h('ol', { class: 'stack mono' }, ...frames),
     );
