@@ -174,19 +174,22 @@ impl Tags {
         let Some(items) = arena.items(stack) else {
             return false;
         };
-        let mut count = 0;
-        for item in items {
+        for (count, item) in items.enumerate() {
+            // Frames without a name take time as well.
+            self.made += 1;
+            if count >= most {
+                return true;
+            }
             let Some((name, role)) = self.frames.named(arena, item) else {
                 continue;
             };
             pass.note(name, role);
             let name = self.frames.text(name);
-            if count >= most || text.len() + name.len() > MOST_STACK {
+            if text.len() + name.len() > MOST_STACK {
                 return true;
             }
             separate(text, 0, '<');
             text.push_str(name);
-            count += 1;
         }
         false
     }
