@@ -572,7 +572,9 @@ fn a_long_stack_named_with_other_words_each_time_is_cut() {
     for word in ["action", "addr", "size", "frames", "user_metadata", "alloc"] {
         file.extend(memo(&[&[0x8c, word.len() as u8], word.as_bytes()].concat()));
     }
-    file.extend(memo(b"}(\x8c\x08filename\x8c\x04m.py\x8c\x04name\x8c\x01f\x8c\x04lineK\x01u"));
+    file.extend(memo(
+        b"}(\x8c\x08filename\x8c\x04m.py\x8c\x04name\x8c\x01f\x8c\x04lineK\x01u",
+    ));
     file.extend(memo(&[&b"]("[..], &b"h\x06".repeat(20_000), b"e"].concat()));
     file.extend(b"}(\x8c\x08segments]\x8c\x0ddevice_traces](](");
     for number in 0..100_000 {
@@ -584,7 +586,10 @@ fn a_long_stack_named_with_other_words_each_time_is_cut() {
     let lengths: Vec<usize> = trace.tags.iter().map(str::len).collect();
     assert_eq!(lengths.len(), 100_001);
     let (longest, last) = (lengths.iter().max(), lengths.last());
-    assert!(longest > Some(&50_000) && last < Some(&100), "{longest:?} {last:?}");
+    assert!(
+        longest > Some(&50_000) && last < Some(&100),
+        "{longest:?} {last:?}"
+    );
     // No stack is whole: the first ones are too long, and the others too many.
     let cut = Caution::Counted(Finding::StacksCut, 100_000);
     assert!(trace.cautions.contains(&cut), "{:?}", trace.cautions);
