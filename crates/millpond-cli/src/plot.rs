@@ -2,7 +2,6 @@
 
 use crate::exit::CliError;
 use crate::output;
-use crate::stack;
 use crate::terminal::{band, colours, dim};
 use crate::text::{duration_us, short, size};
 use millpond_replay::analysis::Timeline;
@@ -131,10 +130,7 @@ fn legend(timeline: &Timeline, width: usize) -> String {
     let mut out = String::new();
     let mut column = width;
     for (at, name) in names.into_iter().enumerate() {
-        let name = short(
-            &stack::head(name).split_whitespace().collect::<Vec<_>>().join(" "),
-            36,
-        );
+        let name = short(&name.split_whitespace().collect::<Vec<_>>().join(" "), 36);
         let wide = console::measure_text_width(&name) + 4;
         if column + wide > width {
             out.push_str(if out.is_empty() { "" } else { "\n" });

@@ -7,7 +7,7 @@ use crate::args::ReportArgs;
 use crate::exit::{CliError, Exit};
 use crate::state::State;
 use crate::symbols::ModuleSymbols;
-use crate::{files, output, plot};
+use crate::{files, output, plot, stack};
 use millpond_replay::analysis::{
     AnalysisError, At, Finding, Lines, Moment, RecordedSteps, Timeline, TimelineOptions, Window, at,
     report_with_timeline,
@@ -93,8 +93,12 @@ fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Resul
     let (at, whole) = match moment {
         Some(moment) => (at(history, &symbols, Lines::Told, window, moment, LARGEST)?, None),
         None => {
-            let (report, timeline) =
+            let (report, mut timeline) =
                 report_with_timeline(history, &symbols, window, LARGEST, &options(args))?;
+            // A legend has room for one line of a stack.
+            for band in &mut timeline.bands {
+                band.name = stack::head(&band.name);
+            }
             let whole = Whole {
                 steps: report.steps,
                 findings: report.findings,

@@ -397,9 +397,9 @@ fn whole_stacks_are_printed_below_their_groups() {
     let file = shown(&path);
     let (code, text, _) = run(&["report", &file, "--by", "stack"]);
     assert_eq!(code, 0);
-    // Both tags have the same stack, so they are one group. The legend of the plot has one line for it.
-    let (plot, table) = text.split_once("Held at the peak, by stack").expect("a table");
-    assert!(plot.contains("model.py:forward:12 and 4 frames"), "{plot}");
+    // Both tags have the same stack, so they are one group.
+    let (_, table) = text.split_once("Held at the peak, by stack").expect("a table");
+    assert!(table.contains("model.py:forward:12 and 4 frames"), "{table}");
     let lines: Vec<&str> = table.lines().map(str::trim).collect();
     let at = lines
         .iter()
@@ -421,6 +421,14 @@ fn whole_stacks_are_printed_below_their_groups() {
     assert_eq!(rows[0]["blocks"], 2);
     let (code, text, _) = run(&["diff", &file, "--at", "0,end", "--by", "stack"]);
     assert!(code == 0 && text.contains("… 2 frames around a call"), "{text}");
+    // The legend of a picture has one line for it.
+    let picture = folder("report_stacks_plot").join("run.svg").display().to_string();
+    let (code, ..) = run(&["report", &file, "--by", "stack", "--plot", &picture]);
+    let picture = std::fs::read_to_string(picture).expect("written");
+    assert!(
+        code == 0 && picture.contains("model.py:forward:12 and 4 frames"),
+        "{picture}"
+    );
     let (_, text, _) = run(&["report", &file, "--by", "tag"]);
     assert!(
         text.contains("model.py:forward:12") && text.contains("fwd; a.*; mm"),
