@@ -37,7 +37,7 @@ pub(crate) struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   millpond info run.pickle                   what a recording holds
-  millpond replay run.pickle                 every allocator side by side
+  millpond replay run.pickle                 what it needs, and the setting that lowers that
   millpond replay run.pickle --device 24G    would it fit, and if not, why
   millpond replay run.pickle --fit           the smallest GPU for each allocator
   millpond replay ranks/ --device h100       many ranks at once, the worst named
@@ -149,9 +149,18 @@ pub(crate) struct ReplayArgs {
     #[arg(required = true, value_name = "FILE", value_parser = recording())]
     pub(crate) files: Vec<PathBuf>,
 
-    /// Policies to replay, comma-separated [default: all; see `millpond policies`]
+    /// Policies to replay, comma-separated, as `millpond policies` lists them [default: the program's own allocator, its
+    /// best settings, millpond and planned]
     #[arg(long, help_heading = ALLOCATORS, short = 'p', value_name = "NAME,…", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
+
+    /// Replay all policies
+    #[arg(long, help_heading = ALLOCATORS, conflicts_with = "policy")]
+    pub(crate) all: bool,
+
+    /// Also show the calls to the driver, by kind
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) calls: bool,
 
     #[command(flatten)]
     pub(crate) device: DeviceArgs,

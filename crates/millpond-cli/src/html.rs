@@ -4,7 +4,7 @@ use crate::exit::CliError;
 use crate::output;
 use crate::side_by_side::{self, Shown};
 use millpond_replay::page::{self, Page};
-use millpond_replay::{Placement, Report, usual_policy};
+use millpond_replay::{Placement, PolicyResult, Report};
 use millpond_trace::Trace;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -57,29 +57,36 @@ pub(crate) fn write(
 ) -> Result<(), CliError> {
     let report = shown.report;
     let pairs = report.results.iter().zip(placements);
+    // On the page a name is a key.
+    let names: Vec<String> = report.results.iter().map(PolicyResult::label).collect();
     let runs: Vec<page::Run<'_>> = pairs
-        .map(|(result, placement)| page::Run {
-            name: &result.policy,
+        .zip(&names)
+        .map(|((result, placement), name)| page::Run {
+            name,
             fidelity: &result.fidelity,
             placement,
         })
         .collect();
     let (grid, _) = side_by_side::grid(shown, None);
     let mut rows = grid.rows();
-    for cell in rows.iter_mut().filter_map(|row| row.first_mut()) {
-        // On the page a name is a key. The indentation that leaves room for the mark would break it.
-        *cell = cell.trim().to_owned();
+    for (row, name) in rows.iter_mut().skip(1).zip(&names) {
+        if let Some(cell) = row.first_mut() {
+            cell.clone_from(name);
+        }
     }
     let page = Page {
         title: shown.label.to_owned(),
         version: format!("millpond {}", env!("CARGO_PKG_VERSION")),
         trace,
         runs: &runs,
-        in_use: in_use(report, trace),
-        best: report.best(),
+        in_use: in_use(report),
+        best: side_by_side::advised(report),
         columns: grid.heads().iter().map(|head| head.trim().to_owned()).collect(),
         rows,
-        advice: report.advice.clone(),
+        advice: report
+            .verdict
+            .as_ref()
+            .map_or_else(Vec::new, |verdict| verdict.sentences.clone()),
         cautions: report.cautions.clone(),
         device_bytes,
         peak_requested: report.peak_requested_bytes,
@@ -87,14 +94,10 @@ pub(crate) fn write(
     output::write_file(path, |out| page::write(&page, out))
 }
 
-/// Returns the policy that the program ran under, by the recording or by the usual policy of its format.
-fn in_use(report: &Report, trace: &Trace) -> Option<usize> {
-    let usual = usual_policy(trace.origin.format);
-    let named = report
-        .recorded
-        .as_ref()
-        .map_or(usual, |recorded| recorded.policy.as_str());
-    report.results.iter().position(|result| result.policy == named)
+/// Returns the row of the program's own allocator.
+fn in_use(report: &Report) -> Option<usize> {
+    let own = report.verdict.as_ref()?.own.result.label();
+    report.results.iter().position(|result| result.label() == own)
 }
 
 #[cfg(test)]

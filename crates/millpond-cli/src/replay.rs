@@ -104,6 +104,8 @@ fn shown<'a>(one: &'a Done, args: &ReplayArgs, options: &Options) -> Shown<'a> {
         label: &one.label,
         device: device::describe(&args.device, options.device),
         limited: options.device.bytes.is_some(),
+        detailed: !args.policy.is_empty() || args.all,
+        calls: args.calls,
     }
 }
 
@@ -115,13 +117,15 @@ fn print(done: &[Done], args: &ReplayArgs, options: &Options, failed: usize) -> 
         };
     }
     let limited = options.device.bytes.is_some();
-    let mut texts: Vec<String> = done
-        .iter()
-        .map(|one| side_by_side::text(&shown(one, args, options)))
-        .collect();
+    let shown: Vec<Shown<'_>> = done.iter().map(|one| shown(one, args, options)).collect();
+    let mut texts: Vec<String> = shown.iter().map(side_by_side::text).collect();
     if done.len() > 1 {
         let labelled: Vec<Labelled<'_>> = done.iter().map(|d| (d.label.as_str(), &d.report)).collect();
         texts.push(ranks::text(&labelled, limited, failed));
     }
-    output::print(&format!("{}\n{}\n", texts.join("\n"), side_by_side::legend()))
+    output::print(&format!(
+        "{}\n{}\n",
+        texts.join("\n"),
+        side_by_side::legend(&shown)
+    ))
 }

@@ -22,20 +22,20 @@ const LONGEST: u64 = 64 << 20;
 
 /// Builds the options of a replay from the command line.
 pub(crate) fn options(args: &ReplayArgs) -> Result<Options, CliError> {
-    let (settings, mut applied) = read(args)?;
-    let policies = choose(&args.policy, &settings, args.output.quiet)?;
-    if settings.plan.is_some() && !policies.iter().any(|name| name == "planned") {
+    let (settings, applied) = read(args)?;
+    let short = args.policy.is_empty() && !args.all && args.device.source == SourceKind::Sim;
+    let policies = match short {
+        true => Vec::new(),
+        false => choose(&args.policy, &settings, args.output.quiet)?,
+    };
+    if settings.plan.is_some() && !short && !policies.iter().any(|name| name == "planned") {
         return Err(CliError::Usage(
             "--plan is for the policy planned, which --policy leaves out".to_owned(),
         ));
     }
-    // Settings that no replayed policy reads were not applied.
-    for one in &mut applied {
-        one.policies.retain(|name| policies.contains(name));
-    }
-    applied.retain(|one| !one.policies.is_empty());
     Ok(Options {
         policies,
+        verdict: true,
         applied,
         settings,
         device: device::device(&args.device)?,

@@ -1,4 +1,4 @@
-//! Formats the report of one recording: the table, the advice, the cautions and the failures.
+//! Formats the report of one recording: the answer, the table, the cautions and the failures.
 
 use crate::failure;
 use crate::table::{Align, Grid, Row};
@@ -16,6 +16,22 @@ pub(crate) struct Shown<'a> {
     pub(crate) device: String,
     /// Whether the device has a limit, so that finishing on it is worth a mention.
     pub(crate) limited: bool,
+    /// Whether the user named policies, so that the table has all their figures.
+    pub(crate) detailed: bool,
+    /// Whether to show the calls to the driver.
+    pub(crate) calls: bool,
+}
+
+impl Shown<'_> {
+    /// Returns whether the table compares the program's own allocator with policies that the program cannot use.
+    fn foreign(&self) -> bool {
+        let own = self
+            .report
+            .verdict
+            .as_ref()
+            .map(|verdict| verdict.own.result.policy.as_str());
+        !self.detailed && own.is_some_and(|own| own != "millpond")
+    }
 }
 
 /// Returns the report as text.
@@ -24,14 +40,13 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
     let columns = width();
     let mut out = format!("{}\n", bold(shown.label));
     let facts = format!(
-        "{} events, {}{}; peak requested {}; {}",
+        "{} events, {}{}; {}",
         number(report.events),
         counted(report.allocations, "allocation"),
         match report.initial_blocks {
             0 => String::new(),
             older => format!(" ({} of them older than the first event)", number(older)),
         },
-        size(report.peak_requested_bytes),
         shown.device
     );
     out.push_str(&wrap(&facts, columns, 0));
@@ -61,12 +76,17 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
         out.push_str(&format!("{}\n", wrap(&line, columns, 0)));
     }
     out.push('\n');
-    let best = report.best();
-    let (grid, rows) = grid(shown, best);
-    out.push_str(&grid.render(&rows));
-    out.push_str("\n\n");
-    for sentence in &report.advice {
+    for sentence in report.verdict.iter().flat_map(|verdict| &verdict.sentences) {
         out.push_str(&format!("{}\n", item(&green("→"), sentence, columns)));
+    }
+    if report.verdict.is_some() {
+        out.push('\n');
+    }
+    let (grid, rows) = grid(shown, advised(report));
+    out.push_str(&grid.render(&rows));
+    out.push('\n');
+    if !report.cautions.is_empty() {
+        out.push('\n');
     }
     for sentence in &report.cautions {
         out.push_str(&format!("{}\n", item(&yellow("!"), sentence, columns)));
@@ -75,12 +95,58 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
     out
 }
 
+/// Returns the row to recommend: the better settings of the program's own allocator, or the best of the policies that the
+/// user named.
+pub(crate) fn advised(report: &Report) -> Option<usize> {
+    let best = || report.best_fit().or_else(|| report.best());
+    let Some(verdict) = &report.verdict else {
+        return best();
+    };
+    let is_own = |result: &PolicyResult| result.label() == verdict.own.result.label();
+    if !report.results.iter().any(is_own) {
+        return best();
+    }
+    let better = verdict.better.as_ref()?;
+    report
+        .results
+        .iter()
+        .position(|result| result.label() == better.result.label())
+}
+
 /// Returns the explanation of the figures, once for all tables.
-pub(crate) fn legend() -> String {
-    let text = "how true: exact against the original, re-implemented from its published rules, an estimate of it, or \
-                this project's own policy itself; driver time: host time of driver calls and stalls, modelled with assumed costs; stalls: allocations and \
-                frees in which the host waits for the device; ns: host time of the policy itself, on this machine";
-    dim(&wrap(text, width(), 0))
+pub(crate) fn legend(shown: &[Shown<'_>]) -> String {
+    let any = |of: &dyn Fn(&Shown<'_>) -> bool| shown.iter().any(of);
+    let rows = |of: &dyn Fn(&PolicyResult) -> bool| any(&|one| one.report.results.iter().any(of));
+    let mut parts: Vec<&str> = Vec::new();
+    if any(&|one| one.report.verdict.is_some()) {
+        parts.push(match any(&|one| one.report.verdict.as_ref().is_some_and(|verdict| !verdict.own_is_known)) {
+            true => "yours: the program's own allocator, which the recording does not name, so the usual one is assumed",
+            false => "yours: the program's own allocator",
+        });
+    }
+    if any(&|one| advised(one.report).is_some()) {
+        parts.push("▸: the one to use");
+    }
+    if any(&|one| one.foreign()) {
+        parts.push("millpond and planned: pools of this project for Rust programs, shown for comparison");
+    }
+    if rows(&|result| result.smallest_device_bytes.is_some()) {
+        parts.push("needs: the smallest device on which the program finishes");
+    }
+    if any(&|one| one.detailed) {
+        parts.push(
+            "how true: exact against the original, re-implemented from its published rules, an estimate of it, or this \
+             project's own policy itself",
+        );
+    }
+    parts.push(
+        "stalls: allocations and frees in which the host waits for the device; driver time: host time of driver calls and \
+         stalls, modelled with assumed costs",
+    );
+    if any(&|one| one.detailed) {
+        parts.push("ns: host time of the policy itself, on this machine");
+    }
+    dim(&wrap(&parts.join("; "), width(), 0))
 }
 
 /// Formats a share in per cent, rounded down, so that 100 means all.
@@ -103,17 +169,42 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
             .collect()
     };
     let mut grid = Grid::new();
+    let own = report.verdict.as_ref().map(|verdict| verdict.own.result.label());
     let mark = |index| if Some(index) == best { "▸ " } else { "  " };
-    let names = results
-        .iter()
-        .enumerate()
-        .map(|(index, r)| format!("{}{}", mark(index), r.policy));
+    let names = results.iter().enumerate().map(|(index, r)| {
+        let yours = if own.as_deref() == Some(&*r.label()) {
+            " (yours)"
+        } else {
+            ""
+        };
+        format!("{}{}{yours}", mark(index), r.policy)
+    });
     grid.column(
         "  policy",
         Align::Left,
         std::iter::once("  (requested)".to_owned()).chain(names).collect(),
     );
     grid.start_group();
+    if fitted {
+        let smallest = |r: &PolicyResult| {
+            r.smallest_device_bytes
+                .map_or_else(|| "none".to_owned(), |b| unit.show(b))
+        };
+        grid.column(
+            "\nneeds",
+            Align::Right,
+            column(&unit.show(report.peak_requested_bytes), &smallest),
+        );
+        if shown.detailed {
+            grid.column(
+                "stalls\nthere",
+                Align::Right,
+                column("", &|r| {
+                    r.fit.as_ref().map_or_else(String::new, |fit| number(fit.stalls))
+                }),
+            );
+        }
+    }
     grid.column(
         "peak\nreserved",
         Align::Right,
@@ -130,37 +221,23 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
             Some(_) => NONE.to_owned(),
         }),
     );
-    grid.column(
-        "hit\nrate",
-        Align::Right,
-        column("", &|r| percent_down(r.hit_rate)),
-    );
-    if fitted {
-        let smallest = |r: &PolicyResult| {
-            r.smallest_device_bytes
-                .map_or_else(|| "none".to_owned(), |b| unit.show(b))
-        };
+    if shown.detailed {
         grid.column(
-            "smallest\ndevice",
+            "hit\nrate",
             Align::Right,
-            column(&unit.show(report.peak_requested_bytes), &smallest),
-        );
-        grid.column(
-            "stalls\nthere",
-            Align::Right,
-            column("", &|r| {
-                r.fit.as_ref().map_or_else(String::new, |fit| number(fit.stalls))
-            }),
+            column("", &|r| percent_down(r.hit_rate)),
         );
     }
     if failed || shown.limited {
         grid.column("first\nfailure", Align::Right, column("", &failure_cell));
     }
-    grid.column(
-        "how\ntrue",
-        Align::Left,
-        column("", &|r| how_true(&r.fidelity).to_owned()),
-    );
+    if shown.detailed {
+        grid.column(
+            "how\ntrue",
+            Align::Left,
+            column("", &|r| how_true(&r.fidelity).to_owned()),
+        );
+    }
     grid.start_group();
     grid.column("\nstalls", Align::Right, column("", &|r| number(r.stalls)));
     grid.column(
@@ -168,12 +245,16 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
         Align::Right,
         column("", &|r| duration_us(r.modelled_driver_ms * 1e3)),
     );
-    grid.column(
-        "ns per\nevent",
-        Align::Right,
-        column("", &|r| format!("{:.0}", r.ns_per_event)),
-    );
-    calls(&mut grid, results);
+    if shown.detailed {
+        grid.column(
+            "ns per\nevent",
+            Align::Right,
+            column("", &|r| format!("{:.0}", r.ns_per_event)),
+        );
+    }
+    if shown.calls {
+        calls(&mut grid, results);
+    }
     let looks = results
         .iter()
         .enumerate()

@@ -1,6 +1,5 @@
 //! Explains why a policy ran out of memory, and what would have made the request fit.
 
-use crate::options::Options;
 use crate::outcome::{Failure, Holder};
 use crate::program::Program;
 use crate::run::{Run, Stop};
@@ -18,7 +17,7 @@ pub(crate) fn explain(
     program: &Program,
     stop: &Stop,
     outcome: &Run,
-    options: &Options,
+    capacity: Option<u64>,
 ) -> Failure {
     let op = &program.ops[stop.op];
     let held: u64 = outcome.stats.requested.current;
@@ -35,9 +34,10 @@ pub(crate) fn explain(
         held_bytes: held,
         free_bytes: stop.device_free,
         largest_hole_bytes: stop.largest_hole,
+        reserved_bytes: outcome.stats.reserved.current,
         cached_bytes: cached,
         holders: holders(trace, program, stop.op, HOLDERS),
-        remedy: remedy(op.bytes, held, cached, stop, options),
+        remedy: remedy(op.bytes, held, cached, stop, capacity),
     }
 }
 
@@ -79,8 +79,8 @@ pub fn holders(trace: &Trace, program: &Program, ops: usize, most: usize) -> Vec
 
 /// Returns the remedy for one of these cases: the program holds too much for any placement, the policy does
 /// not use memory that is free, its rounding took the missing bytes, or the free memory is in pieces.
-fn remedy(bytes: u64, held: u64, cached: u64, stop: &Stop, options: &Options) -> String {
-    let capacity = options.device.bytes.unwrap_or(u64::MAX);
+fn remedy(bytes: u64, held: u64, cached: u64, stop: &Stop, capacity: Option<u64>) -> String {
+    let capacity = capacity.unwrap_or(u64::MAX);
     let wanted = held.saturating_add(bytes);
     let (hole, left) = (stop.largest_hole, stop.device_free);
     if wanted > capacity {

@@ -19,7 +19,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod advice;
 #[cfg(feature = "recording")]
 pub mod analysis;
 mod cards;
@@ -46,18 +45,18 @@ mod steps;
 mod tags;
 mod ticks;
 mod tune;
+mod verdict;
 mod verify;
 #[cfg(feature = "recording")]
 pub mod view;
 mod web;
 
-pub use advice::usual_policy;
 pub use cards::{Card, DeviceSize, cards, cards_like, parse_device};
 pub use error::{MOST_HELD, ReplayError};
 pub use failure::holders;
 pub use fit::{Smallest, smallest_device};
-pub use occupancy::{Occupancy, PoolOccupancy, SegmentOccupancy, largest_fresh_request};
 pub use millpond_trace::split_frames as tag_frames;
+pub use occupancy::{Occupancy, PoolOccupancy, SegmentOccupancy, largest_fresh_request};
 pub use options::{Options, check_settings};
 pub use outcome::{
     ALIKE, Applied, DriverCalls, Failure, Fit, Holder, PolicyResult, Recorded, Report, SCHEMA,
@@ -73,4 +72,5 @@ pub use steps::{Solved, StepClock, StepResult, Steps, Threaded};
 pub use tags::{Redactor, tag_group};
 pub use ticks::{TickClock, TickEvery, Ticks};
 pub use tune::{Family, Gain, Trial, TuneOptions, Tuned, TunedFamily, tune};
+pub use verdict::{Choice, FittingCard, Verdict, usual_policy};
 pub use verify::{Verification, recorded_conf, verify};

@@ -10,8 +10,11 @@ use millpond_engine::{ConfError, Costs, Settings, policies};
 /// The program to replay and the settings of the replay.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Names of the policies, in the order of the report.
+    /// Names of the policies, in the order of the report. If there are none, the report has the program's own
+    /// allocator, better settings of it if there are any, and the policies `millpond` and `planned`.
     pub policies: Vec<String>,
+    /// Whether to answer in a few sentences what the program needs, and which setting lowers that.
+    pub verdict: bool,
     /// Settings of the policies.
     pub settings: Settings,
     /// Where the settings came from, for the report.
@@ -37,7 +40,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            policies: policies::names().map(str::to_owned).collect(),
+            policies: Vec::new(),
+            verdict: false,
             settings: Settings::default(),
             applied: Vec::new(),
             device: Device::UNLIMITED,

@@ -3,12 +3,13 @@
 //! Every figure except the times depends only on the file and the flags.
 
 use crate::steps::{Solved, StepResult};
+use crate::verdict::Verdict;
 use serde::{Serialize, Serializer};
 
 pub use millpond_engine::Calls as DriverCalls;
 
 /// Version of the JSON. It increases when a key changes its meaning or is removed.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// The relative difference below which two peaks count as equal. Their cost then decides.
 pub const ALIKE: f64 = 0.01;
@@ -41,8 +42,8 @@ pub struct Report {
     pub cautions: Vec<String>,
     /// One result for each policy, in the requested order.
     pub results: Vec<PolicyResult>,
-    /// Advice, one sentence each.
-    pub advice: Vec<String>,
+    /// The answer in a few sentences, if requested.
+    pub verdict: Option<Verdict>,
 }
 
 impl Report {
@@ -109,6 +110,9 @@ pub struct Recorded {
 pub struct PolicyResult {
     /// The policy.
     pub policy: String,
+    /// Settings of this result alone, as they are written in the environment. Empty if there are none beside
+    /// those of the report.
+    pub conf: String,
     /// How faithfully the policy reproduces its original.
     pub fidelity: String,
     /// The most bytes held from the device.
@@ -147,6 +151,18 @@ pub struct PolicyResult {
     pub first_failure: Option<Failure>,
 }
 
+impl PolicyResult {
+    /// Returns the policy, and the settings of this result alone if there are any. No two results of a report have the
+    /// same label.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self.conf.as_str() {
+            "" => self.policy.clone(),
+            conf => format!("{} {conf}", self.policy),
+        }
+    }
+}
+
 /// The cost of running on the smallest device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fit {
@@ -181,6 +197,8 @@ pub struct Failure {
     pub free_bytes: u64,
     /// The policy's largest contiguous free block.
     pub largest_hole_bytes: u64,
+    /// Bytes that the policy held from the device.
+    pub reserved_bytes: u64,
     /// Bytes that the policy held and that no block used.
     pub cached_bytes: u64,
     /// The groups that held the most, the largest first.

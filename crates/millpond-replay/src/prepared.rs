@@ -1,16 +1,16 @@
 //! Prepares a recording for replays: the state that the runs of all policies share, and the report of all
 //! runs.
 
-use crate::advice::{advise, usual_policy};
 use crate::error::ReplayError;
 use crate::failure::explain;
 use crate::options::{Options, check_settings};
-use crate::outcome::{PolicyResult, Recorded, Report, SCHEMA};
+use crate::outcome::{Failure, PolicyResult, Recorded, Report, SCHEMA};
 use crate::paced::Paced;
 use crate::program::Program;
-use crate::run::{Observer, Run, run};
+use crate::run::{Device, Observer, Run, run};
 use crate::steps::{StepClock, Steps, Threaded, occurs};
 use crate::ticks::Ticks;
+use crate::verdict::{Own, Setup, own, usual_policy};
 use crate::verify::verify;
 use millpond_engine::{Simulated, TorchBackend, display_size, policies};
 use millpond_trace::{Caution, Format, Trace};
@@ -24,9 +24,10 @@ pub struct Prepared<'a> {
     program: Program,
     steps: Option<Steps>,
     recorded: Option<Recorded>,
-    names: Vec<&'a str>,
+    own: Own,
+    setups: Vec<Setup>,
     /// Policies that the device cannot run.
-    pageless: Vec<&'a str>,
+    pageless: Vec<String>,
 }
 
 impl<'a> Prepared<'a> {
@@ -48,14 +49,20 @@ impl<'a> Prepared<'a> {
             });
         }
         let recorded = recorded(trace, options.verify)?;
-        let (names, pageless) = runnable(options)?;
+        let own = own(
+            trace,
+            recorded.as_ref().map(|recorded| recorded.policy.as_str()),
+            options,
+        );
+        let (setups, pageless) = runnable(options, &own)?;
         let prepared = Self {
             steps: Steps::find(&program),
             trace,
             options,
             program,
             recorded,
-            names,
+            own,
+            setups,
             pageless,
         };
         prepared.ticks()?;
@@ -64,8 +71,23 @@ impl<'a> Prepared<'a> {
 
     /// Returns the policies that can run on the device, in the order of the report.
     #[must_use]
-    pub fn policies(&self) -> &[&'a str] {
-        &self.names
+    pub fn policies(&self) -> Vec<&str> {
+        self.setups.iter().map(|setup| setup.policy.as_str()).collect()
+    }
+
+    /// Returns the same policies with their settings.
+    pub(crate) fn setups(&self) -> &[Setup] {
+        &self.setups
+    }
+
+    /// Returns the program's own allocator.
+    pub(crate) fn own(&self) -> &Own {
+        &self.own
+    }
+
+    /// Returns the recording.
+    pub(crate) fn trace(&self) -> &'a Trace {
+        self.trace
     }
 
     /// Returns the program that is replayed.
@@ -95,8 +117,23 @@ impl<'a> Prepared<'a> {
         source: S,
         observer: &mut O,
     ) -> Result<(PolicyResult, Run), ReplayError> {
+        let setup = Setup {
+            policy: name.to_owned(),
+            settings: self.options.settings.clone(),
+            conf: String::new(),
+        };
+        self.run_with(&setup, source, observer)
+    }
+
+    /// Replays the program like [`run_on`](Self::run_on), with settings of its own.
+    pub(crate) fn run_with<S: Paced, O: Observer<S>>(
+        &self,
+        setup: &Setup,
+        source: S,
+        observer: &mut O,
+    ) -> Result<(PolicyResult, Run), ReplayError> {
         let options = self.options;
-        let mut policy = policies::build(name, &options.settings)?;
+        let mut policy = policies::build(&setup.policy, &setup.settings)?;
         let planner = Threaded::default();
         let solved = planner.solved();
         policy.set_planner(Box::new(planner));
@@ -108,7 +145,8 @@ impl<'a> Prepared<'a> {
         let plans = solved.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let waited: f64 = plans.iter().map(|p| p.waited_ms * 1e6).sum();
         let result = PolicyResult {
-            policy: name.to_owned(),
+            policy: setup.policy.clone(),
+            conf: setup.conf.clone(),
             fidelity: fidelity.as_str().to_owned(),
             peak_reserved_bytes: outcome.stats.reserved.peak,
             peak_allocated_bytes: outcome.stats.allocated.peak,
@@ -128,16 +166,37 @@ impl<'a> Prepared<'a> {
             first_failure: outcome
                 .stop
                 .as_ref()
-                .map(|stop| explain(self.trace, &self.program, stop, &outcome, options)),
+                .map(|stop| explain(self.trace, &self.program, stop, &outcome, options.device.bytes)),
         };
         Ok((result, outcome))
+    }
+
+    /// Replays the program on a device of another size. Returns the failure, or `None` if the program finishes.
+    pub(crate) fn failure_on(
+        &self,
+        setup: &Setup,
+        bytes: Option<u64>,
+    ) -> Result<Option<Failure>, ReplayError> {
+        let policy = policies::build(&setup.policy, &setup.settings)?;
+        let paged = self.options.device.paged;
+        let source = Device { bytes, paged }.source();
+        let outcome = run(&self.program, policy, source, &mut self.ticks()?.clock());
+        let stop = outcome.stop.as_ref();
+        Ok(stop.map(|stop| explain(self.trace, &self.program, stop, &outcome, bytes)))
     }
 
     /// Builds the report of these results.
     #[must_use]
     pub fn report(&self, results: Vec<PolicyResult>) -> Report {
         let (trace, program, options) = (self.trace, &self.program, self.options);
-        let mut report = Report {
+        let ran = |name: &String| results.iter().any(|result| result.policy == *name);
+        // Settings that no replayed policy reads were not applied.
+        let mut settings = options.applied.clone();
+        for one in &mut settings {
+            one.policies.retain(ran);
+        }
+        settings.retain(|one| !one.policies.is_empty());
+        Report {
             schema: SCHEMA,
             trace: trace.origin.name.clone(),
             device: trace.origin.device,
@@ -146,39 +205,49 @@ impl<'a> Prepared<'a> {
             initial_blocks: program.initial_blocks,
             peak_requested_bytes: program.peak_requested,
             recorded: self.recorded.clone(),
-            settings: options.applied.clone(),
+            settings,
             cautions: cautions(trace, program, options, &self.pageless),
             results,
-            advice: Vec::new(),
-        };
-        report.advice = advise(&report, trace, options);
-        report
+            verdict: None,
+        }
     }
 }
 
-/// Returns the policies that can run on the device, and those that cannot because they need a device that
-/// maps pages.
+/// Returns the policies that can run on the device with their settings, and the names of those that cannot because
+/// they need a device that maps pages.
 ///
 /// # Errors
 /// Returns an error if no policy can run.
-fn runnable(options: &Options) -> Result<(Vec<&str>, Vec<&str>), ReplayError> {
-    let (mut names, mut pageless) = (Vec::new(), Vec::new());
-    for name in &options.policies {
-        let needs_pages = policies::build(name, &options.settings)?.needs_pages();
-        let list = if needs_pages && !options.device.paged {
-            &mut pageless
-        } else {
-            &mut names
-        };
-        list.push(name.as_str());
+fn runnable(options: &Options, own: &Own) -> Result<(Vec<Setup>, Vec<String>), ReplayError> {
+    let of = |name: &str| Setup {
+        policy: name.to_owned(),
+        settings: options.settings.clone(),
+        conf: String::new(),
+    };
+    let mut asked: Vec<Setup> = options.policies.iter().map(|name| of(name)).collect();
+    if asked.is_empty() {
+        asked.push(own.setup.clone());
+        let others = COMPARED.into_iter().filter(|name| *name != own.setup.policy);
+        asked.extend(others.map(of));
     }
-    if names.is_empty() && !pageless.is_empty() {
+    let (mut setups, mut pageless) = (Vec::new(), Vec::new());
+    for setup in asked {
+        if policies::build(&setup.policy, &setup.settings)?.needs_pages() && !options.device.paged {
+            pageless.push(setup.policy);
+        } else {
+            setups.push(setup);
+        }
+    }
+    if setups.is_empty() && !pageless.is_empty() {
         return Err(ReplayError::NeedsPages {
             policies: pageless.join(" and "),
         });
     }
-    Ok((names, pageless))
+    Ok((setups, pageless))
 }
+
+/// The policies that a program's own allocator is compared with.
+const COMPARED: [&str; 2] = ["millpond", "planned"];
 
 fn recorded(trace: &Trace, with_verification: bool) -> Result<Option<Recorded>, ReplayError> {
     let agreement = if with_verification {
@@ -203,7 +272,7 @@ fn recorded(trace: &Trace, with_verification: bool) -> Result<Option<Recorded>, 
     }))
 }
 
-fn cautions(trace: &Trace, program: &Program, options: &Options, pageless: &[&str]) -> Vec<String> {
+fn cautions(trace: &Trace, program: &Program, options: &Options, pageless: &[String]) -> Vec<String> {
     let mut found: Vec<String> = trace.cautions.iter().flat_map(Caution::sentences).collect();
     if program.merged_streams > 1 {
         found.push(format!(

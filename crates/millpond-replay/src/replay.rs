@@ -8,6 +8,7 @@ use crate::parallel;
 use crate::placement::{Placement, PlacementRecorder};
 use crate::prepared::Prepared;
 use crate::run::{Device, run};
+use crate::verdict::{Setup, Verdict, verdict};
 use millpond_engine::{Policy, policies};
 use millpond_trace::Trace;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,18 +35,59 @@ pub fn replay(
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Replayed, ReplayError> {
     let prepared = Prepared::new(trace, options)?;
-    let names = prepared.policies();
-    let progress = Progress::new(names.len(), progress);
-    let outcomes = parallel::map(options.threads, names.len(), |index| {
-        let outcome = replay_one(&prepared, names[index], &|to_come| progress.set(index, to_come));
+    let setups = prepared.setups();
+    let progress = Progress::new(setups.len() + usize::from(options.verdict), progress);
+    let outcomes = parallel::map(options.threads, setups.len(), |index| {
+        let outcome = replay_one(&prepared, &setups[index], fits(options), &|to_come| {
+            progress.set(index, to_come);
+        });
         progress.set(index, 0);
         outcome.ok()
     });
-    let (results, placements): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
-    Ok(Replayed {
-        report: prepared.report(results),
-        placements,
-    })
+    let (mut results, mut placements): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
+    let mut verdict = None;
+    if options.verdict {
+        let share = |done: usize, all: usize| progress.set(setups.len(), (all.saturating_sub(done)) as u32);
+        let (answer, row) = answer(&prepared, &results, &share)?;
+        if let (true, Some((result, placement))) = (options.policies.is_empty(), row) {
+            results.insert(1.min(results.len()), result);
+            placements.insert(1.min(placements.len()), placement);
+        }
+        progress.set(setups.len(), 0);
+        verdict = Some(answer);
+    }
+    let mut report = prepared.report(results);
+    report.verdict = verdict;
+    Ok(Replayed { report, placements })
+}
+
+/// Returns whether the smallest device is found for each policy of the report.
+fn fits(options: &Options) -> bool {
+    options.fit || (options.verdict && options.policies.is_empty())
+}
+
+/// A policy's result, and where it placed each block.
+type Row = (PolicyResult, Placement);
+
+/// Returns the verdict, and the row of better settings.
+fn answer(
+    prepared: &Prepared<'_>,
+    results: &[PolicyResult],
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<(Verdict, Option<Row>), ReplayError> {
+    let own = prepared.own();
+    let replay = |setup: &Setup| replay_one(prepared, setup, true, &|_| {});
+    let is_own = |result: &&PolicyResult| result.policy == own.setup.policy && result.conf == own.setup.conf;
+    let done = results.iter().find(is_own).filter(|_| fits(prepared.options()));
+    let own_result = match done {
+        Some(result) => result.clone(),
+        None => replay(&own.setup)?.0,
+    };
+    let replay = |setup: &Setup| {
+        let row = replay(setup)?;
+        Ok((row.0.clone(), row))
+    };
+    verdict(prepared, own, own_result, &replay, progress)
 }
 
 /// The progress of all policies.
@@ -92,27 +134,29 @@ impl<'a> Progress<'a> {
 
 fn replay_one(
     prepared: &Prepared<'_>,
-    name: &str,
+    setup: &Setup,
+    fit: bool,
     to_come: &dyn Fn(u32),
-) -> Result<(PolicyResult, Placement), ReplayError> {
+) -> Result<Row, ReplayError> {
     let (program, options) = (prepared.program(), prepared.options());
     let source = options.device.source();
     let (mut result, outcome, placement) = if options.placements {
         let mut recorder = PlacementRecorder::new(program);
-        let (result, outcome) = prepared.run_on(name, source.with_log(), &mut recorder)?;
+        let (result, outcome) = prepared.run_with(setup, source.with_log(), &mut recorder)?;
         let stopped_at = outcome
             .stop
             .as_ref()
             .map(|stop| program.ops[stop.op].event().unwrap_or(0));
         (result, outcome, recorder.finish(stopped_at))
     } else {
-        let (result, outcome) = prepared.run_on(name, source, &mut ())?;
+        let (result, outcome) = prepared.run_with(setup, source, &mut ())?;
         (result, outcome, Placement::default())
     };
-    if options.fit {
+    if fit {
         let ticks = prepared.ticks()?;
         let build = || -> Box<dyn Policy> {
-            policies::build(name, &options.settings).unwrap_or_else(|_| unreachable!("the name was checked"))
+            policies::build(&setup.policy, &setup.settings)
+                .unwrap_or_else(|_| unreachable!("the policy has run"))
         };
         let paged = options.device.paged;
         let unlimited = match options.device.bytes {

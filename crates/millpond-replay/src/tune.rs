@@ -95,12 +95,7 @@ impl TunedFamily {
     #[must_use]
     pub fn line(&self) -> Option<String> {
         let best = self.trials.get(self.best).filter(|trial| trial.fits)?;
-        Some(match best.conf.as_str() {
-            "" => return None,
-            // Brackets and `>` have a meaning in shells.
-            conf if conf.contains(['[', '>']) => format!("export {}='{conf}'", self.variable),
-            conf => format!("export {}={conf}", self.variable),
-        })
+        self.family.line(&best.conf)
     }
 }
 
@@ -170,6 +165,30 @@ pub fn tune(
         tuned.families.extend(search.family(*family)?);
     }
     Ok(tuned)
+}
+
+/// Tries every setting of an allocator alone. Returns the trials, the best first.
+pub(crate) fn each_alone(
+    program: &Program,
+    family: Family,
+    options: &TuneOptions,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Vec<Trial>, ReplayError> {
+    let mut search = Search {
+        program,
+        options,
+        progress,
+        tried: 0,
+        planned: 0,
+    };
+    let spaces = space::spaces(family, program, options.device);
+    let alone = spaces
+        .iter()
+        .flat_map(|dimensions| space::one_at_a_time(dimensions))
+        .collect();
+    let mut trials = search.round(family, alone, &mut HashSet::new())?;
+    rank::sort(&mut trials);
+    Ok(trials)
 }
 
 struct Search<'a> {

@@ -10,13 +10,7 @@ use crate::text::{Unit, counted, duration_us, item, number, size, wrap};
 pub(super) fn text(facts: &Facts) -> String {
     let source = &facts.source;
     let columns = width();
-    let shown = Shown {
-        report: &facts.report,
-        label: &facts.label,
-        device: about(source),
-        limited: source.limit_bytes.is_some(),
-    };
-    let mut out = side_by_side::text(&shown);
+    let mut out = side_by_side::text(&shown(facts));
     let head = format!(
         "{} ({}): {} free of {} at the start, {} in use by others (unexplained); {}",
         source.device,
@@ -44,13 +38,29 @@ pub(super) fn text(facts: &Facts) -> String {
     out
 }
 
+fn shown(facts: &Facts) -> Shown<'_> {
+    Shown {
+        report: &facts.report,
+        label: &facts.label,
+        device: about(&facts.source),
+        limited: facts.source.limit_bytes.is_some(),
+        detailed: true,
+        calls: true,
+    }
+}
+
 /// Returns the explanation of the tables, once for all recordings.
-pub(super) fn legend() -> String {
+pub(super) fn legend(all: &[Facts]) -> String {
     let text = "the device gave: the most bytes held from the driver at once, counted where it is called; unexplained: by how much \
                 less the driver says was free than before the run, less what was reserved, where the peak is and at the end; moved: \
                 pages mapped at another place; ns: here with the driver's calls; driver time: measured on this machine, in all calls; modelled: what the table of costs \
                 has for the same calls and stalls";
-    format!("{}\n{}", side_by_side::legend(), dim(&wrap(text, width(), 0)))
+    let shown: Vec<Shown<'_>> = all.iter().map(shown).collect();
+    format!(
+        "{}\n{}",
+        side_by_side::legend(&shown),
+        dim(&wrap(text, width(), 0))
+    )
 }
 
 fn about(source: &SourceFacts) -> String {

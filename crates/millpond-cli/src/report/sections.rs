@@ -2,8 +2,8 @@
 
 use super::{Told, Whole};
 use crate::plot;
-use crate::state::State;
 use crate::stack;
+use crate::state::State;
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, dim, green, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, percent, short, size, wrap};

@@ -44,12 +44,13 @@ fn the_json_has_exactly_these_keys() {
         "settings",
         "cautions",
         "results",
-        "advice",
+        "verdict",
     ]);
     assert_eq!(keys(&report), top);
     let result = &report["results"][0];
     let of_result = sorted([
         "policy",
+        "conf",
         "fidelity",
         "peak_reserved_bytes",
         "peak_allocated_bytes",

@@ -41,9 +41,21 @@ impl Family {
         }
     }
 
+    /// Returns the shell line that puts settings into the environment, or `None` for the defaults.
+    #[must_use]
+    pub fn line(self, conf: &str) -> Option<String> {
+        let variable = self.variable();
+        Some(match conf {
+            "" => return None,
+            // Brackets and `>` have a meaning in shells.
+            conf if conf.contains(['[', '>']) => format!("export {variable}='{conf}'"),
+            conf => format!("export {variable}={conf}"),
+        })
+    }
+
     /// Returns the policy that a setting selects, with the parsed settings. Returns `None` if the setting
     /// cannot be parsed.
-    pub(super) fn settings(self, conf: &str) -> Option<(&'static str, Settings)> {
+    pub(crate) fn settings(self, conf: &str) -> Option<(&'static str, Settings)> {
         let (policy, settings) = match self {
             Self::Torch => {
                 let torch = TorchConf::parse(conf).ok()?;

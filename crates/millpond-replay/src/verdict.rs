@@ -1,0 +1,146 @@
+//! Answers in a few sentences: the memory that a program needs, why its allocator needs more than the program
+//! holds, and the setting that lowers it.
+
+mod allocator;
+mod search;
+mod sentences;
+
+use crate::cards::cards;
+use crate::error::ReplayError;
+use crate::outcome::{Failure, PolicyResult};
+use crate::prepared::Prepared;
+use millpond_engine::Simulated;
+use serde::Serialize;
+
+pub use allocator::usual_policy;
+pub(crate) use allocator::{Own, Setup, own};
+
+/// The smallest share of the memory needed for which a difference is reported.
+const WORTH: f64 = 0.01;
+
+/// The most cards on which a replay is tried.
+const CARDS: usize = 4;
+
+/// The answer to a replay. Each figure in the sentences comes from a replay whose result is in this value, or
+/// from the report.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// Two to four sentences.
+    pub sentences: Vec<String>,
+    /// The program's own allocator.
+    pub own: Choice,
+    /// Whether the recording or an option names this allocator. Otherwise it is the usual one of programs
+    /// with recordings of this format.
+    pub own_is_known: bool,
+    /// The settings or the allocator to use instead. `None` if nothing that the program can use needs at
+    /// least one per cent less memory.
+    pub better: Option<Choice>,
+}
+
+/// An allocator with settings, and the memory that the program needs with it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// The name of the allocator in plain words.
+    pub name: String,
+    /// The line to paste, or the call to make. `None` for the program's own allocator.
+    pub apply: Option<String>,
+    /// The replay on the device. `smallest_device_bytes` is the memory that the program needs. It is `None`
+    /// if the program finishes on no device.
+    pub result: PolicyResult,
+    /// The smallest card on which a replay finishes. `None` for recordings of host memory.
+    pub card: Option<FittingCard>,
+    /// The failure on a device that is one page smaller than the smallest device.
+    pub below: Option<Failure>,
+}
+
+/// A card on which a replay finishes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FittingCard {
+    /// The name of the preset.
+    pub name: String,
+    /// The bytes that it leaves for the program.
+    pub bytes: u64,
+}
+
+impl Choice {
+    /// Completes a replay with the failure below the smallest device, and with the smallest card.
+    fn new(
+        prepared: &Prepared<'_>,
+        setup: &Setup,
+        result: PolicyResult,
+        apply: Option<String>,
+    ) -> Result<Self, ReplayError> {
+        let needs = result.smallest_device_bytes;
+        let on = |bytes| prepared.failure_on(setup, Some(bytes));
+        let below = match needs.and_then(|bytes| bytes.checked_sub(Simulated::PAGE)) {
+            Some(bytes) => on(bytes)?,
+            None => None,
+        };
+        let card = match needs.filter(|_| prepared.trace().origin.device >= 0) {
+            Some(needs) => smallest_card(needs, |bytes| Ok(on(bytes)?.is_none()))?,
+            None => None,
+        };
+        Ok(Self {
+            name: setup.name(),
+            apply,
+            result,
+            card,
+            below,
+        })
+    }
+
+    /// Returns the bytes of device memory that the program needs.
+    fn needs(&self) -> Option<u64> {
+        self.result.smallest_device_bytes
+    }
+}
+
+/// Returns the smallest card that has `needs` bytes and on which `finishes` holds. A policy need not finish on
+/// every larger device, so a few cards are tried.
+fn smallest_card(
+    needs: u64,
+    finishes: impl Fn(u64) -> Result<bool, ReplayError>,
+) -> Result<Option<FittingCard>, ReplayError> {
+    let mut large: Vec<_> = cards()
+        .iter()
+        .map(|card| (card.total.saturating_sub(card.context), card.name))
+        .filter(|(bytes, _)| *bytes >= needs)
+        .collect();
+    large.sort_unstable();
+    for (bytes, name) in large.into_iter().take(CARDS) {
+        if finishes(bytes)? {
+            let name = name.to_owned();
+            return Ok(Some(FittingCard { name, bytes }));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the answer, and what `replay` returned for the better settings, if there are any.
+///
+/// `own_result` is the finished replay of the program's own allocator. `replay` replays with other settings on the
+/// device, and finds the smallest device. `progress` is called with the number of replays done and of all.
+pub(crate) fn verdict<T: Send>(
+    prepared: &Prepared<'_>,
+    own: &Own,
+    own_result: PolicyResult,
+    replay: &(dyn Fn(&Setup) -> Result<(PolicyResult, T), ReplayError> + Sync),
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<(Verdict, Option<T>), ReplayError> {
+    let found = search::better(prepared, own, &own_result, replay, progress)?;
+    let own_choice = Choice::new(prepared, &own.setup, own_result, None)?;
+    let (better, more) = match found {
+        Some(found) => {
+            let better = Choice::new(prepared, &found.setup, found.result, Some(found.apply))?;
+            (Some(better), Some(found.more))
+        }
+        None => (None, None),
+    };
+    let verdict = Verdict {
+        sentences: sentences::sentences(prepared, &own_choice, better.as_ref()),
+        own: own_choice,
+        own_is_known: own.known,
+        better,
+    };
+    Ok((verdict, more))
+}

@@ -1,0 +1,213 @@
+//! The sentences of a verdict.
+
+use super::{Choice, WORTH};
+use crate::outcome::Failure;
+use crate::prepared::Prepared;
+use crate::web::text::Count;
+use millpond_engine::display_size;
+
+/// Additional driver time below this is not mentioned, in milliseconds.
+const TIME_NOTICED: f64 = 10.0;
+
+/// Returns two to four sentences.
+pub(super) fn sentences(prepared: &Prepared<'_>, own: &Choice, better: Option<&Choice>) -> Vec<String> {
+    let facts = Facts {
+        peak: prepared.program().peak_requested,
+        device: prepared.options().device.bytes,
+        own,
+        better,
+    };
+    match facts.device {
+        Some(device) if facts.peak > device => facts.too_much(device),
+        Some(device) => match &own.result.first_failure {
+            Some(failure) => facts.fails(device, failure),
+            None => facts.finishes(device),
+        },
+        None => facts.unlimited(),
+    }
+}
+
+struct Facts<'a> {
+    peak: u64,
+    device: Option<u64>,
+    own: &'a Choice,
+    better: Option<&'a Choice>,
+}
+
+impl Facts<'_> {
+    fn unlimited(&self) -> Vec<String> {
+        let own = self.own;
+        let holds = format!("The program holds at most {} at once", display_size(self.peak));
+        let first = match own.needs() {
+            Some(needs) => format!(
+                "{holds} and needs {} under {}{}.",
+                display_size(needs),
+                own.name,
+                fits_on(own, ": it fits on")
+            ),
+            None => format!("{holds}, and does not finish under {} on any device.", own.name),
+        };
+        let mut all = vec![first];
+        all.extend(self.waste());
+        all.push(self.advice());
+        all
+    }
+
+    /// The program holds more than the device has.
+    fn too_much(&self, device: u64) -> Vec<String> {
+        let mut all = vec![format!(
+            "No allocator can run this in {}: the program itself holds {} at its peak, {} too much.",
+            display_size(device),
+            display_size(self.peak),
+            display_size(self.peak - device)
+        )];
+        if let Some(failure) = &self.own.result.first_failure {
+            all.push(format!("It runs out of memory {}.", at(failure)));
+        }
+        let needs = self.better.unwrap_or(self.own);
+        if let Some(bytes) = needs.needs() {
+            all.push(format!(
+                "Change what the program holds, or use a device with {} for it (under {}){}.",
+                display_size(bytes),
+                needs.name,
+                fits_on(needs, ", for example")
+            ));
+        }
+        all
+    }
+
+    /// The program could run on the device, but does not under its own allocator.
+    fn fails(&self, device: u64, failure: &Failure) -> Vec<String> {
+        let own = self.own;
+        let needs = own.needs().map_or_else(String::new, |needs| {
+            format!(", where it needs {}", display_size(needs))
+        });
+        let mut all = vec![format!(
+            "The program runs out of memory in {} under {}{needs}, although it holds at most {} at once.",
+            display_size(device),
+            own.name,
+            display_size(self.peak)
+        )];
+        all.push(format!("It fails {}: {}.", at(failure), failure.remedy));
+        all.push(self.advice());
+        all
+    }
+
+    fn finishes(&self, device: u64) -> Vec<String> {
+        let own = self.own;
+        let first = format!(
+            "The program finishes in {} under {}",
+            display_size(device),
+            own.name
+        );
+        let first = match own.needs() {
+            Some(needs) => format!(
+                "{first}, which needs {} for the {} that the program holds at its peak.",
+                display_size(needs),
+                display_size(self.peak)
+            ),
+            None => format!("{first}."),
+        };
+        let mut all = vec![first];
+        all.extend(self.waste());
+        all.push(self.advice());
+        all
+    }
+
+    /// Says what the program's own allocator takes beyond what the program holds, and the evidence.
+    fn waste(&self) -> Option<String> {
+        let needs = self.own.needs()?;
+        let waste = needs.saturating_sub(self.peak);
+        let share = waste as f64 / needs.max(1) as f64;
+        if share <= WORTH {
+            return Some(format!("Its allocator wastes {:.1} % of that.", 100.0 * share));
+        }
+        let wasted = format!(
+            "Of that, {} ({:.0} %) is waste",
+            display_size(waste),
+            100.0 * share
+        );
+        let Some(below) = &self.own.below else {
+            return Some(format!("{wasted}."));
+        };
+        let free = below.free_bytes.saturating_add(below.cached_bytes);
+        let request = display_size(below.bytes);
+        Some(if free >= below.bytes {
+            format!(
+                "{wasted}: with less, a request for {request} fails although {} are free, because no free piece is large \
+                 enough.",
+                display_size(free)
+            )
+        } else {
+            let taken = below.reserved_bytes.saturating_sub(below.cached_bytes);
+            format!(
+                "{wasted}: with less, a request for {request} fails because rounding takes {} beyond the {} that the \
+                 program holds then.",
+                display_size(taken.saturating_sub(below.held_bytes)),
+                display_size(below.held_bytes)
+            )
+        })
+    }
+
+    /// Says what to change.
+    fn advice(&self) -> String {
+        let Some(better) = self.better else {
+            let fails = self.own.result.first_failure.is_some();
+            let cannot = match fails {
+                true => "No setting of this allocator that was tried lets it finish",
+                false => "No setting of this allocator that was tried lowers this by 1 %",
+            };
+            return format!("{cannot}: `millpond tune` tries more, and changes of the program.");
+        };
+        let apply = better.apply.as_deref().unwrap_or_default();
+        let verb = if apply.contains('=') { "Set" } else { "Use" };
+        let apply = apply.trim_start_matches("export ");
+        let needs = better.needs().unwrap_or(0);
+        let saved = match self.own.needs() {
+            Some(own) if own > needs => format!(", {} less", display_size(own - needs)),
+            _ => String::new(),
+        };
+        let fits = match self.device {
+            Some(_) if self.own.result.first_failure.is_some() => " and finishes there".to_owned(),
+            Some(_) => String::new(),
+            None if better.card == self.own.card => String::new(),
+            None => fits_on(better, " and fits on"),
+        };
+        format!(
+            "{verb} {apply}: it then needs {}{saved}{fits}{}.",
+            display_size(needs),
+            self.price(better)
+        )
+    }
+
+    /// Says how much more time the driver takes, if that is noticeable.
+    fn price(&self, better: &Choice) -> String {
+        let extra = better.result.modelled_driver_ms - self.own.result.modelled_driver_ms;
+        if extra < TIME_NOTICED || self.own.result.first_failure.is_some() {
+            return String::new();
+        }
+        format!(", for {extra:.0} ms more in driver calls (modelled)")
+    }
+}
+
+fn at(failure: &Failure) -> String {
+    match failure.event {
+        Some(event) => format!(
+            "at event {}, at a request for {}",
+            Count(event.into()),
+            display_size(failure.bytes)
+        ),
+        None => "with blocks that are older than the recording".to_owned(),
+    }
+}
+
+fn fits_on(choice: &Choice, words: &str) -> String {
+    match &choice.card {
+        Some(card) => format!(
+            "{words} {} ({} for the program)",
+            card.name,
+            display_size(card.bytes)
+        ),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,255 @@
+//! Tests the verdict: each of its figures is compared with replays of its own.
+
+use millpond_engine::{Settings, Simulated, TorchConf, display_size, policies};
+use millpond_replay::{Choice, Device, Options, Program, Report, Run, Selection, Verdict, replay, run};
+use millpond_trace::{ReadOptions, Trace, read, read_bytes};
+use std::path::Path;
+
+const MIB: u64 = 1 << 20;
+
+fn recorded(name: &str) -> Trace {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
+    let path = folder.join(format!("{name}.csv.zst"));
+    let mut recording = read(&path, &ReadOptions::default()).expect("a recording of the repository");
+    recording.traces.remove(0)
+}
+
+fn written(name: &str, csv: &str) -> Trace {
+    let mut recording = read_bytes(csv.as_bytes(), name, &ReadOptions::default()).expect("valid");
+    recording.traces.remove(0)
+}
+
+/// A program that frees every other one of many blocks of 20 MiB and then needs blocks of 40 MiB.
+fn with_holes() -> Trace {
+    let mut csv = String::from("time_us,action,id,bytes,stream,tag\n");
+    let mut line = |action: &str, id: u64, mib: u64| {
+        csv.push_str(&format!("{id},{action},{id},{},0,\n", mib * MIB));
+    };
+    for id in 0..16 {
+        line("alloc", id, 20);
+    }
+    for id in (0..16).step_by(2) {
+        line("free", id, 20);
+    }
+    for id in 16..20 {
+        line("alloc", id, 40);
+    }
+    written("holes.csv", &csv)
+}
+
+fn answer(trace: &Trace, device: Option<u64>) -> (Report, Verdict) {
+    let options = Options {
+        verdict: true,
+        device: Device {
+            bytes: device,
+            paged: true,
+        },
+        ..Options::default()
+    };
+    let report = replay(trace, &options, &|_, _| {}).expect("replayed").report;
+    let verdict = report.verdict.clone().expect("a verdict");
+    (report, verdict)
+}
+
+/// Replays with the settings of a choice.
+fn on(trace: &Trace, choice: &Choice, bytes: u64) -> Run {
+    let settings = Settings {
+        torch: TorchConf::parse(&choice.result.conf).expect("settings of PyTorch"),
+        ..Settings::default()
+    };
+    let policy = policies::build(&choice.result.policy, &settings).expect("a policy");
+    let program = Program::new(trace, Selection::default()).expect("a program");
+    let device = Device {
+        bytes: Some(bytes),
+        paged: true,
+    };
+    run(&program, policy, device.source(), &mut ())
+}
+
+/// Checks the memory that a choice needs, the failure below it, and its card.
+fn check(trace: &Trace, choice: &Choice) {
+    let needs = choice
+        .result
+        .smallest_device_bytes
+        .expect("it finishes somewhere");
+    assert!(on(trace, choice, needs).stop.is_none());
+    let below = on(trace, choice, needs - Simulated::PAGE);
+    let stop = below.stop.as_ref().expect("a page less is not enough");
+    let told = choice.below.as_ref().expect("the failure is told");
+    assert_eq!(told.free_bytes, stop.device_free);
+    assert_eq!(told.largest_hole_bytes, stop.largest_hole);
+    assert_eq!(told.cached_bytes, below.stats.cached());
+    assert_eq!(told.reserved_bytes, below.stats.reserved.current);
+    assert_eq!(told.held_bytes, below.stats.requested.current);
+    if let Some(card) = &choice.card {
+        assert!(card.bytes >= needs && on(trace, choice, card.bytes).stop.is_none());
+    }
+}
+
+#[test]
+fn recordings_of_models_get_figures_that_replays_confirm() {
+    for name in ["llama8b_fsdp_streams", "gnn_sage_sampled", "cpu_tiny_gpt_varlen"] {
+        let trace = recorded(name);
+        let (report, verdict) = answer(&trace, None);
+        let says = |at: usize, figure: u64| {
+            let figure = display_size(figure).to_string();
+            let sentence = verdict.sentences.get(at).map_or("", String::as_str);
+            assert!(sentence.contains(&figure), "{name}: no {figure} in {sentence:?}");
+        };
+        let needs = |choice: &Choice| choice.result.smallest_device_bytes.expect("found");
+        check(&trace, &verdict.own);
+        assert_eq!(verdict.own.result.policy, "torch-native", "{name}");
+        assert!(!verdict.own_is_known);
+        says(0, report.peak_requested_bytes);
+        says(0, needs(&verdict.own));
+        says(1, needs(&verdict.own) - report.peak_requested_bytes);
+        let better = verdict.better.as_ref().expect("each of these is fragmented");
+        check(&trace, better);
+        assert!(needs(better) < needs(&verdict.own));
+        says(2, needs(better));
+        says(2, needs(&verdict.own) - needs(better));
+        assert!(
+            better
+                .apply
+                .as_ref()
+                .is_some_and(|line| line.starts_with("export PYTORCH_CUDA_ALLOC_CONF=")),
+            "{:?}",
+            better.apply
+        );
+        let rows: Vec<String> = report.results.iter().map(|result| result.label()).collect();
+        let expected = [
+            verdict.own.result.label(),
+            better.result.label(),
+            "millpond".to_owned(),
+            "planned".to_owned(),
+        ];
+        assert_eq!(rows, expected, "{name}");
+    }
+}
+
+#[test]
+fn holes_are_the_evidence_of_waste() {
+    let (_, verdict) = answer(&with_holes(), None);
+    let [first, waste, advice] = verdict.sentences.as_slice() else {
+        panic!("three sentences: {:?}", verdict.sentences);
+    };
+    // Sixteen blocks of 20 MiB live at once, and later eight of them and four of 40 MiB.
+    assert!(
+        first.contains("holds at most 320 MiB at once and needs 480 MiB under PyTorch's default allocator"),
+        "{first}"
+    );
+    assert!(
+        waste.contains("Of that, 160 MiB (33 %) is waste")
+            && waste.contains("a request for 40.0 MiB fails although"),
+        "{waste}"
+    );
+    assert!(
+        advice.contains(
+            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: it then needs 320 MiB, 160 MiB less"
+        ),
+        "{advice}"
+    );
+}
+
+#[test]
+fn a_device_that_is_too_small_for_the_allocator_only_gets_the_setting_that_rescues_it() {
+    let (report, verdict) = answer(&with_holes(), Some(400 * MIB));
+    assert!(report.results[0].first_failure.is_some());
+    assert!(report.results[1].first_failure.is_none());
+    let text = verdict.sentences.join("\n");
+    assert!(
+        text.contains(
+            "runs out of memory in 400 MiB under PyTorch's default allocator, where it needs 480 MiB"
+        ),
+        "{text}"
+    );
+    assert!(
+        text.contains("expandable_segments:True: it then needs 320 MiB"),
+        "{text}"
+    );
+    assert!(text.contains("and finishes there"), "{text}");
+}
+
+#[test]
+fn a_device_that_is_too_small_for_the_program_gets_no_setting() {
+    let (report, verdict) = answer(&with_holes(), Some(300 * MIB));
+    assert!(report.results.iter().all(|result| result.first_failure.is_some()));
+    let text = verdict.sentences.join("\n");
+    assert!(
+        text.contains("No allocator can run this in 300 MiB: the program itself holds 320 MiB at its peak, 20.0 MiB too much."),
+        "{text}"
+    );
+    assert!(text.contains("use a device with 320 MiB for it"), "{text}");
+    assert!(!text.contains("Set "), "{text}");
+}
+
+#[test]
+fn a_program_without_waste_is_told_so() {
+    let csv = "time_us,action,id,bytes,stream,tag\n0,alloc,1,1073741824,0,\n1,free,1,1073741824,0,\n";
+    let (_, verdict) = answer(&written("plain.csv", csv), None);
+    assert!(verdict.better.is_none(), "{:?}", verdict.better);
+    assert_eq!(verdict.sentences[1], "Its allocator wastes 0.0 % of that.");
+    assert!(verdict.sentences[2].contains("No setting of this allocator that was tried lowers this"));
+}
+
+#[test]
+fn settings_that_the_user_gave_are_those_of_the_programs_allocator() {
+    let options = Options {
+        verdict: true,
+        settings: Settings {
+            torch: TorchConf::parse("expandable_segments:True").expect("valid"),
+            ..Settings::default()
+        },
+        applied: vec![millpond_replay::Applied {
+            policies: vec!["torch-native".to_owned(), "torch-expandable".to_owned()],
+            settings: "expandable_segments:True".to_owned(),
+            from: "--torch-conf",
+        }],
+        ..Options::default()
+    };
+    let report = replay(&with_holes(), &options, &|_, _| {})
+        .expect("replayed")
+        .report;
+    let verdict = report.verdict.expect("a verdict");
+    assert!(verdict.own_is_known && verdict.better.is_none());
+    assert_eq!(verdict.own.result.policy, "torch-expandable");
+    assert!(verdict.sentences[0].contains("PyTorch's allocator with expandable_segments:True"));
+}
+
+#[test]
+fn programs_of_rmm_are_told_of_its_resources() {
+    let mut csv = String::from("Thread,Time,Action,Pointer,Size,Stream\n");
+    for id in 0..16u64 {
+        csv.push_str(&format!(
+            "1,00:00:00.000001,allocate,0x{:x},{},0\n",
+            (id + 1) << 32,
+            20 * MIB
+        ));
+    }
+    for id in (0..16u64).step_by(2) {
+        csv.push_str(&format!(
+            "1,00:00:00.000002,free,0x{:x},{},0\n",
+            (id + 1) << 32,
+            20 * MIB
+        ));
+    }
+    for id in 16..20u64 {
+        csv.push_str(&format!(
+            "1,00:00:00.000003,allocate,0x{:x},{},0\n",
+            (id + 1) << 32,
+            40 * MIB
+        ));
+    }
+    let (_, verdict) = answer(&written("rmm.csv", &csv), None);
+    assert_eq!(verdict.own.result.policy, "rmm-pool");
+    let text = verdict.sentences.join("\n");
+    assert!(
+        !text.contains("PYTORCH") && !text.contains("MILLPOND_CONF"),
+        "{text}"
+    );
+    let apply = verdict
+        .better
+        .and_then(|better| better.apply)
+        .expect("another resource needs less");
+    assert!(apply.starts_with("rmm::mr::"), "{apply}");
+}
