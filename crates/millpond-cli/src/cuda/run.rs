@@ -31,7 +31,7 @@ pub(crate) fn command(args: &ReplayArgs, number: u32) -> Result<Exit, CliError> 
         output::print_json_list(done)?;
     } else if !done.is_empty() {
         let texts: Vec<String> = done.iter().map(report::text).collect();
-        output::print(&format!("{}\n{}\n", texts.join("\n"), report::legend()))?;
+        output::print(&format!("{}\n{}\n", texts.join("\n"), report::legend(done)))?;
     }
     results.check()?;
     let failed: Vec<&String> = done.iter().flat_map(|facts| &facts.source.failed).collect();
@@ -211,7 +211,7 @@ struct OnPaper {
 }
 
 fn simulate(prepared: &Prepared<'_>, options: &Options) -> Result<Vec<OnPaper>, CliError> {
-    let all = prepared.policies().iter().map(|name| {
+    let all = prepared.policies().into_iter().map(|name| {
         let (result, run) = prepared.run_on(name, options.device.source(), &mut ())?;
         Ok(OnPaper { result, run })
     });
