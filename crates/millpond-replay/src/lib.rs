@@ -24,6 +24,7 @@ pub mod analysis;
 mod cards;
 #[cfg(feature = "recording")]
 pub mod chart;
+mod edit;
 mod error;
 mod failure;
 mod fit;
@@ -52,6 +53,7 @@ pub mod view;
 mod web;
 
 pub use cards::{Card, DeviceSize, cards, cards_like, parse_device};
+pub use edit::{AppliedEdit, Edit, EditError, Edited, apply as apply_edits};
 pub use error::{MOST_HELD, ReplayError};
 pub use failure::holders;
 pub use fit::{Smallest, smallest_device};
@@ -71,6 +73,6 @@ pub use run::{Device, Observer, Run, Stop, request, run};
 pub use steps::{Solved, StepClock, StepResult, Steps, Threaded};
 pub use tags::{Redactor, tag_group};
 pub use ticks::{TickClock, TickEvery, Ticks};
-pub use tune::{Family, Gain, Trial, TuneOptions, Tuned, TunedFamily, tune};
+pub use tune::{Family, Gain, Proposal, Trial, TuneOptions, Tuned, TunedFamily, tune};
 pub use verdict::{Choice, FittingCard, Verdict, usual_policy};
 pub use verify::{Verification, recorded_conf, verify};

@@ -2,6 +2,7 @@
 //!
 //! Every figure except the times depends only on the file and the flags.
 
+use crate::edit::AppliedEdit;
 use crate::steps::{Solved, StepResult};
 use crate::verdict::Verdict;
 use serde::{Serialize, Serializer};
@@ -38,6 +39,8 @@ pub struct Report {
     pub recorded: Option<Recorded>,
     /// The settings that were applied, with the source of each.
     pub settings: Vec<Applied>,
+    /// The edits that changed the recorded program, in the order in which they were applied.
+    pub edits: Vec<AppliedEdit>,
     /// The limits of the conclusions, one sentence each.
     pub cautions: Vec<String>,
     /// One result for each policy, in the requested order.

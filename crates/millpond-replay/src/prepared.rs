@@ -206,6 +206,7 @@ impl<'a> Prepared<'a> {
             peak_requested_bytes: program.peak_requested,
             recorded: self.recorded.clone(),
             settings,
+            edits: Vec::new(),
             cautions: cautions(trace, program, options, &self.pageless),
             results,
             verdict: None,

@@ -5,9 +5,11 @@
 //! hundredth of the runs, because settings of allocators rarely help only together. It can miss a pair of
 //! values that are useless alone.
 
+mod proposals;
 mod rank;
 mod space;
 
+use crate::edit::AppliedEdit;
 use crate::error::ReplayError;
 use crate::parallel;
 use crate::program::{Program, Selection};
@@ -18,6 +20,7 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+pub use proposals::Proposal;
 pub use rank::Gain;
 pub use space::Family;
 use space::{Dimension, Point};
@@ -68,6 +71,10 @@ pub struct Tuned {
     /// One entry for each allocator searched. Empty if the program holds more than the device has, because
     /// then no setting of any allocator can help.
     pub families: Vec<TunedFamily>,
+    /// The edits that the recording went through before the search.
+    pub edits: Vec<AppliedEdit>,
+    /// Changes of the program that lower its peak by at least 2 %, the one with the lowest peak first.
+    pub proposals: Vec<Proposal>,
 }
 
 /// The result for one allocator.
@@ -146,14 +153,13 @@ pub fn tune(
         device_bytes: options.device.bytes,
         peak_requested_bytes: program.peak_requested,
         families: Vec::new(),
+        edits: Vec::new(),
+        proposals: Vec::new(),
     };
-    if options
+    let can_fit = options
         .device
         .bytes
-        .is_some_and(|bytes| bytes < program.peak_requested)
-    {
-        return Ok(tuned);
-    }
+        .is_none_or(|bytes| bytes >= program.peak_requested);
     let mut search = Search {
         program: &program,
         options,
@@ -161,9 +167,10 @@ pub fn tune(
         tried: 0,
         planned: 0,
     };
-    for family in &options.families {
+    for family in options.families.iter().filter(|_| can_fit) {
         tuned.families.extend(search.family(*family)?);
     }
+    tuned.proposals = proposals::proposals(trace, &search, &tuned)?;
     Ok(tuned)
 }
 

@@ -71,7 +71,8 @@ impl Strings {
         (0..self.ends.len() as u32).map(|index| self.get(index))
     }
 
-    fn push(&mut self, text: &str) -> u32 {
+    /// Adds a string, even if the set contains it already. Returns its index.
+    pub fn push(&mut self, text: &str) -> u32 {
         let index = self.ends.len() as u32;
         self.text.push_str(text);
         self.ends.push(self.text.len());
