@@ -13,7 +13,7 @@ use crate::values::{
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use millpond_engine::{ParseSizeError, parse_size};
-use millpond_replay::{DeviceSize, Selection, TickEvery, cards, cards_like, parse_device};
+use millpond_replay::{DeviceSize, Edit, Selection, TickEvery, cards, cards_like, parse_device};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -172,6 +172,11 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
 
+    /// Change the recorded program first: scale=0.5, chunk=TAG:8, recompute=TAG, offload=TAG, shard=TAG:8, free-early=TAG or
+    /// without=TAG; may be repeated
+    #[arg(long, value_name = "KIND=TAG", value_parser = crate::edits::parse, conflicts_with = "verify")]
+    pub(crate) edit: Vec<Edit>,
+
     /// Settings of the torch policies, as in PYTORCH_CUDA_ALLOC_CONF
     #[arg(long, help_heading = ALLOCATORS, value_name = "KEY:VALUE,…")]
     pub(crate) torch_conf: Option<String>,
@@ -210,6 +215,7 @@ Examples:
   millpond replay run.pickle --device rtx4090 --reserve 1.5GiB --fit
   millpond replay run.pickle --torch-conf \"max_split_size_mb:128\"
   millpond replay run.pickle --conf decay:4 --tick step
+  millpond replay run.pickle --edit scale=0.5 --edit 'recompute=layers.*'
   millpond replay run.pickle --source host   on this machine's memory, beside glibc
   millpond replay run.pickle --source cuda:0 on a GPU's memory, held against the simulation
   millpond replay run.pickle --time-window 1.5s..3s --html report.html
@@ -368,6 +374,11 @@ pub(crate) struct TuneArgs {
 
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
+
+    /// Change the recorded program first: scale=0.5, chunk=TAG:8, recompute=TAG, offload=TAG, shard=TAG:8, free-early=TAG or
+    /// without=TAG; may be repeated
+    #[arg(long, value_name = "KIND=TAG", value_parser = crate::edits::parse)]
+    pub(crate) edit: Vec<Edit>,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,

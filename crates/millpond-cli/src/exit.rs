@@ -3,8 +3,8 @@
 use crate::text::harmless;
 use millpond_engine::plan::PlanError;
 use millpond_engine::{ConfError, CostsError};
-use millpond_replay::ReplayError;
 use millpond_replay::analysis::AnalysisError;
+use millpond_replay::{EditError, ReplayError};
 use millpond_trace::ReadError;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -72,6 +72,9 @@ pub(crate) enum CliError {
     /// A replay was refused.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    /// An edit of the recorded program was refused.
+    #[error("--edit: {0}")]
+    Edit(#[from] EditError),
     /// A setting was refused.
     #[error("{option}: {source}")]
     Conf { option: &'static str, source: ConfError },

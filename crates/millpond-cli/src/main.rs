@@ -11,6 +11,7 @@
 //!   report diff       the contents of a recording; plot draws them, state formats segments and holes
 //!   view              the same as a timeline in the browser
 //!   side_by_side ranks failure table     text output, also text and terminal
+//!   edits             changes of the recorded program
 //!   files, spool, output, progress, exit  input and output
 //! ```
 //!
@@ -27,6 +28,7 @@ mod cuda_emu;
 mod device;
 mod diff;
 mod doctor;
+mod edits;
 mod exit;
 mod facts;
 mod failure;

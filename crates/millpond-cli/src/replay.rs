@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
 use crate::side_by_side::{self, Shown};
 use crate::values::SourceKind;
-use crate::{device, files, host, output, settings};
+use crate::{device, edits, files, host, output, settings};
 use millpond_replay::{Options, Program, Report, page, replay};
 use millpond_trace::Trace;
 
@@ -24,6 +24,11 @@ struct Done {
 /// If one of several files cannot be replayed, the others still are. The error is reported at once, and the command ends with
 /// the exit code for bad input.
 pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
+    if args.device.source != SourceKind::Sim && !args.edit.is_empty() {
+        return Err(CliError::Usage(
+            "--edit changes a replay on a simulated device: leave out --source".to_owned(),
+        ));
+    }
     match args.device.source {
         SourceKind::Sim => host::refuse_without(args)?,
         #[cfg(feature = "bench")]
@@ -66,11 +71,16 @@ fn one(
     pages: Option<&mut Pages<'_>>,
 ) -> Result<Done, CliError> {
     let quiet = args.output.quiet;
+    let edited = edits::apply(trace, &args.edit)?;
+    let trace = edited.as_ref().map_or(trace, |edited| &edited.trace);
     let bar = Progress::share(quiet, &format!("replaying {label}"));
-    let replayed = replay(trace, options, &|done, all| {
+    let mut replayed = replay(trace, options, &|done, all| {
         bar.set(done as u64, Some(all as u64));
     })?;
     drop(bar);
+    replayed.report.edits = edited
+        .as_ref()
+        .map_or_else(Vec::new, |edited| edited.edits.clone());
     files::check_window(args, replayed.report.events, &label)?;
     let one = Done {
         report: replayed.report,
@@ -118,7 +128,8 @@ fn print(done: &[Done], args: &ReplayArgs, options: &Options, failed: usize) -> 
     }
     let limited = options.device.bytes.is_some();
     let shown: Vec<Shown<'_>> = done.iter().map(|one| shown(one, args, options)).collect();
-    let mut texts: Vec<String> = shown.iter().map(side_by_side::text).collect();
+    let text = |one: &Shown<'_>| format!("{}{}", edits::text(&one.report.edits), side_by_side::text(one));
+    let mut texts: Vec<String> = shown.iter().map(text).collect();
     if done.len() > 1 {
         let labelled: Vec<Labelled<'_>> = done.iter().map(|d| (d.label.as_str(), &d.report)).collect();
         texts.push(ranks::text(&labelled, limited, failed));

@@ -7,7 +7,7 @@ use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, green, width};
 use crate::text::{Unit, duration_us, item, nearest, number, overhead, size, wrap};
 use crate::values::SourceKind;
-use crate::{device, files, output};
+use crate::{device, edits, files, output};
 use millpond_replay::{Family, Gain, Redactor, Selection, Trial, TuneOptions, Tuned, TunedFamily, tune};
 use millpond_trace::Trace;
 
@@ -33,11 +33,14 @@ pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
     if args.output.redact {
         Redactor::default().redact(&mut trace);
     }
+    let edited = edits::apply(&trace, &args.edit)?;
+    let (trace, edits) = edited.map_or((trace, Vec::new()), |edited| (edited.trace, edited.edits));
     let bar = Progress::steps(quiet, "trying settings");
-    let tuned = tune(&trace, &options, &|done, all| {
+    let mut tuned = tune(&trace, &options, &|done, all| {
         bar.set(done as u64, Some(all as u64));
     })?;
     drop(bar);
+    tuned.edits = edits;
     if args.output.json {
         output::print_json(&tuned)?;
     } else {
@@ -104,7 +107,7 @@ fn heaviest(traces: Vec<Trace>, quiet: bool) -> Result<Trace, CliError> {
 
 fn text(tuned: &Tuned, args: &TuneArgs, device: &str) -> String {
     let columns = width();
-    let mut out = format!("{}\n", bold(&tuned.trace));
+    let mut out = format!("{}{}\n", edits::text(&tuned.edits), bold(&tuned.trace));
     let facts = format!("peak requested {}; {device}", size(tuned.peak_requested_bytes));
     out.push_str(&format!("{}\n", wrap(&facts, columns, 0)));
     if let (Some(bytes), true) = (tuned.device_bytes, tuned.families.is_empty()) {
@@ -116,12 +119,14 @@ fn text(tuned: &Tuned, args: &TuneArgs, device: &str) -> String {
             size(over)
         );
         out.push_str(&format!("\n{}\n", item(&green("→"), &sentence, columns)));
+        out.push_str(&edits::proposals(&tuned.proposals, true));
         return out;
     }
     for family in &tuned.families {
         out.push_str(&format!("\n{}\n\n", table(family, tuned, args.top)));
         out.push_str(&format!("{}\n", item(&green("→"), &verdict(family), columns)));
     }
+    out.push_str(&edits::proposals(&tuned.proposals, tuned.device_bytes.is_some()));
     let lines: Vec<String> = tuned.families.iter().filter_map(TunedFamily::line).collect();
     if !lines.is_empty() {
         out.push_str("\nTo paste into the shell that starts the program:\n");

@@ -328,3 +328,107 @@ fn info_counts_the_groups_that_a_report_has() {
     assert_eq!(history["tag_groups"], groups);
     assert!(history["tags"].as_u64() >= Some(groups as u64 - 1));
 }
+
+/// Writes a recording of two training steps: a parameter, a layer, logits and their gradients.
+fn training(name: &str) -> String {
+    let mut csv = String::from("time_us,action,id,bytes,stream,tag\n0,alloc,1,4194304,0,init;;empty\n");
+    let mib = |count: u64| count << 20;
+    for id in [10, 20] {
+        for (action, number, bytes, tag) in [
+            ("alloc", 1, mib(64), "forward;layers.0;mm"),
+            ("alloc", 2, mib(8), "forward;layers.0;add"),
+            ("alloc", 3, mib(256), "forward;head;mm"),
+            ("alloc", 4, mib(256), "backward;head;mm"),
+            ("free", 3, mib(256), ""),
+            ("free", 4, mib(256), ""),
+            ("alloc", 5, mib(64), "backward;layers.0;mm"),
+            ("free", 1, mib(64), ""),
+            ("free", 2, mib(8), ""),
+            ("free", 5, mib(64), ""),
+            ("alloc", 6, mib(1), "optimizer;;work"),
+            ("free", 6, mib(1), ""),
+        ] {
+            csv.push_str(&format!("{id},{action},{},{bytes},0,{tag}\n", id + number));
+        }
+    }
+    let path = folder(name).join("run.csv");
+    std::fs::write(&path, csv).expect("written");
+    path.display().to_string()
+}
+
+#[test]
+fn tune_proposes_changes_of_the_program_that_replay_confirms() {
+    let file = training("tune_proposals");
+    let tuned = json(&["tune", &file, "--json", "--policy", "torch"]);
+    let proposals = tuned["proposals"].as_array().expect("a list");
+    let edits: Vec<&str> = proposals
+        .iter()
+        .filter_map(|proposal| proposal["edit"].as_str())
+        .collect();
+    assert!(edits.contains(&"scale=0.5"), "{edits:?}");
+    assert!(
+        edits
+            .iter()
+            .any(|edit| edit.starts_with("chunk=") && edit.contains("head")),
+        "{edits:?}"
+    );
+    assert!(edits.contains(&"recompute=layers.*"), "{edits:?}");
+    for proposal in proposals {
+        let edit = proposal["edit"].as_str().expect("an edit");
+        let policy = proposal["policy"].as_str().expect("a policy");
+        let replayed = json(&["replay", &file, "--json", "--policy", policy, "--edit", edit]);
+        assert_eq!(
+            replayed["results"][0]["peak_reserved_bytes"], proposal["peak_reserved_bytes"],
+            "{edit}"
+        );
+        assert_eq!(replayed["edits"][0]["edit"].as_str(), Some(edit));
+        assert!(
+            proposal["peak_reserved_bytes"].as_u64().expect("bytes") * 100
+                <= proposal["unchanged_reserved_bytes"].as_u64().expect("bytes") * 98
+        );
+    }
+    let (code, stdout, _) = run(&["tune", &file]);
+    assert_eq!(code, 0);
+    assert!(
+        stdout.contains("--edit 'scale=0.5'") && stdout.contains("the batch times 0.5"),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn edits_are_told_with_what_they_assume_and_refused_in_one_line() {
+    let file = training("edits_told");
+    let (code, stdout, _) = run(&[
+        "replay",
+        &file,
+        "-p",
+        "none",
+        "--edit",
+        "recompute=layers.*",
+        "--edit",
+        "scale=0.5",
+    ]);
+    assert_eq!(code, 0);
+    assert!(
+        stdout.starts_with("edited: recompute=layers.*: 2 blocks changed"),
+        "{stdout}"
+    );
+    assert!(
+        stdout.contains("edited: scale=0.5:") && stdout.contains("keep their sizes"),
+        "{stdout}"
+    );
+    for (edit, why) in [
+        ("recompute=layer", "groups of this recording: 'forward; "),
+        ("offload=init", "cannot be applied"),
+        ("half", "is not an edit"),
+    ] {
+        let (code, _, stderr) = run(&["replay", &file, "--edit", edit]);
+        assert_eq!(code, 2, "{stderr}");
+        assert!(
+            stderr.contains(why) && stderr.trim().lines().count() == 1,
+            "{stderr}"
+        );
+    }
+    let (code, _, stderr) = run(&["replay", &file, "--source", "host", "--edit", "scale=0.5"]);
+    assert_eq!(code, 2, "{stderr}");
+}

@@ -1,0 +1,107 @@
+//! Changes of the recorded program, for commands with `--edit`, and their text.
+
+use crate::exit::CliError;
+use crate::terminal::{bold, green, width};
+use crate::text::{Unit, counted, item, size, wrap};
+use millpond_replay::{AppliedEdit, Edit, Edited, Proposal, apply_edits};
+use millpond_trace::Trace;
+
+/// Reads the text of an edit for the command line.
+pub(crate) fn parse(text: &str) -> Result<Edit, String> {
+    text.parse()
+        .map_err(|error: millpond_replay::EditError| error.to_string())
+}
+
+/// Applies the edits, if there are any.
+pub(crate) fn apply(trace: &Trace, edits: &[Edit]) -> Result<Option<Edited>, CliError> {
+    if edits.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(apply_edits(trace, edits)?))
+}
+
+/// Returns what each edit did and what it assumes. Every line ends with a newline.
+pub(crate) fn text(edits: &[AppliedEdit]) -> String {
+    let columns = width();
+    let mut out = String::new();
+    for edit in edits {
+        let head = format!(
+            "edited: {}: {} changed{}",
+            edit.edit,
+            counted(edit.changed_blocks, "block"),
+            moved(edit)
+        );
+        out.push_str(&format!("{}\n", bold(&wrap(&head, columns, 2))));
+        for sentence in &edit.assumes {
+            out.push_str(&format!("{}\n", item(" ", sentence, columns)));
+        }
+    }
+    out
+}
+
+fn moved(edit: &AppliedEdit) -> String {
+    edit.moved_bytes_per_step
+        .map_or_else(String::new, |bytes| format!(", {} moved per step", size(bytes)))
+}
+
+/// Returns the proposals as a list, the lowest peak first. Empty if there are none.
+pub(crate) fn proposals(proposals: &[Proposal], limited: bool) -> String {
+    let Some(first) = proposals.first() else {
+        return String::new();
+    };
+    let columns = width();
+    let unit = Unit::for_largest(first.unchanged_reserved_bytes);
+    let head = format!(
+        "Changes of the program that lower its peak under {}, now {}; each was replayed, and `millpond replay --edit` \
+         tries your own:",
+        first.policy,
+        size(first.unchanged_reserved_bytes)
+    );
+    let mut out = format!("\n{}\n\n", wrap(&head, columns, 0));
+    for proposal in proposals {
+        let after = unit.show(proposal.peak_reserved_bytes);
+        let best = match proposal.best_reserved_bytes < proposal.peak_reserved_bytes {
+            true => format!(", {} with the settings above", size(proposal.best_reserved_bytes)),
+            false => String::new(),
+        };
+        let fits = if limited && !proposal.fits {
+            ", still too much"
+        } else {
+            ""
+        };
+        let line = format!("{}{best}{}{fits}", said(&proposal.edit), moved(&proposal.edit));
+        out.push_str(&format!(
+            "{}\n",
+            item(&bold(&format!("{after:>10}")), &line, columns)
+        ));
+        let edit = format!("--edit '{}'", proposal.edit.edit);
+        out.push_str(&format!("{}\n", item(&format!("{:10}", ""), &edit, columns)));
+    }
+    let assumed = format!(
+        "{} assumes: {}",
+        first.edit.edit.split('=').next().unwrap_or_default(),
+        first.edit.assumes.join(" ")
+    );
+    out.push_str(&format!("\n{}\n", item(&green("→"), &assumed, columns)));
+    out
+}
+
+/// Returns a proposed edit in words.
+fn said(edit: &AppliedEdit) -> String {
+    let (kind, rest) = edit.edit.split_once('=').unwrap_or((&edit.edit, ""));
+    let (tag, number) = rest.rsplit_once(':').unwrap_or((rest, rest));
+    let of = match tag.matches(',').count() {
+        0 => format!("`{tag}`"),
+        _ if tag.contains("loss") || tag.contains("softmax") => "the loss".to_owned(),
+        more => format!("{} groups", more + 1),
+    };
+    match kind {
+        "scale" => format!("the batch times {number}"),
+        "chunk" => format!("{of} in {number} pieces"),
+        "shard" => format!("{of} divided among {number} ranks"),
+        "recompute" => format!("checkpointing of `{rest}`"),
+        "offload" => format!("`{rest}` elsewhere between uses"),
+        "free-early" => format!("`{rest}` freed after its last use"),
+        _ => edit.edit.clone(),
+    }
+}
