@@ -1,6 +1,6 @@
 //! The parts of a tag.
 
-use crate::tags::frames;
+use millpond_trace::split_frames;
 
 /// Returns the module path of a tag, without the node of the backward pass. It is empty if the tag names none.
 pub(super) fn module(tag: &str) -> &str {
@@ -12,7 +12,7 @@ pub(super) fn module(tag: &str) -> &str {
 pub(super) fn operator(tag: &str) -> &str {
     let operator = match tag.contains(';') {
         true => tag.split(';').nth(2),
-        false => frames(tag).nth(1),
+        false => split_frames(tag).nth(1),
     };
     let operator = operator.unwrap_or("").trim();
     let operator = operator.rsplit("::").next().unwrap_or(operator);
