@@ -329,7 +329,7 @@ fn info_counts_the_groups_that_a_report_has() {
     assert!(history["tags"].as_u64() >= Some(groups as u64 - 1));
 }
 
-/// Writes a recording of two training steps: a parameter, a layer, logits and their gradients.
+/// Writes a recording of two training steps: a parameter, two layers, logits and their gradients.
 fn training(name: &str) -> String {
     let mut csv = String::from("time_us,action,id,bytes,stream,tag\n0,alloc,1,4194304,0,init;;empty\n");
     let mib = |count: u64| count << 20;
@@ -337,11 +337,17 @@ fn training(name: &str) -> String {
         for (action, number, bytes, tag) in [
             ("alloc", 1, mib(64), "forward;layers.0;mm"),
             ("alloc", 2, mib(8), "forward;layers.0;add"),
-            ("alloc", 3, mib(256), "forward;head;mm"),
-            ("alloc", 4, mib(256), "backward;head;mm"),
-            ("free", 3, mib(256), ""),
-            ("free", 4, mib(256), ""),
+            ("alloc", 7, mib(64), "forward;layers.1;mm"),
+            ("alloc", 8, mib(8), "forward;layers.1;add"),
+            ("alloc", 3, mib(288), "forward;head;mm"),
+            ("alloc", 4, mib(288), "backward;head;mm"),
+            ("free", 3, mib(288), ""),
+            ("free", 4, mib(288), ""),
+            ("alloc", 9, mib(64), "backward;layers.1;mm"),
+            ("free", 7, mib(64), ""),
+            ("free", 8, mib(8), ""),
             ("alloc", 5, mib(64), "backward;layers.0;mm"),
+            ("free", 9, mib(64), ""),
             ("free", 1, mib(64), ""),
             ("free", 2, mib(8), ""),
             ("free", 5, mib(64), ""),
@@ -410,7 +416,7 @@ fn edits_are_told_with_what_they_assume_and_refused_in_one_line() {
     ]);
     assert_eq!(code, 0);
     assert!(
-        stdout.starts_with("edited: recompute=layers.*: 2 blocks changed"),
+        stdout.starts_with("edited: recompute=layers.*: 4 blocks changed"),
         "{stdout}"
     );
     assert!(
@@ -418,7 +424,7 @@ fn edits_are_told_with_what_they_assume_and_refused_in_one_line() {
         "{stdout}"
     );
     for (edit, why) in [
-        ("recompute=layer", "groups of this recording: 'forward; "),
+        ("recompute=layer", "'forward; layers.*; mm'"),
         ("offload=init", "cannot be applied"),
         ("half", "is not an edit"),
     ] {

@@ -86,7 +86,12 @@ impl Pattern {
         let mut ranked: Vec<(usize, u64, String)> = groups
             .into_iter()
             .map(|(group, bytes)| {
-                let shared = words(&group).filter(|word| wanted.contains(word)).count();
+                let alike = |word: &String| {
+                    wanted
+                        .iter()
+                        .any(|one| word.starts_with(one) || one.starts_with(word))
+                };
+                let shared = words(&group).filter(alike).count();
                 (shared, bytes, group)
             })
             .collect();
