@@ -170,7 +170,7 @@ pub fn tune(
     for family in options.families.iter().filter(|_| can_fit) {
         tuned.families.extend(search.family(*family)?);
     }
-    tuned.proposals = proposals::proposals(trace, &search, &tuned)?;
+    tuned.proposals = proposals::proposals(trace, &search, &tuned);
     Ok(tuned)
 }
 

@@ -1,11 +1,10 @@
 //! Changes of the program that lower its peak, each replayed.
 
 use super::{Search, Tuned};
-use crate::verdict::usual_policy;
 use crate::edit::{self, AppliedEdit};
-use crate::error::ReplayError;
 use crate::program::Program;
 use crate::run::{Device, run};
+use crate::verdict::usual_policy;
 use crate::{parallel, verify};
 use millpond_engine::{Settings, policies};
 use millpond_trace::Trace;
@@ -59,16 +58,12 @@ impl Setting {
 }
 
 /// Returns the changes that pay, the one with the lowest peak first.
-pub(super) fn proposals(
-    trace: &Trace,
-    search: &Search<'_>,
-    tuned: &Tuned,
-) -> Result<Vec<Proposal>, ReplayError> {
-    let own = own(trace)?;
+pub(super) fn proposals(trace: &Trace, search: &Search<'_>, tuned: &Tuned) -> Vec<Proposal> {
+    let own = own(trace);
     let best = best(&own, tuned);
     let device = search.options.device;
     let Some(unchanged) = own.peak(search.program, device.paged) else {
-        return Ok(Vec::new());
+        return Vec::new();
     };
     let edits = edit::propose(trace, search.program);
     let mut found = parallel::map(search.options.threads, edits.len(), |index| {
@@ -97,18 +92,19 @@ pub(super) fn proposals(
         let key = |proposal: &Proposal| (proposal.peak_reserved_bytes, proposal.best_reserved_bytes);
         key(a).cmp(&key(b)).then_with(|| a.edit.edit.cmp(&b.edit.edit))
     });
-    Ok(found)
+    found
 }
 
 /// Returns the policy that the program runs under, with its recorded settings.
-fn own(trace: &Trace) -> Result<Setting, ReplayError> {
+fn own(trace: &Trace) -> Setting {
     let mut own = Setting {
         policy: usual_policy(trace.origin.format),
         settings: Settings::default(),
         conf: String::new(),
     };
     if own.policy == "torch-native" {
-        own.settings.torch = verify::recorded_conf(&trace.settings)?;
+        // Settings that this version cannot read are those of a later PyTorch.
+        own.settings.torch = verify::recorded_conf(&trace.settings).unwrap_or_default();
         let expandable = own
             .settings
             .torch
@@ -119,7 +115,7 @@ fn own(trace: &Trace) -> Result<Setting, ReplayError> {
         }
         own.conf = trace.settings.conf.clone().unwrap_or_default();
     }
-    Ok(own)
+    own
 }
 
 /// Returns the recommended setting of the allocator of a policy, or the policy itself.
