@@ -6,7 +6,7 @@ use super::error::CudaError;
 use super::error::insist;
 #[cfg(feature = "cudarc")]
 use super::later;
-use super::pool::{DevicePool, DeviceTenant, Held, Terms, UnpooledDevice, refused};
+use super::pool::{DevicePool, DeviceTenant, Held, UnpooledDevice, refused};
 use super::span::{Span, elements_on_stream};
 use super::stream::CudaStream;
 use millpond_account::error::AllocError;
@@ -75,7 +75,8 @@ macro_rules! make_device_buffers {
                 stream: &CudaStream,
             ) -> Result<DeviceBuffer<T>, AllocError> {
                 let (pool, terms) = self.requests();
-                let mut buffer = DeviceBuffer::uncleared(pool, terms, len, stream)?;
+                let block = pool.allocate(bytes_of::<T>(len)?, stream, terms)?;
+                let mut buffer = DeviceBuffer::of(block, len, stream);
                 if pool.clears() {
                     buffer.fill_zero().map_err(refused)?;
                 }
@@ -92,7 +93,8 @@ macro_rules! make_device_buffers {
                 stream: &CudaStream,
             ) -> Result<DeviceBuffer<T>, AllocError> {
                 let (pool, terms) = self.requests();
-                let mut buffer = DeviceBuffer::uncleared(pool, terms, len, stream)?;
+                let block = pool.allocate(bytes_of::<T>(len)?, stream, terms)?;
+                let mut buffer = DeviceBuffer::of(block, len, stream);
                 buffer.fill_zero().map_err(refused)?;
                 Ok(buffer)
             }
@@ -108,7 +110,8 @@ macro_rules! make_device_buffers {
             ) -> Result<DeviceBuffer<T>, AllocError> {
                 // The caller sees only these elements, so there is nothing to clear.
                 let (pool, terms) = self.requests();
-                let mut buffer = DeviceBuffer::uncleared(pool, terms, elements.len(), stream)?;
+                let block = pool.allocate(bytes_of::<T>(elements.len())?, stream, terms)?;
+                let mut buffer = DeviceBuffer::of(block, elements.len(), stream);
                 buffer.copy_from_host(elements).map_err(refused)?;
                 Ok(buffer)
             }
@@ -118,31 +121,23 @@ macro_rules! make_device_buffers {
 
 make_device_buffers!(DevicePool DeviceTenant UnpooledDevice);
 
+/// Returns the bytes of `len` elements.
+pub(super) fn bytes_of<T: Element>(len: usize) -> Result<usize, AllocError> {
+    len.checked_mul(size_of::<T>()).ok_or(AllocError::UNCOUNTABLE)
+}
+
 impl<T: Element> DeviceBuffer<T> {
-    /// Allocates elements without clearing them, even if the pool clears memory before it is reused.
-    fn uncleared(
-        pool: &DevicePool,
-        terms: &Terms,
-        len: usize,
-        stream: &CudaStream,
-    ) -> Result<Self, AllocError> {
-        let bytes = len.checked_mul(size_of::<T>()).ok_or(AllocError::UNCOUNTABLE)?;
-        let owner = if bytes == 0 {
-            stream.expect_on(pool.device()).map_err(refused)?;
-            Owner::Pool(pool.clone(), None)
-        } else {
-            let (pool, held) = pool.allocate(bytes as u64, stream, terms)?;
-            Owner::Pool(pool, Some(held))
-        };
-        Ok(Self {
-            owner,
+    /// Creates the buffer of a pool's block, which is not cleared.
+    fn of((pool, held): (DevicePool, Option<Held>), len: usize, stream: &CudaStream) -> Self {
+        Self {
+            owner: Owner::Pool(pool, held),
             len,
             stream: stream.clone(),
             uses: Vec::new(),
             #[cfg(feature = "cudarc")]
             loan: None,
             elements: PhantomData,
-        })
+        }
     }
 
     /// Makes a buffer of elements that belong to another library.

@@ -1,6 +1,6 @@
 //! Rental on devices: temporary buffers of at least a given length.
 
-use super::buffer::DeviceBuffer;
+use super::buffer::{DeviceBuffer, bytes_of};
 use super::captured;
 use super::pool::DevicePool;
 use super::stream::{CudaStream, captures};
@@ -80,10 +80,6 @@ impl DevicePool {
             pool: self.clone(),
         }
     }
-}
-
-fn bytes_of<T: Element>(len: usize) -> Result<usize, AllocError> {
-    len.checked_mul(size_of::<T>()).ok_or(AllocError::UNCOUNTABLE)
 }
 
 impl DeviceRental {

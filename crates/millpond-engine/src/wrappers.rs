@@ -22,6 +22,8 @@ pub use counted::{Counted, Counts, Tally};
 pub use faulty::{Failure, Faulty, When};
 #[doc(hidden)]
 pub use held::HeldMemory;
+#[doc(hidden)]
+pub use limited::LimitedMemory;
 pub use limited::{Limit, Limited};
 pub use logged::Logged;
 

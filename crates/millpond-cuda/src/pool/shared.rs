@@ -524,17 +524,21 @@ impl Shared {
 }
 
 impl DevicePool {
-    /// Allocates a block for a stream and notifies the watchers. Returns the pool to which the block is returned: while the
-    /// stream is captured, the graph's pool serves it.
+    /// Allocates a block for a stream and notifies the watchers. For 0 bytes no block is allocated. Also returns the pool to
+    /// which the block is returned: while the stream is captured, the graph's pool serves it.
     pub(crate) fn allocate(
         &self,
-        bytes: u64,
+        bytes: usize,
         stream: &CudaStream,
         terms: &Terms,
-    ) -> Result<(Self, Held), AllocError> {
+    ) -> Result<(Self, Option<Held>), AllocError> {
+        if bytes == 0 {
+            stream.expect_on(self.device()).map_err(refused)?;
+            return Ok((self.clone(), None));
+        }
         let pool = self.serving(stream)?;
         let shared = &pool.0;
-        let outcome = shared.allocate_by(bytes, stream, terms);
+        let outcome = shared.allocate_by(bytes as u64, stream, terms);
         if outcome.is_err() && !fork::is_forked() {
             shared.as_it_is().account.refusals += 1;
         }
@@ -545,7 +549,7 @@ impl DevicePool {
                 Err(_) => watchers.note(
                     EventKind::Refused,
                     &BlockInfo {
-                        requested: bytes as usize,
+                        requested: bytes,
                         align: ALIGN as usize,
                         ..BlockInfo::default()
                     },
@@ -560,9 +564,9 @@ impl DevicePool {
                 return error;
             }
             let label = || shared.watchers().pool().clone();
-            millpond_record::refused_finally(label, bytes, 0, error)
+            millpond_record::refused_finally(label, bytes as u64, 0, error)
         });
-        Ok((pool, outcome?))
+        Ok((pool, Some(outcome?)))
     }
 
     /// Returns the pool that serves a stream: a graph's while the stream is captured, otherwise this one.

@@ -84,17 +84,72 @@ impl Limit {
 pub struct Limited<S> {
     // Dropped first, so that the memory is returned before the limit is credited.
     inner: S,
-    account: Account,
+    memory: LimitedMemory,
 }
 
+/// The memory that a source holds, charged to a limit. When it is dropped, the memory is no longer charged.
+///
 /// Invariant: `limit` is charged with the bytes of `held`.
+#[doc(hidden)]
 #[derive(Debug)]
-struct Account {
+pub struct LimitedMemory {
     limit: Limit,
     held: HeldMemory,
 }
 
-impl Drop for Account {
+impl LimitedMemory {
+    /// Creates the record of a source that holds nothing.
+    #[must_use]
+    pub fn new(limit: Limit) -> Self {
+        Self {
+            limit,
+            held: HeldMemory::default(),
+        }
+    }
+
+    /// Returns the limit.
+    #[must_use]
+    pub fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// Returns the bytes held.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.held.bytes()
+    }
+
+    /// Charges the bytes of a call that takes memory, before the call.
+    ///
+    /// # Errors
+    /// Returns an error if the limit does not allow them. Nothing is charged then.
+    pub fn charge(&self, kind: CallKind, bytes: u64) -> Result<(), SourceError> {
+        if kind.takes_memory() {
+            self.limit.charge(bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Records a call after it, and refunds the bytes that it returned or did not get.
+    pub fn record(&mut self, event: &SourceEvent<'_>) {
+        let (_, returned) = self.held.record(event);
+        self.limit.refund(returned);
+        if let SourceEvent::Take {
+            bytes,
+            outcome: Err(_),
+        }
+        | SourceEvent::Commit {
+            bytes,
+            outcome: Err(_),
+            ..
+        } = *event
+        {
+            self.limit.refund(bytes);
+        }
+    }
+}
+
+impl Drop for LimitedMemory {
     fn drop(&mut self) {
         self.limit.refund(self.held.bytes());
     }
@@ -105,24 +160,14 @@ impl<S> Limited<S> {
     pub fn new(inner: S, limit: Limit) -> Self {
         Self {
             inner,
-            account: Account {
-                limit,
-                held: HeldMemory::default(),
-            },
+            memory: LimitedMemory::new(limit),
         }
     }
 
     /// Returns the limit.
     #[must_use]
     pub fn limit(&self) -> &Limit {
-        &self.account.limit
-    }
-
-    /// Returns the bytes that this source holds.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn held_bytes(&self) -> u64 {
-        self.account.held.bytes()
+        self.memory.limit()
     }
 
     /// Returns the inner source.
@@ -150,41 +195,21 @@ impl<S: Source> SourceWrapper for Limited<S> {
     }
 
     fn limit_capacity(&self, capacity: Option<u64>) -> Option<u64> {
-        let limit = self.account.limit.bytes();
+        let limit = self.memory.limit().bytes();
         Some(capacity.map_or(limit, |capacity| capacity.min(limit)))
     }
 
     fn limit_free_bytes(&self, free: Option<u64>) -> Option<u64> {
-        let remaining = self.account.limit.remaining();
+        let remaining = self.memory.limit().remaining();
         Some(free.map_or(remaining, |free| free.min(remaining)))
     }
 
     fn before(&mut self, kind: CallKind, bytes: u64) -> Result<(), SourceError> {
-        if kind.takes_memory() {
-            self.account.limit.charge(bytes)?;
-        }
-        Ok(())
+        self.memory.charge(kind, bytes)
     }
 
     fn after(&mut self, event: &SourceEvent<'_>) {
-        let Account { limit, held } = &mut self.account;
-        let (_, returned) = held.record(event);
-        limit.refund(returned);
-        if let SourceEvent::Take {
-            bytes,
-            outcome: Err(_),
-        } = *event
-        {
-            limit.refund(bytes);
-        }
-        if let SourceEvent::Commit {
-            bytes,
-            outcome: Err(_),
-            ..
-        } = *event
-        {
-            limit.refund(bytes);
-        }
+        self.memory.record(event);
     }
 }
 

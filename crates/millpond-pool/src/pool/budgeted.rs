@@ -2,7 +2,7 @@
 
 use super::watch::SourceTraffic;
 use millpond_account::budget::{Budget, Charge, Refusal};
-use millpond_engine::{CallKind, Limit, Limited, Source, SourceError, SourceEvent, SourceWrapper};
+use millpond_engine::{CallKind, Limit, LimitedMemory, Source, SourceError, SourceEvent, SourceWrapper};
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,7 +12,9 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A call charges first, then calls the source, and refunds on failure. So neither limit is exceeded, not even during a
 /// call.
 pub struct BudgetedSource<S> {
-    inner: Limited<S>,
+    // Dropped first, so that the memory is returned before the limit and the budget are credited.
+    inner: S,
+    memory: LimitedMemory,
     budget: Option<Budget>,
     /// The bytes held from the source after the last call.
     held: u64,
@@ -29,7 +31,8 @@ impl<S: Source> BudgetedSource<S> {
     /// Wraps a source. Its memory is charged to `limit` and `budget`, and counted in `flow`.
     pub fn new(source: S, limit: Limit, budget: Option<Budget>, flow: Arc<SourceTraffic>) -> Self {
         Self {
-            inner: Limited::new(source, limit),
+            inner: source,
+            memory: LimitedMemory::new(limit),
             budget,
             held: 0,
             charge: None,
@@ -41,12 +44,12 @@ impl<S: Source> BudgetedSource<S> {
 
     /// Returns the source itself.
     pub fn source(&self) -> &S {
-        self.inner.inner()
+        &self.inner
     }
 
     /// Returns the source itself, for calls that take and give back no memory.
     pub fn source_mut(&mut self) -> &mut S {
-        self.inner.inner_mut()
+        &mut self.inner
     }
 
     /// Returns the refusal of the budget since the last call, if any.
@@ -56,29 +59,35 @@ impl<S: Source> BudgetedSource<S> {
 }
 
 impl<S: Source> SourceWrapper for BudgetedSource<S> {
-    type Inner = Limited<S>;
+    type Inner = S;
 
-    fn inner(&self) -> &Limited<S> {
+    fn inner(&self) -> &S {
         &self.inner
     }
 
-    fn inner_mut(&mut self) -> &mut Limited<S> {
+    fn inner_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
+    fn limit_capacity(&self, capacity: Option<u64>) -> Option<u64> {
+        let limit = self.memory.limit().bytes();
+        Some(capacity.map_or(limit, |capacity| capacity.min(limit)))
+    }
+
     fn limit_free_bytes(&self, free: Option<u64>) -> Option<u64> {
-        match &self.budget {
-            Some(budget) => Some(free.unwrap_or(u64::MAX).min(budget.remaining())),
-            None => free,
-        }
+        let remaining = self.memory.limit().remaining();
+        let budget = self.budget.as_ref().map(Budget::remaining);
+        free.into_iter().chain(budget).chain([remaining]).min()
     }
 
     fn before(&mut self, kind: CallKind, bytes: u64) -> Result<(), SourceError> {
         let Some(budget) = self.budget.as_ref().filter(|_| kind.takes_memory()) else {
-            return Ok(());
+            return self.memory.charge(kind, bytes);
         };
         match budget.try_charge(bytes) {
             Ok(charge) => {
+                // If the limit refuses, the charge is refunded when it is dropped.
+                self.memory.charge(kind, bytes)?;
                 self.pending = Some(charge);
                 Ok(())
             }
@@ -94,8 +103,9 @@ impl<S: Source> SourceWrapper for BudgetedSource<S> {
         }
     }
 
-    fn after(&mut self, _event: &SourceEvent<'_>) {
-        let held = self.inner.held_bytes();
+    fn after(&mut self, event: &SourceEvent<'_>) {
+        self.memory.record(event);
+        let held = self.memory.bytes();
         // A charge that is not kept is refunded when it is dropped.
         let pending = self.pending.take();
         match held.cmp(&self.held) {

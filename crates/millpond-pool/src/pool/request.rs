@@ -115,9 +115,12 @@ impl Heap {
         requested: usize,
         work: impl FnOnce(&mut Core) -> Result<R, engine::AllocError>,
     ) -> Result<R, engine::AllocError> {
-        let outcome = self.with_engine(|core| {
-            let _asking = Asking::begin();
-            work(core)
+        let mut core = lock(&self.core);
+        let outcome = core.as_mut().and_then(|core| {
+            self.change(core, |core| {
+                let _asking = Asking::begin();
+                work(core)
+            })
         });
         outcome.unwrap_or(Err(engine::AllocError::TooLarge {
             requested: requested as u64,

@@ -66,8 +66,9 @@ impl Millpond {
         self.page = supply.page_bytes();
         let mut site = self.widest_site(supply, number, bytes)?;
         let need = self.missing(&site, bytes);
-        let outcome = self.gather(supply, &mut site, need, true);
-        self.finish(supply, site, bytes, true, outcome)
+        let gathered = self.gather(supply, &mut site, need, true);
+        let outcome = gathered.and_then(|()| self.create_missing(supply, &mut site, bytes, true));
+        self.finish(site, bytes, outcome)
     }
 
     /// Waits for the device, frees the blocks that waited for a stream, and joins the free blocks of all streams, since
@@ -162,7 +163,8 @@ impl Millpond {
                 self.narrow(supply, bytes);
             }
         }
-        self.finish(supply, site, bytes, scarce, outcome)
+        outcome = outcome.and_then(|()| self.create_missing(supply, &mut site, bytes, scarce));
+        self.finish(site, bytes, outcome)
     }
 
     /// Builds a block from free pages before it creates new ones, without a limit on moves.
@@ -175,22 +177,18 @@ impl Millpond {
         self.page = supply.page_bytes();
         let mut site = self.choose_site(supply, number, bytes)?;
         let need = self.missing(&site, bytes);
-        let outcome = self.gather(supply, &mut site, need, true);
-        self.finish(supply, site, bytes, true, outcome)
+        let gathered = self.gather(supply, &mut site, need, true);
+        let outcome = gathered.and_then(|()| self.create_missing(supply, &mut site, bytes, true));
+        self.finish(site, bytes, outcome)
     }
 
-    /// Creates the pages that a site still needs. Returns its block, or lists the block after an error.
+    /// Returns the block of a site that has all its pages. Lists the block if `outcome` is an error.
     fn finish(
         &mut self,
-        supply: &mut Supply<'_>,
         mut site: Site,
         bytes: u64,
-        scarce: bool,
-        mut outcome: Result<(), SourceError>,
+        outcome: Result<(), SourceError>,
     ) -> Result<BlockId, SourceError> {
-        if outcome.is_ok() {
-            outcome = self.create_missing(supply, &mut site, bytes, scarce);
-        }
         if let Some(beyond) = site.beyond.take() {
             self.lists.put_back(beyond);
         }
@@ -263,6 +261,7 @@ impl Millpond {
         percent > 0 && free > reserved / 100 * percent && self.stalls < stalls
     }
 
+    /// Creates the pages that a site still needs, and more if memory may grow by more.
     fn create_missing(
         &mut self,
         supply: &mut Supply<'_>,
@@ -297,31 +296,22 @@ impl Millpond {
         if handle * count + shared > room {
             handle = page;
         }
-        self.create(supply, site, body.next_multiple_of(handle), handle)?;
-        if self.missing(site, bytes) > 0 {
-            self.create(supply, site, page, page)?;
+        for (part, handle) in [(body.next_multiple_of(handle), handle), (page, page)] {
+            if self.missing(site, bytes) == 0 {
+                break;
+            }
+            let Some((address, index)) = self.next_place(site, part) else {
+                continue;
+            };
+            let Held::Paged { range, pages } = &mut self.held[index] else {
+                continue;
+            };
+            let offset = address - range.address();
+            supply.commit(range, offset, part, handle)?;
+            pages.map(offset, part, handle);
+            self.handles.note(part.div_ceil(handle));
+            self.advance(site, part);
         }
-        Ok(())
-    }
-
-    fn create(
-        &mut self,
-        supply: &mut Supply<'_>,
-        site: &mut Site,
-        bytes: u64,
-        handle: u64,
-    ) -> Result<(), SourceError> {
-        let Some((address, index)) = self.next_place(site, bytes) else {
-            return Ok(());
-        };
-        let Held::Paged { range, pages } = &mut self.held[index] else {
-            return Ok(());
-        };
-        let offset = address - range.address();
-        supply.commit(range, offset, bytes, handle)?;
-        pages.map(offset, bytes, handle);
-        self.handles.note(bytes.div_ceil(handle));
-        self.advance(site, bytes);
         Ok(())
     }
 
