@@ -130,3 +130,42 @@ impl<S: Source> SourceWrapper for BudgetedSource<S> {
         self.held = held;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millpond_engine::Simulated;
+
+    #[test]
+    fn a_call_that_either_limit_refuses_is_charged_to_neither() {
+        let limit = Limit::new(100);
+        let budget = Budget::builder("both")
+            .limit(200)
+            .build()
+            .expect("a name and a limit");
+        let flow = Arc::<SourceTraffic>::default();
+        let mut source = BudgetedSource::new(
+            Simulated::new(),
+            limit.clone(),
+            Some(budget.clone()),
+            Arc::clone(&flow),
+        );
+        let used = || (limit.used(), budget.used());
+        assert_eq!((source.capacity(), source.free_bytes()), (Some(100), Some(100)));
+        let kept = source.take(60).expect("fits");
+        assert!(source.take(41).is_err(), "beyond the limit");
+        assert_eq!((used(), source.take_refusal().is_none()), ((60, 60), true));
+        let others = budget.try_charge(130).expect("fits");
+        assert_eq!(source.free_bytes(), Some(10));
+        assert!(source.take(11).is_err(), "beyond the budget");
+        assert_eq!((used(), source.take_refusal().is_some()), ((60, 190), true));
+        drop(others);
+        source.give(kept);
+        assert_eq!(used(), (0, 0));
+        let _kept = source.take(100).expect("fits");
+        assert_eq!(used(), (100, 100));
+        drop(source);
+        assert_eq!(used(), (0, 0));
+        assert_eq!(flow.drain().map(|(_, bytes)| bytes), [160, 60]);
+    }
+}
