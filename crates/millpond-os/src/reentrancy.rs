@@ -54,6 +54,7 @@ pub fn set_server(server: NonNull<()>) {
 }
 
 /// Returns whether this thread is inside.
+#[inline]
 pub fn is_inside() -> bool {
     SERVER.get().addr() == INSIDE.addr()
 }
@@ -73,6 +74,7 @@ pub struct Inside {
 
 /// Begins a slow path. Guards may be nested. The guard must be made before any lock of a pool is taken, so that it ends after the lock is
 /// released.
+#[inline]
 pub fn inside() -> Inside {
     Inside {
         before: SERVER.replace(INSIDE),
@@ -86,6 +88,7 @@ pub fn quiet() -> impl Sized {
 }
 
 impl Drop for Inside {
+    #[inline]
     fn drop(&mut self) {
         SERVER.set(self.before);
         if self.before.addr() != INSIDE.addr() {

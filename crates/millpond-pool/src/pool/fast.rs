@@ -39,7 +39,7 @@ impl Heap {
         let mut taken = if align > LEAST {
             RawBlock::REFUSED
         } else if requested <= SMALL {
-            self.pop_small(requested)
+            with_last(self, RawBlock::REFUSED, |cache| self.pop_small(cache, requested))
         } else if requested <= KEPT {
             self.pop_large(requested)
         } else {
@@ -63,44 +63,54 @@ impl Heap {
 
     /// Returns a small block, or none. This function and the similar ones are not inlined, so that callers in every crate use
     /// the same few instructions. They return two words, which fit in registers.
+    ///
+    /// Those for small blocks do not look for the cache themselves. In a library the address of a thread local may take a
+    /// call, and a function that calls others saves registers. Their callers are inlined, and have saved them anyway. For
+    /// larger blocks this took more instructions, because [`free_as`](Self::free_as) frees them in a function of its own.
     #[inline(never)]
-    fn pop_small(&'static self, requested: usize) -> RawBlock {
-        self.pop_small_despite::<false>(requested)
+    fn pop_small(&'static self, cache: &Cache, requested: usize) -> RawBlock {
+        self.pop_small_despite::<false>(cache, requested)
     }
 
     /// Returns a small block, also if the caller reports it to observers afterwards. `WATCHED` is a constant, so that the
     /// fast path stays one piece of code.
     #[inline(always)]
-    pub(super) fn pop_small_despite<const WATCHED: bool>(&'static self, requested: usize) -> RawBlock {
+    pub(super) fn pop_small_despite<const WATCHED: bool>(
+        &'static self,
+        cache: &Cache,
+        requested: usize,
+    ) -> RawBlock {
         let despite = Despite::told(WATCHED);
         let (class, bytes) = class_and_bytes(requested.max(1));
-        with_last(self, RawBlock::REFUSED, |cache| {
-            match cache.pop(requested, bytes, despite, |stacks| stacks.pop(class)) {
-                Popped::Block { address, tell: false } => RawBlock { address, bytes },
-                Popped::Block { address, tell: true } => self.telling(cache, RawBlock { address, bytes }),
-                Popped::Empty(cache) => self.restock(cache, class, requested),
-                Popped::Refused => RawBlock::REFUSED,
-            }
-        })
+        match cache.pop(requested, bytes, despite, |stacks| stacks.pop(class)) {
+            Popped::Block { address, tell: false } => RawBlock { address, bytes },
+            Popped::Block { address, tell: true } => self.telling(cache, RawBlock { address, bytes }),
+            Popped::Empty(cache) => self.restock(cache, class, requested),
+            Popped::Refused => RawBlock::REFUSED,
+        }
     }
 
     #[inline(never)]
     fn pop_large(&'static self, requested: usize) -> RawBlock {
-        self.pop_large_despite::<false>(requested)
+        with_last(self, RawBlock::REFUSED, |cache| {
+            self.pop_large_despite::<false>(cache, requested)
+        })
     }
 
     #[inline(always)]
-    pub(super) fn pop_large_despite<const WATCHED: bool>(&'static self, requested: usize) -> RawBlock {
+    pub(super) fn pop_large_despite<const WATCHED: bool>(
+        &'static self,
+        cache: &Cache,
+        requested: usize,
+    ) -> RawBlock {
         let despite = Despite::told(WATCHED);
         let bytes = requested.next_multiple_of(PAGE);
-        with_last(self, RawBlock::REFUSED, |cache| {
-            match cache.pop(requested, bytes, despite, |stacks| stacks.pop_large(bytes)) {
-                Popped::Block { address, tell: false } => RawBlock { address, bytes },
-                Popped::Block { address, tell: true } => self.telling(cache, RawBlock { address, bytes }),
-                Popped::Empty(_) => RawBlock::EMPTY,
-                Popped::Refused => RawBlock::REFUSED,
-            }
-        })
+        match cache.pop(requested, bytes, despite, |stacks| stacks.pop_large(bytes)) {
+            Popped::Block { address, tell: false } => RawBlock { address, bytes },
+            Popped::Block { address, tell: true } => self.telling(cache, RawBlock { address, bytes }),
+            Popped::Empty(_) => RawBlock::EMPTY,
+            Popped::Refused => RawBlock::REFUSED,
+        }
     }
 
     /// Frees a block. `requested` and `align` are the size and the alignment of the request, or 0 if the caller does not pass
@@ -109,7 +119,9 @@ impl Heap {
     pub(crate) fn free(&'static self, taken: RawBlock, requested: usize, align: usize) {
         let RawBlock { address, bytes } = taken;
         let kept = if bytes <= SMALL {
-            self.push_small(address, bytes, requested)
+            with_last(self, false, |cache| {
+                self.push_small(cache, address, bytes, requested)
+            })
         } else {
             self.push_large(address, bytes, requested)
         };
@@ -121,7 +133,12 @@ impl Heap {
     /// Frees a block of a caller that passes the size and the alignment, which may be wrong.
     #[inline]
     pub(crate) fn free_as(&'static self, address: usize, requested: usize, align: usize) {
-        if align > LEAST || requested > SMALL || !self.push_small(address, requested.max(1), requested) {
+        let kept = align <= LEAST
+            && requested <= SMALL
+            && with_last(self, false, |cache| {
+                self.push_small(cache, address, requested.max(1), requested)
+            });
+        if !kept {
             self.free_as_slowly(address, requested, align);
         }
     }
@@ -133,39 +150,41 @@ impl Heap {
 
     /// Puts a small block of the class of `bytes` into this thread's cache, if there is room and no other work.
     #[inline(never)]
-    fn push_small(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
-        self.push_small_despite::<false>(address, bytes, requested)
+    fn push_small(&'static self, cache: &Cache, address: usize, bytes: usize, requested: usize) -> bool {
+        self.push_small_despite::<false>(cache, address, bytes, requested)
     }
 
     #[inline(always)]
     pub(super) fn push_small_despite<const WATCHED: bool>(
         &'static self,
+        cache: &Cache,
         address: usize,
         bytes: usize,
         requested: usize,
     ) -> bool {
         let (class, bytes) = class_and_bytes(bytes);
-        with_last(self, false, |cache| {
-            let passes = || self.is_unsampled(address);
-            let despite = Despite::told(WATCHED);
-            match cache.push(requested, bytes, despite, passes, |stacks| {
-                stacks.push(class, address)
-            }) {
-                None => false,
-                Some(false) => true,
-                Some(true) => self.telling(cache, true),
-            }
-        })
+        let passes = || self.is_unsampled(address);
+        let despite = Despite::told(WATCHED);
+        match cache.push(requested, bytes, despite, passes, |stacks| {
+            stacks.push(class, address)
+        }) {
+            None => false,
+            Some(false) => true,
+            Some(true) => self.telling(cache, true),
+        }
     }
 
     #[inline(never)]
     fn push_large(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
-        self.push_large_despite::<false>(address, bytes, requested)
+        with_last(self, false, |cache| {
+            self.push_large_despite::<false>(cache, address, bytes, requested)
+        })
     }
 
     #[inline(always)]
     pub(super) fn push_large_despite<const WATCHED: bool>(
         &'static self,
+        cache: &Cache,
         address: usize,
         bytes: usize,
         requested: usize,
@@ -173,17 +192,15 @@ impl Heap {
         if bytes > KEPT {
             return false;
         }
-        with_last(self, false, |cache| {
-            let passes = || self.is_unsampled(address);
-            let despite = Despite::told(WATCHED);
-            match cache.push(requested, bytes, despite, passes, |stacks| {
-                stacks.push_large(Free { address, bytes })
-            }) {
-                None => false,
-                Some(false) => true,
-                Some(true) => self.telling(cache, true),
-            }
-        })
+        let passes = || self.is_unsampled(address);
+        let despite = Despite::told(WATCHED);
+        match cache.push(requested, bytes, despite, passes, |stacks| {
+            stacks.push_large(Free { address, bytes })
+        }) {
+            None => false,
+            Some(false) => true,
+            Some(true) => self.telling(cache, true),
+        }
     }
 
     /// Returns whether a block is certainly not in the ledger, if the ledger is sampled.

@@ -5,6 +5,7 @@
 //! cache cannot serve the call, the call takes the slow path.
 
 use super::classes::{KEPT, LEAST, SMALL};
+use super::fast::with_last;
 use super::heap::{Heap, RawBlock};
 use super::zeroed::clear;
 
@@ -19,9 +20,13 @@ impl Heap {
             return nothing;
         }
         let taken = if requested <= SMALL {
-            self.pop_small_despite::<true>(requested)
+            with_last(self, nothing, |cache| {
+                self.pop_small_despite::<true>(cache, requested)
+            })
         } else if requested <= KEPT {
-            self.pop_large_despite::<true>(requested)
+            with_last(self, nothing, |cache| {
+                self.pop_large_despite::<true>(cache, requested)
+            })
         } else {
             return nothing;
         };
@@ -46,9 +51,13 @@ impl Heap {
         }
         let RawBlock { address, bytes } = taken;
         let kept = if bytes <= SMALL {
-            self.push_small_despite::<true>(address, bytes, requested)
+            with_last(self, false, |cache| {
+                self.push_small_despite::<true>(cache, address, bytes, requested)
+            })
         } else {
-            self.push_large_despite::<true>(address, bytes, requested)
+            with_last(self, false, |cache| {
+                self.push_large_despite::<true>(cache, address, bytes, requested)
+            })
         };
         if !kept {
             self.free_inside(taken, requested);
