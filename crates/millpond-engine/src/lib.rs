@@ -67,9 +67,9 @@ pub use source::{Event, Range, Segment, Source};
 pub use space::{BlockId, Piece, PieceState, Space, State};
 pub use stats::{Gauge, Stats};
 pub use supply::Supply;
-#[doc(hidden)]
-pub use wrappers::{HeldMemory, LimitedMemory};
 pub use wrappers::{
     CallKind, Counted, Counts, Failure, Faulty, Limit, Limited, Logged, SourceEvent, SourceWrapper, Tally,
     When,
 };
+#[doc(hidden)]
+pub use wrappers::{HeldMemory, LimitedMemory};
