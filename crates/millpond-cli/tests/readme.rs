@@ -17,13 +17,7 @@ const PRINTED: [Block; 4] = [
     Block {
         page: "README.md",
         name: "replay",
-        args: &[
-            "replay",
-            "--quiet",
-            "traces/llama1b_train_varlen.csv.zst",
-            "-p",
-            "torch-native,torch-expandable,millpond",
-        ],
+        args: &["replay", "--quiet", "traces/llama1b_train_varlen.csv.zst"],
     },
     Block {
         page: "docs/out-of-memory.md",
@@ -34,14 +28,18 @@ const PRINTED: [Block; 4] = [
             "traces/gnn_sage_sampled.csv.zst",
             "--device",
             "1.22GiB",
-            "-p",
-            "torch-native,torch-expandable,millpond",
         ],
     },
     Block {
         page: "docs/report.md",
         name: "replay of all policies",
-        args: &["replay", "--quiet", "traces/llama1b_train_varlen.csv.zst"],
+        args: &[
+            "replay",
+            "--quiet",
+            "--all",
+            "--calls",
+            "traces/llama1b_train_varlen.csv.zst",
+        ],
     },
     Block {
         page: "docs/report.md",

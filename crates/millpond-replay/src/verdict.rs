@@ -62,6 +62,9 @@ pub struct FittingCard {
     pub bytes: u64,
 }
 
+/// Replays with these settings on the device, and finds the smallest device.
+type Replay<'a, T> = &'a (dyn Fn(&Setup) -> Result<(PolicyResult, T), ReplayError> + Sync);
+
 impl Choice {
     /// Completes a replay with the failure below the smallest device, and with the smallest card.
     fn new(
@@ -124,7 +127,7 @@ pub(crate) fn verdict<T: Send>(
     prepared: &Prepared<'_>,
     own: &Own,
     own_result: PolicyResult,
-    replay: &(dyn Fn(&Setup) -> Result<(PolicyResult, T), ReplayError> + Sync),
+    replay: Replay<'_, T>,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<(Verdict, Option<T>), ReplayError> {
     let found = search::better(prepared, own, &own_result, replay, progress)?;

@@ -204,7 +204,7 @@ impl<'a> Follows<'a> {
             .get(self.module_of(tag))
             .unwrap_or(&self.parameters);
         bytes.checked_mul(2).is_some_and(|double| sizes.contains(&double))
-            || (bytes % 2 == 0 && sizes.contains(&(bytes / 2)))
+            || (bytes.is_multiple_of(2) && sizes.contains(&(bytes / 2)))
     }
 
     fn evidence(&self) -> String {
@@ -226,7 +226,7 @@ fn same_in_some_type(a: u64, b: u64) -> bool {
 
 /// Returns whether a size, or that of a type of half or double the width, satisfies a condition.
 fn in_some_type(bytes: u64, mut is: impl FnMut(u64) -> bool) -> bool {
-    is(bytes) || bytes.checked_mul(2).is_some_and(&mut is) || (bytes % 2 == 0 && is(bytes / 2))
+    is(bytes) || bytes.checked_mul(2).is_some_and(&mut is) || (bytes.is_multiple_of(2) && is(bytes / 2))
 }
 
 /// Returns the blocks that are the same in all steps of a recording whose steps differ. Blocks are compared by

@@ -1,6 +1,6 @@
 //! Searches the settings that the program itself can use for those with which it needs less memory.
 
-use super::{Own, Setup, WORTH};
+use super::{Own, Replay, Setup, WORTH};
 use crate::error::ReplayError;
 use crate::outcome::PolicyResult;
 use crate::parallel;
@@ -36,7 +36,7 @@ pub(super) fn better<T: Send>(
     prepared: &Prepared<'_>,
     own: &Own,
     own_result: &PolicyResult,
-    replay: &(dyn Fn(&Setup) -> Result<(PolicyResult, T), ReplayError> + Sync),
+    replay: Replay<'_, T>,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Option<Found<T>>, ReplayError> {
     let candidates = candidates(prepared, own, progress)?;
