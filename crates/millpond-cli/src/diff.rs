@@ -95,7 +95,8 @@ fn side(path: &Path, moment: Moment, quiet: bool) -> Result<Side, CliError> {
 
 /// Compares the segments of two snapshots without a history.
 fn state_measures(before: &PoolOccupancy, after: &PoolOccupancy) -> Vec<Measure> {
-    let figures: [(&'static str, bool, fn(&PoolOccupancy) -> u64); 6] = [
+    type Figure = (&'static str, bool, fn(&PoolOccupancy) -> u64);
+    let figures: [Figure; 6] = [
         ("reserved", true, |of| of.reserved_bytes),
         ("segments", false, |of| of.segments),
         ("free", true, |of| of.free_bytes),

@@ -24,6 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = Options {
         device,
         placements: true,
+        verdict: true,
         ..Options::default()
     };
     let replayed = replay(trace, &options, &|_, _| {})?;
@@ -69,7 +70,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .map(str::to_owned)
         .to_vec(),
         rows: report.results.iter().map(row).collect(),
-        advice: report.advice.clone(),
+        advice: report
+            .verdict
+            .as_ref()
+            .map_or_else(Vec::new, |verdict| verdict.sentences.clone()),
         cautions: report.cautions.clone(),
         device_bytes: bytes,
         peak_requested: report.peak_requested_bytes,
