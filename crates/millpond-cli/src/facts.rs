@@ -1,7 +1,7 @@
 //! The contents of a recording, in the shape of the JSON of `millpond info`.
 
 use crate::state::State;
-use millpond_replay::{Program, Selection, holders, tag_group};
+use millpond_replay::{Program, RefusedRequest, Selection, holders, refused_requests, tag_group};
 use millpond_trace::{Action, Caution, Format, PoolState, Recording, Settings, Trace};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -11,6 +11,9 @@ const SCHEMA: u32 = 1;
 
 /// The number of tag groups that are listed at the peak.
 const HOLDERS: usize = 5;
+
+/// The number of refused requests that are listed before the last one.
+const REFUSED: usize = 4;
 
 /// One file.
 #[derive(Debug, Serialize)]
@@ -61,6 +64,8 @@ pub(crate) struct History {
     pub(crate) held_at_end_bytes: u64,
     pub(crate) held_at_end_blocks: u64,
     pub(crate) recorded_peak_reserved_bytes: Option<u64>,
+    /// The first requests that were refused, and the last one.
+    pub(crate) out_of_memory: Vec<RefusedRequest>,
 }
 
 /// The state of a pool when the snapshot was written.
@@ -233,7 +238,16 @@ fn history(trace: &Trace) -> History {
         held_at_end_bytes: total(held.iter().map(|op| op.bytes)),
         held_at_end_blocks: held.len() as u64,
         recorded_peak_reserved_bytes: trace.recorded_peak_reserved,
+        out_of_memory: out_of_memory(trace),
     }
+}
+
+/// Returns the first refused requests and the last one.
+fn out_of_memory(trace: &Trace) -> Vec<RefusedRequest> {
+    let mut refused = refused_requests(trace);
+    let mut listed: Vec<RefusedRequest> = refused.by_ref().take(REFUSED).collect();
+    listed.extend(refused.last());
+    listed
 }
 
 /// Returns the tags of the blocks that were allocated.

@@ -1,98 +1,262 @@
-//! Explains why policies ran out of memory, once for all policies that stopped at the same request.
+//! Explains why memory ran out: for the recorded program or the policy in use in full, for other policies in a line each.
 
-use crate::terminal::{bold, dim, red};
-use crate::text::{counted, item, number, short, size, wrap};
-use millpond_replay::{Failure, PolicyResult, Report, tag_frames};
+use crate::terminal::{bold, dim, green, red};
+use crate::text::{counted, duration_us, item, number, short, size, wrap};
+use millpond_replay::{
+    CacheState, Holder, OomOrigin, OutOfMemory, RefusedRequest, Remedy, RemedyKind, Report, tag_frames,
+};
+
+/// The column at which values begin.
+const VALUES: usize = 13;
 
 /// The most frames of a stack that are shown.
 const FRAMES: usize = 6;
 
-/// The most holders that are shown for each of several failures. A single failure shows all.
-const HOLDERS: usize = 4;
+/// The most groups that are shown of each list.
+const HOLDERS: usize = 6;
 
-/// Returns the failures of a report as text. It is empty if there are none.
-pub(crate) fn text(report: &Report, width: usize) -> String {
-    let mut groups: Vec<(&Failure, Vec<&PolicyResult>)> = Vec::new();
-    for result in &report.results {
-        let Some(failure) = &result.first_failure else {
-            continue;
-        };
-        let same = |other: &Failure| other.event == failure.event && other.held_bytes == failure.held_bytes;
-        match groups.iter_mut().find(|(other, _)| same(other)) {
-            Some((_, results)) => results.push(result),
-            None => groups.push((failure, vec![result])),
-        }
+/// The most groups that are listed for their age.
+const OLDEST: usize = 3;
+
+/// Returns the explanation of an out-of-memory event: two or three sentences, then a table of the figures.
+pub(crate) fn text(oom: &OutOfMemory, width: usize) -> String {
+    let mut out = String::new();
+    for (at, sentence) in oom.sentences().iter().enumerate() {
+        let line = wrap(sentence, width, 0);
+        out.push_str(&if at == 0 { red(&line).to_string() } else { line });
+        out.push('\n');
     }
-    groups.sort_by_key(|(failure, _)| failure.event.map_or(0, |event| u64::from(event) + 1));
-    let most = if groups.len() > 1 { HOLDERS } else { usize::MAX };
-    let told = groups
-        .iter()
-        .map(|(failure, results)| group(failure, results, most, width));
-    told.collect()
+    out.push('\n');
+    let mut facts = Facts { out, width };
+    facts.request(&oom.request);
+    if let Some(first) = &oom.first {
+        facts.line("first", &format!("{}, {}", size(first.bytes), place(first)));
+    }
+    if let Some(error) = &oom.error {
+        facts.line("error", error);
+    }
+    facts.device(oom);
+    facts.cache(oom);
+    facts.holders(oom);
+    facts.remedies(&oom.remedies);
+    facts.out
 }
 
-fn group(failure: &Failure, results: &[&PolicyResult], most: usize, width: usize) -> String {
-    let place = match failure.event {
-        Some(event) => format!("at event {}", number(u64::from(event))),
-        None => "before the first event".to_owned(),
-    };
-    let asked = format!(
-        "{} asked for on stream {:#x}",
-        size(failure.bytes),
-        failure.stream
-    );
-    let asked = asked.replace("0x0", "0 (the default)");
-    let mut out = format!("\n{} {place}: {asked}\n", red("Out of memory"));
-    for line in where_from(&failure.tag) {
-        out.push_str(&format!("  {}\n", short(&line, width.saturating_sub(2))));
-    }
-    if failure.holders.is_empty() {
-        out.push_str("  the program held nothing yet\n");
-    } else {
-        out.push_str(&format!(
-            "  held by the program: {}; the largest groups:\n",
-            bold(&size(failure.held_bytes))
-        ));
-    }
-    for holder in failure.holders.iter().take(most) {
-        let line = format!(
-            "    {:>9}  {:>13}  {}",
-            size(holder.bytes),
-            counted(holder.blocks, "block"),
-            holder.tag
-        );
-        out.push_str(&format!("{}\n", short(&line, width)));
-    }
-    for result in results {
-        let Some(failure) = &result.first_failure else {
+/// Returns a line for each other policy of a report that ran out of memory.
+pub(crate) fn others(report: &Report, width: usize) -> String {
+    let explained = report.out_of_memory.as_ref();
+    let is_explained =
+        |policy: &str| explained.is_some_and(|oom| oom.origin == OomOrigin::Replayed && oom.policy == policy);
+    let mut out = String::new();
+    for result in &report.results {
+        let Some(failure) = result
+            .first_failure
+            .as_ref()
+            .filter(|_| !is_explained(&result.policy))
+        else {
             continue;
         };
-        let free = if failure.free_bytes == u64::MAX {
-            "no limit".to_owned()
-        } else {
-            size(failure.free_bytes)
+        let place = match failure.event {
+            Some(event) => format!("at event {}", number(u64::from(event))),
+            None => "before the first event".to_owned(),
         };
-        let state = format!(
-            "{free} free on the device, {} cached, largest hole {}",
-            size(failure.cached_bytes),
-            size(failure.largest_hole_bytes)
+        let line = format!(
+            "{} runs out of memory {place}, at a request of {}: {}",
+            result.policy,
+            size(failure.bytes),
+            failure.why
         );
-        let state =
-            wrap(&format!("{}: {state}", result.policy), width.saturating_sub(2), 2).replace('\n', "\n  ");
-        out.push_str(&format!(
-            "  {}\n",
-            state.replacen(&result.policy, &bold(&result.policy), 1)
-        ));
-        out.push_str(&format!(
-            "    {}\n",
-            item(&dim("→"), &failure.remedy, width.saturating_sub(4)).replace('\n', "\n    ")
-        ));
+        out.push_str(&format!("{}\n", item(&red("✗"), &line, width)));
     }
     out
 }
 
+/// Returns the place of a request in the recording.
+pub(crate) fn place(request: &RefusedRequest) -> String {
+    let event = match request.event {
+        Some(event) => format!("event {}", number(u64::from(event))),
+        None => "before the first event".to_owned(),
+    };
+    match request.time_us {
+        Some(us) => format!("{event}, {} in", duration_us(us as f64)),
+        None => event,
+    }
+}
+
+/// Lines that consist of a name and a value.
+struct Facts {
+    out: String,
+    width: usize,
+}
+
+impl Facts {
+    fn line(&mut self, name: &str, value: &str) {
+        let room = self.width.saturating_sub(VALUES + 2).max(20);
+        let value = wrap(value, room, 0).replace('\n', &format!("\n{}", " ".repeat(VALUES + 2)));
+        self.out.push_str(&format!("  {name:<VALUES$}{value}\n"));
+    }
+
+    /// Adds a line that is cut and not wrapped. Only the first line of a table has a name.
+    fn row(&mut self, name: &str, value: &str) {
+        let room = self.width.saturating_sub(VALUES + 2).max(20);
+        self.out
+            .push_str(&format!("  {name:<VALUES$}{}\n", short(value, room)));
+    }
+
+    fn request(&mut self, request: &RefusedRequest) {
+        let stream = match request.stream {
+            0 => "the default stream".to_owned(),
+            handle => format!("stream {handle:#x}"),
+        };
+        let pool = request
+            .pool
+            .map_or_else(String::new, |(a, b)| format!(", private pool ({a}, {b})"));
+        self.line(
+            "request",
+            &format!("{} on {stream}{pool}", bold(&size(request.bytes))),
+        );
+        for line in where_from(&request.tag) {
+            self.row("", &line);
+        }
+    }
+
+    fn device(&mut self, oom: &OutOfMemory) {
+        let free = oom.device_free_bytes.map(|free| format!("{} free", size(free)));
+        let value = match (oom.device_bytes, free) {
+            (Some(bytes), Some(free)) => format!("{free} of the {} that the program could have", size(bytes)),
+            (Some(bytes), None) => format!("at least {} that the program could have", size(bytes)),
+            (None, Some(free)) => free,
+            (None, None) => return,
+        };
+        self.line("device", &value);
+        if let Some(others) = oom.others_bytes.filter(|others| *others > 0) {
+            let value = format!(
+                "{} of the device named, by other processes, libraries or contexts",
+                size(others)
+            );
+            self.line("held outside", &value);
+        }
+    }
+
+    fn cache(&mut self, oom: &OutOfMemory) {
+        let Some(after) = oom.after.as_ref().filter(|after| after.reserved_bytes > 0) else {
+            return;
+        };
+        if let Some(before) = oom
+            .before
+            .as_ref()
+            .filter(|before| before.reserved_bytes > after.reserved_bytes)
+        {
+            let given = before.reserved_bytes - after.reserved_bytes;
+            self.line(
+                "cache before",
+                &format!("{}; {} of it were given back", cached(before), size(given)),
+            );
+        }
+        self.line("cache", &cached(after));
+        let classes = after.by_size.iter().rev().map(|class| {
+            let size = match class.from_bytes >> 20 {
+                0 => "under 1 MiB".to_owned(),
+                from @ ..256 => format!("of {from} to {} MiB", 4 * from),
+                256 => "of 256 MiB to 1 GiB".to_owned(),
+                _ => "over 1 GiB".to_owned(),
+            };
+            format!("{} {size}", number(class.holes))
+        });
+        if after.by_size.len() > 1 {
+            self.line("holes", &classes.collect::<Vec<_>>().join(", "));
+        }
+        let mut lost = Vec::new();
+        if after.waiting_bytes > 0 {
+            lost.push(format!("{} waiting for streams", size(after.waiting_bytes)));
+        }
+        if after.rounding_bytes > 0 {
+            lost.push(format!("{} lost to rounding", size(after.rounding_bytes)));
+        }
+        if !lost.is_empty() {
+            self.line("not usable", &lost.join(", "));
+        }
+    }
+
+    fn holders(&mut self, oom: &OutOfMemory) {
+        if oom.held_blocks == 0 {
+            self.line("held", "nothing yet");
+            return;
+        }
+        self.line(
+            "held",
+            &format!(
+                "{} in {}",
+                bold(&size(oom.held_bytes)),
+                counted(oom.held_blocks, "block")
+            ),
+        );
+        let mut list = |name: &str, groups: &[Holder]| {
+            for (at, holder) in groups.iter().take(HOLDERS).enumerate() {
+                self.row(if at == 0 { name } else { "" }, &row(holder));
+            }
+        };
+        list("by tag", &oom.holders);
+        let names = |groups: &[Holder]| groups.iter().map(|holder| holder.tag.clone()).collect::<Vec<_>>();
+        let tags = names(&oom.holders);
+        if names(&oom.sites) != tags {
+            list("by site", &oom.sites);
+        }
+        let oldest = &oom.oldest[..oom.oldest.len().min(OLDEST)];
+        if !tags.starts_with(&names(oldest)) {
+            list("oldest", oldest);
+        }
+    }
+
+    fn remedies(&mut self, remedies: &[Remedy]) {
+        let mut last = None;
+        for remedy in remedies {
+            // The variable is named once for all of its settings.
+            let (head, text) = match remedy.kind {
+                RemedyKind::Policy => ("another allocator", remedy.text.as_str()),
+                _ => remedy.text.split_once('=').unwrap_or(("a setting", &remedy.text)),
+            };
+            if last != Some(head) {
+                let name = if last.is_none() { "would serve" } else { "" };
+                self.line(name, head);
+                last = Some(head);
+            }
+            let spare = format!("{:>9} to spare", size(remedy.spare_bytes));
+            self.row("", &format!("{spare}  {}", green(text)));
+        }
+    }
+}
+
+/// Returns what an allocator has reserved and not used.
+fn cached(state: &CacheState) -> String {
+    format!(
+        "{} reserved; {} free in {}, largest {}",
+        size(state.reserved_bytes),
+        size(state.free_bytes),
+        counted(state.holes, "hole"),
+        size(state.largest_hole_bytes)
+    )
+}
+
+/// Returns the line of a group.
+fn row(holder: &Holder) -> String {
+    let age = match (holder.oldest_steps, holder.oldest_us) {
+        (Some(steps), _) if steps > 0 => counted(steps, "step"),
+        (_, Some(us)) => duration_us(us as f64),
+        (Some(_), None) => "this step".to_owned(),
+        (None, None) => String::new(),
+    };
+    let blocks = counted(holder.blocks, "block");
+    format!(
+        "{:>9}  {blocks:>13}  {}  {}",
+        size(holder.bytes),
+        dim(&format!("{age:>8}")),
+        holder.tag
+    )
+}
+
 /// Returns the tag of an allocation on a few lines: the labels, then the innermost frames.
-fn where_from(tag: &str) -> Vec<String> {
+pub(crate) fn where_from(tag: &str) -> Vec<String> {
     if tag.is_empty() {
         return vec!["(the recording has no tag for it)".to_owned()];
     }

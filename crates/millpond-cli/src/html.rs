@@ -4,8 +4,8 @@ use crate::exit::CliError;
 use crate::output;
 use crate::side_by_side::{self, Shown};
 use millpond_replay::page::{self, Page};
-use millpond_replay::{Placement, PolicyResult, Report};
-use millpond_trace::Trace;
+use millpond_replay::{OomOrigin, OutOfMemory, Placement, PolicyResult, Report};
+use millpond_trace::{Action, Event, Trace};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
@@ -74,6 +74,13 @@ pub(crate) fn write(
             cell.clone_from(name);
         }
     }
+    let verdict = report.verdict.iter();
+    let sentences = report.out_of_memory.as_ref().map(OutOfMemory::sentences);
+    let advice = sentences
+        .into_iter()
+        .flatten()
+        .chain(verdict.flat_map(|verdict| verdict.sentences.iter().cloned()))
+        .collect();
     let page = Page {
         title: shown.label.to_owned(),
         version: format!("millpond {}", env!("CARGO_PKG_VERSION")),
@@ -81,17 +88,36 @@ pub(crate) fn write(
         runs: &runs,
         in_use: in_use(report),
         best: side_by_side::advised(report),
+        opens_at: opens_at(report, trace, &runs),
         columns: grid.heads().iter().map(|head| head.trim().to_owned()).collect(),
         rows,
-        advice: report
-            .verdict
-            .as_ref()
-            .map_or_else(Vec::new, |verdict| verdict.sentences.clone()),
+        advice,
         cautions: report.cautions.clone(),
         device_bytes,
         peak_requested: report.peak_requested_bytes,
     };
     output::write_file(path, |out| page::write(&page, out))
+}
+
+/// Returns the event of `trace` at which memory ran out.
+fn opens_at(report: &Report, trace: &Trace, runs: &[page::Run<'_>]) -> Option<u32> {
+    let oom = report.out_of_memory.as_ref()?;
+    match oom.origin {
+        OomOrigin::Recorded => {
+            let is_refusal = |event: &Event| event.action == Action::OutOfMemory;
+            trace
+                .events
+                .iter()
+                .rposition(is_refusal)
+                .and_then(|at| u32::try_from(at).ok())
+        }
+        OomOrigin::Replayed => {
+            runs.iter()
+                .find(|run| run.name == oom.policy)?
+                .placement
+                .stopped_at
+        }
+    }
 }
 
 /// Returns the row of the program's own allocator.

@@ -7,7 +7,8 @@ use crate::state::State;
 use crate::table::{Align, Grid};
 use crate::terminal::{bold, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, short, size, wrap};
-use crate::{files, output};
+use crate::{failure, files, output};
+use millpond_replay::RefusedRequest;
 
 /// The most streams that are listed. The others are counted.
 const STREAMS: usize = 6;
@@ -166,6 +167,7 @@ fn history_text(out: &mut String, history: &History) {
         );
         fact(out, "before it", &before);
     }
+    out_of_memory(out, &history.out_of_memory);
     let mut peak = size(history.peak_requested_bytes);
     if let Some(event) = history.peak_event {
         peak.push_str(&format!(" at event {}", number(event)));
@@ -198,6 +200,22 @@ fn history_text(out: &mut String, history: &History) {
         counted(history.held_at_end_blocks, "block")
     );
     fact(out, "held at the end", &end);
+}
+
+/// Adds the requests that were refused, each with its innermost frames.
+fn out_of_memory(out: &mut String, refused: &[RefusedRequest]) {
+    let room = width().saturating_sub(VALUES);
+    for (at, request) in refused.iter().enumerate() {
+        let name = if at == 0 { "out of memory" } else { "" };
+        fact(
+            out,
+            name,
+            &format!("{} at {}", size(request.bytes), failure::place(request)),
+        );
+        for line in failure::where_from(&request.tag) {
+            out.push_str(&format!("{}{}\n", " ".repeat(VALUES), short(&line, room)));
+        }
+    }
 }
 
 /// Returns the name of a kind of events for this count. The name is in the plural, and the singular is used for a count of 1.

@@ -12,7 +12,10 @@ use millpond_replay::analysis::{
     AnalysisError, At, Finding, Lines, Moment, RecordedSteps, Timeline, TimelineOptions, Window, at,
     report_with_timeline,
 };
-use millpond_trace::history::History;
+use millpond_replay::{Options, OutOfMemory, Selection};
+use millpond_trace::history::{Flow, History, HistoryError};
+use millpond_trace::recording::{Kind, Row};
+use std::collections::HashMap;
 use std::path::Path;
 
 /// The number of blocks that are listed at a moment.
@@ -31,6 +34,8 @@ pub(crate) struct Told<'a> {
     pub(crate) at: At,
     /// The data beyond one moment. `None` if the user asked for a moment only.
     pub(crate) whole: Option<Whole>,
+    /// Why memory ran out, one entry for each device on which it did.
+    pub(crate) out_of_memory: Vec<OutOfMemory>,
     /// Sentences about code without names, and the reasons.
     pub(crate) nameless: Vec<String>,
     /// The segments of each device without a history.
@@ -65,7 +70,10 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
             args.file.display()
         )));
     }
-    let told = tell(args, &history, window).map_err(failed(&args.file))?;
+    let mut told = tell(args, &history, window).map_err(failed(&args.file))?;
+    if told.whole.is_some() && told.at.summary.refused > 0 {
+        told.out_of_memory = out_of_memory(args, &history, window)?;
+    }
     if let Some((path, whole)) = args.plot.as_ref().zip(told.whole.as_ref()) {
         plot::write(path, &whole.timeline, &told.name)?;
         output::note(args.quiet, &format!("wrote {}", path.display()));
@@ -76,6 +84,58 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
         output::print(&sections::text(&told))?;
     }
     Ok(Exit::Done)
+}
+
+/// Explains why memory ran out on each device. This reads the file again, because rows cannot be replayed.
+fn out_of_memory(args: &ReportArgs, history: &History, window: Window) -> Result<Vec<OutOfMemory>, CliError> {
+    let recording = files::load(&args.file, args.quiet)?;
+    let window_us = match window {
+        Window::Times {
+            from: 0,
+            to: u64::MAX,
+        } => None,
+        Window::Times { from, to } => Some((from / 1_000, to / 1_000)),
+        Window::Rows { .. } => None,
+    };
+    let options = Options {
+        selection: Selection {
+            window_us,
+            ..Selection::default()
+        },
+        ..Options::default()
+    };
+    let errors = errors(history, window).map_err(|error| failed(&args.file)(error.into()))?;
+    let explained = recording.traces.iter().filter_map(|trace| {
+        let mut explained = OutOfMemory::recorded(trace, &options)?;
+        explained.error = errors.get(&trace.origin.device).cloned();
+        Some(explained)
+    });
+    Ok(explained.collect())
+}
+
+/// Returns the text of the last error of each device in the window. A recording of this library has it as a mark that
+/// follows the refused request.
+fn errors(history: &History, window: Window) -> Result<HashMap<i32, String>, HistoryError> {
+    let Window::Times { from, to } = window else {
+        return Ok(HashMap::new());
+    };
+    let mut errors = HashMap::new();
+    let mut refused: Option<Row> = None;
+    history.walk(|row, text| {
+        let follows = refused
+            .take()
+            .filter(|of| (of.pool, of.time) == (row.pool, row.time));
+        match row.kind {
+            Kind::Refused if (from..=to).contains(&row.time) => refused = Some(*row),
+            Kind::Mark if follows.is_some() => {
+                let device = history.definitions.pool(row.pool).map_or(-1, |pool| pool.device);
+                errors.extend(text.map(|text| (device, text.to_owned())));
+            }
+            _ => {}
+        }
+        Flow::On
+    })?;
+    Ok(errors)
 }
 
 fn failed(path: &Path) -> impl Fn(AnalysisError) -> CliError {
@@ -114,6 +174,7 @@ fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Resul
         history,
         at,
         whole,
+        out_of_memory: Vec::new(),
         nameless: symbols.cautions(),
         states: history
             .standing

@@ -76,6 +76,10 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
         out.push_str(&format!("{}\n", wrap(&line, columns, 0)));
     }
     out.push('\n');
+    if let Some(oom) = &report.out_of_memory {
+        out.push_str(&failure::text(oom, columns));
+        out.push('\n');
+    }
     for sentence in report.verdict.iter().flat_map(|verdict| &verdict.sentences) {
         out.push_str(&format!("{}\n", item(&green("→"), sentence, columns)));
     }
@@ -91,7 +95,7 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
     for sentence in &report.cautions {
         out.push_str(&format!("{}\n", item(&yellow("!"), sentence, columns)));
     }
-    out.push_str(&failure::text(report, columns));
+    out.push_str(&failure::others(report, columns));
     out
 }
 

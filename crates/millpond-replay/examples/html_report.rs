@@ -58,6 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .filter(|(_, result)| result.policy != "none")
             .min_by(|(_, a), (_, b)| a.overhead.total_cmp(&b.overhead))
             .map(|(index, _)| index),
+        opens_at: None,
         columns: [
             "policy",
             "peak reserved",

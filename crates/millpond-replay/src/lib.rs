@@ -26,9 +26,9 @@ mod cards;
 pub mod chart;
 mod edit;
 mod error;
-mod failure;
 mod fit;
 mod occupancy;
+mod oom;
 mod options;
 mod outcome;
 mod paced;
@@ -55,14 +55,15 @@ mod web;
 pub use cards::{Card, DeviceSize, cards, cards_like, parse_device};
 pub use edit::{AppliedEdit, Edit, EditError, Edited, apply as apply_edits};
 pub use error::{MOST_HELD, ReplayError};
-pub use failure::holders;
 pub use fit::{Smallest, smallest_device};
 pub use millpond_trace::split_frames as tag_frames;
 pub use occupancy::{Occupancy, PoolOccupancy, SegmentOccupancy, largest_fresh_request};
-pub use options::{Options, check_settings};
-pub use outcome::{
-    ALIKE, Applied, DriverCalls, Failure, Fit, Holder, PolicyResult, Recorded, Report, SCHEMA,
+pub use oom::{
+    CacheState, Cause, Holder, HoleClass, OomOrigin, OutOfMemory, RefusedRequest, Remedy, RemedyKind,
+    holders, refused_requests,
 };
+pub use options::{Options, check_settings};
+pub use outcome::{ALIKE, Applied, DriverCalls, Failure, Fit, PolicyResult, Recorded, Report, SCHEMA};
 pub use paced::Paced;
 pub use placement::{Placement, PlacementRecorder, SegmentSpan};
 pub use prepared::Prepared;

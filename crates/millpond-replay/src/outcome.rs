@@ -3,6 +3,7 @@
 //! Every figure except the times depends only on the file and the flags.
 
 use crate::edit::AppliedEdit;
+use crate::oom::{Cause, Holder, OutOfMemory};
 use crate::steps::{Solved, StepResult};
 use crate::verdict::Verdict;
 use serde::{Serialize, Serializer};
@@ -43,6 +44,9 @@ pub struct Report {
     pub edits: Vec<AppliedEdit>,
     /// The limits of the conclusions, one sentence each.
     pub cautions: Vec<String>,
+    /// Why the recorded program ran out of memory, or else why the policy in use does on this device. `None` if
+    /// neither happens.
+    pub out_of_memory: Option<OutOfMemory>,
     /// One result for each policy, in the requested order.
     pub results: Vec<PolicyResult>,
     /// The answer in a few sentences, if requested.
@@ -206,19 +210,10 @@ pub struct Failure {
     pub cached_bytes: u64,
     /// The groups that held the most, the largest first.
     pub holders: Vec<Holder>,
-    /// The remedy that would have made the request fit, in one sentence.
-    pub remedy: String,
-}
-
-/// Bytes held under one tag.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Holder {
-    /// The tag, without layer numbers and innermost frames.
-    pub tag: String,
-    /// Bytes requested and held.
-    pub bytes: u64,
-    /// The number of blocks.
-    pub blocks: u64,
+    /// The reason.
+    pub cause: Cause,
+    /// The reason in one sentence, with its figures.
+    pub why: String,
 }
 
 #[cfg(test)]

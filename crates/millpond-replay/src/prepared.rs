@@ -2,7 +2,7 @@
 //! runs.
 
 use crate::error::ReplayError;
-use crate::failure::explain;
+use crate::oom::{self, Look, OutOfMemory, Rules};
 use crate::options::{Options, check_settings};
 use crate::outcome::{Failure, PolicyResult, Recorded, Report, SCHEMA};
 use crate::paced::Paced;
@@ -85,15 +85,15 @@ impl<'a> Prepared<'a> {
         &self.own
     }
 
-    /// Returns the recording.
-    pub(crate) fn trace(&self) -> &'a Trace {
-        self.trace
-    }
-
     /// Returns the program that is replayed.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// Returns the recording.
+    pub(crate) fn trace(&self) -> &'a Trace {
+        self.trace
     }
 
     /// Returns the options.
@@ -139,7 +139,9 @@ impl<'a> Prepared<'a> {
         policy.set_planner(Box::new(planner));
         let fidelity = policy.fidelity();
         let clock = StepClock::new(self.steps.as_ref());
-        let mut observers = (self.ticks()?.clock(), (observer, clock));
+        let rules = Rules::of(&setup.policy, &setup.settings);
+        let mut look = Look::new(&self.program, &rules, None);
+        let mut observers = ((self.ticks()?.clock(), &mut look), (observer, clock));
         let outcome = run(&self.program, policy, source, &mut observers);
         let clock = observers.1.1;
         let plans = solved.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -163,10 +165,16 @@ impl<'a> Prepared<'a> {
             ns_per_event: (outcome.nanoseconds as f64 - waited).max(0.0) / outcome.calls.max(1) as f64,
             steps: clock.results,
             plans,
-            first_failure: outcome
-                .stop
-                .as_ref()
-                .map(|stop| explain(self.trace, &self.program, stop, &outcome, options.device.bytes)),
+            first_failure: outcome.stop.as_ref().map(|stop| {
+                oom::failure(
+                    self.trace,
+                    &self.program,
+                    stop,
+                    &outcome,
+                    &look,
+                    options.device.bytes,
+                )
+            }),
         };
         Ok((result, outcome))
     }
@@ -180,9 +188,16 @@ impl<'a> Prepared<'a> {
         let policy = policies::build(&setup.policy, &setup.settings)?;
         let paged = self.options.device.paged;
         let source = Device { bytes, paged }.source();
-        let outcome = run(&self.program, policy, source, &mut self.ticks()?.clock());
+        let rules = Rules::of(&setup.policy, &setup.settings);
+        let mut look = Look::new(&self.program, &rules, None);
+        let outcome = run(
+            &self.program,
+            policy,
+            source,
+            &mut (self.ticks()?.clock(), &mut look),
+        );
         let stop = outcome.stop.as_ref();
-        Ok(stop.map(|stop| explain(self.trace, &self.program, stop, &outcome, bytes)))
+        Ok(stop.map(|stop| oom::failure(self.trace, &self.program, stop, &outcome, &look, bytes)))
     }
 
     /// Builds the report of these results.
@@ -208,6 +223,7 @@ impl<'a> Prepared<'a> {
             settings,
             edits: Vec::new(),
             cautions: cautions(trace, program, options, &self.pageless),
+            out_of_memory: OutOfMemory::recorded(trace, options),
             results,
             verdict: None,
         }

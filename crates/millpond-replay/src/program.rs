@@ -1,6 +1,7 @@
 //! The calls of a recording, without the information that an allocator cannot see.
 
 use crate::error::{MOST_HELD, ReplayError};
+use crate::oom::Wanted;
 use millpond_trace::{Action, InitialBlock, Trace};
 
 /// The kind of an [`Op`].
@@ -180,6 +181,45 @@ impl Program {
             merged_streams,
             initial_blocks,
             ops,
+        })
+    }
+
+    /// Returns the index of the first call that follows an event of the recording.
+    pub(crate) fn position(&self, event: u32) -> usize {
+        let is_earlier = |op: &Op| op.event == BEFORE || op.event < event;
+        self.ops.partition_point(is_earlier)
+    }
+
+    /// Returns the program with one more request at a call, as if the recorded allocator had not refused it. It
+    /// is freed at once. Returns `None` if the program then holds more than [`MOST_HELD`].
+    pub(crate) fn with_request(&self, at: usize, event: u32, wanted: Wanted) -> Option<Self> {
+        let op = Op {
+            bytes: wanted.bytes,
+            address: 0,
+            allocation: self.allocations,
+            event,
+            stream: wanted.stream,
+            pool: wanted.pool,
+            kind: OpKind::Alloc,
+        };
+        let free = Op {
+            kind: OpKind::Free,
+            ..op
+        };
+        let at = at.min(self.ops.len());
+        let mut ops = Vec::with_capacity(self.ops.len() + 2);
+        ops.extend_from_slice(&self.ops[..at]);
+        ops.extend([op, free]);
+        ops.extend_from_slice(&self.ops[at..]);
+        let (peak_requested, peak_op) = peak(&ops);
+        let allocations = self.allocations.checked_add(1)?;
+        (peak_requested <= MOST_HELD).then_some(Self {
+            ops,
+            allocations,
+            requests: self.requests + 1,
+            peak_requested,
+            peak_op,
+            ..*self
         })
     }
 

@@ -48,6 +48,15 @@ impl<T: Clone> Ranges<T> {
     }
 }
 
+impl<T> Ranges<T> {
+    /// Returns the start, the length and the value of each range.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &T)> {
+        self.all
+            .iter()
+            .map(|(from, (to, with))| (*from, *to - *from, with))
+    }
+}
+
 #[cfg(feature = "recording")]
 impl<T> Ranges<T> {
     /// Returns the range that contains an address: its start, its length, and its value.
@@ -60,13 +69,6 @@ impl<T> Ranges<T> {
     pub(crate) fn start_of(&self, address: u64) -> Option<u64> {
         let (from, (to, _)) = self.all.range(..=address).next_back()?;
         (*to > address).then_some(*from)
-    }
-
-    /// Returns the start, the length and the value of each range.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &T)> {
-        self.all
-            .iter()
-            .map(|(from, (to, with))| (*from, *to - *from, with))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::error::ReplayError;
 use crate::fit::smallest_device;
+use crate::oom::OutOfMemory;
 use crate::options::Options;
 use crate::outcome::{Fit, PolicyResult, Report};
 use crate::parallel;
@@ -58,6 +59,9 @@ pub fn replay(
     }
     let mut report = prepared.report(results);
     report.verdict = verdict;
+    if report.out_of_memory.is_none() {
+        report.out_of_memory = OutOfMemory::replayed(&prepared, &report);
+    }
     Ok(Replayed { report, placements })
 }
 

@@ -1,7 +1,7 @@
 //! Runs one program under one policy.
 
 use crate::paced::Paced;
-use crate::program::{Op, OpKind, Program};
+use crate::program::{BEFORE, Op, OpKind, Program};
 use millpond_engine::{
     AllocError, Block, Engine, Event, Group, Meter, Policy, Request, Simulated, Source, Stats, Stream,
 };
@@ -38,6 +38,9 @@ pub trait Observer<S: Source = Simulated> {
     fn freeing(&mut self, _op: &Op, _block: &Block) {}
     /// Called after each call.
     fn stepped(&mut self, _op: &Op, _engine: &mut Engine<S>) {}
+    /// Called when a request is refused, with the index of the call and the blocks that the program holds, by
+    /// allocation.
+    fn refused(&mut self, _at: usize, _held: &[Option<Block>], _engine: &Engine<S>) {}
 }
 
 /// Calls two observers in turn.
@@ -56,6 +59,11 @@ impl<S: Source, A: Observer<S>, B: Observer<S>> Observer<S> for (A, B) {
         self.0.stepped(op, engine);
         self.1.stepped(op, engine);
     }
+
+    fn refused(&mut self, at: usize, held: &[Option<Block>], engine: &Engine<S>) {
+        self.0.refused(at, held, engine);
+        self.1.refused(at, held, engine);
+    }
 }
 
 impl<S: Source, O: Observer<S> + ?Sized> Observer<S> for &mut O {
@@ -69,6 +77,10 @@ impl<S: Source, O: Observer<S> + ?Sized> Observer<S> for &mut O {
 
     fn stepped(&mut self, op: &Op, engine: &mut Engine<S>) {
         (**self).stepped(op, engine);
+    }
+
+    fn refused(&mut self, at: usize, held: &[Option<Block>], engine: &Engine<S>) {
+        (**self).refused(at, held, engine);
     }
 }
 
@@ -131,8 +143,24 @@ pub fn run<S: Paced, O: Observer<S>>(
     source: S,
     observer: &mut O,
 ) -> Run {
-    let mut engine = Engine::new(policy, source);
-    let mut blocks = Blocks::new(program);
+    run_from(
+        program,
+        Engine::new(policy, source),
+        Blocks::new(program),
+        false,
+        observer,
+    )
+}
+
+/// Replays a program like [`run`], on an engine that may already hold `blocks`. With `adopted`, these are all
+/// blocks that lived before the recording.
+pub(crate) fn run_from<S: Paced, O: Observer<S>>(
+    program: &Program,
+    mut engine: Engine<S>,
+    mut blocks: Blocks,
+    adopted: bool,
+    observer: &mut O,
+) -> Run {
     let start = Instant::now();
     let mut stop = None;
     let mut calls = 0;
@@ -140,6 +168,7 @@ pub fn run<S: Paced, O: Observer<S>>(
     for (index, op) in program.ops.iter().enumerate() {
         calls += 1;
         match op.kind {
+            OpKind::Alloc if adopted && op.event == BEFORE => {}
             OpKind::Alloc => match engine.allocate(request(op)) {
                 Ok(block) => {
                     observer.allocated(op, &block);
@@ -148,6 +177,7 @@ pub fn run<S: Paced, O: Observer<S>>(
                 Err(error) => {
                     let device_free = free_bytes(&engine);
                     let largest_hole = engine.largest_hole();
+                    observer.refused(index, &blocks.held, &engine);
                     stop = Some(Stop {
                         op: index,
                         error,

@@ -7,12 +7,12 @@
 mod first_state;
 
 use self::first_state::{SizedSegment, first_state};
-use crate::error::ReplayError;
+use crate::error::{MOST_HELD, ReplayError};
 use crate::program::{BEFORE, Op, OpKind, Program, Selection};
-use crate::run::{Blocks, request};
+use crate::run::{Blocks, Device, Run, request, run_from};
 use millpond_engine::policies::TorchNative;
 use millpond_engine::{Adopted, Engine, Group, RoundupDivisions, Simulated, Stream, TorchConf};
-use millpond_trace::{Action, Settings, Trace};
+use millpond_trace::{Action, InitialBlock, Settings, Trace};
 
 /// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,6 +102,48 @@ pub fn verify(trace: &Trace) -> Result<Verification, ReplayError> {
     }
     replay.found.unscripted_segments = replay.engine.source().unscripted();
     Ok(replay.found)
+}
+
+/// Replays a program under PyTorch's native allocator, from the segments and blocks that lived before the
+/// recording, at their recorded addresses. These were made under the first settings, and the replay has the second
+/// ones. Returns `None` if the recording starts without any or contradicts itself.
+pub(crate) fn run_from_recorded_state(
+    trace: &Trace,
+    program: &Program,
+    [recorded, conf]: [&TorchConf; 2],
+    device: Device,
+) -> Option<Run> {
+    if trace.initial_segments.is_empty() || !is_sound(trace) {
+        return None;
+    }
+    let mut replay = Replay {
+        engine: Engine::new(Box::new(TorchNative::new(conf)), device.source()),
+        blocks: Blocks::new(program),
+        found: Verification::default(),
+    };
+    replay.adopt(first_state(trace, program, recorded));
+    Some(run_from(program, replay.engine, replay.blocks, true, &mut ()))
+}
+
+/// Returns whether the first state can be that of an allocator: no more than any device has, in plain segments
+/// that contain all blocks and overlap nowhere.
+fn is_sound(trace: &Trace) -> bool {
+    let mut segments: Vec<_> = trace.initial_segments.iter().collect();
+    segments.sort_by_key(|segment| segment.address);
+    let (mut end, mut bytes) = (0, 0u64);
+    for segment in &segments {
+        if segment.expandable || segment.address < end {
+            return false;
+        }
+        bytes = bytes.saturating_add(segment.bytes);
+        end = segment.address.saturating_add(segment.bytes);
+    }
+    let inside = |block: &InitialBlock| {
+        let at = segments.partition_point(|segment| segment.address <= block.address);
+        let segment = at.checked_sub(1).and_then(|at| segments.get(at));
+        segment.is_some_and(|of| block.address - of.address < of.bytes)
+    };
+    bytes <= MOST_HELD && trace.initial_blocks.iter().all(inside)
 }
 
 struct Replay {

@@ -202,11 +202,7 @@ fn a_failure_says_who_holds_what_and_what_would_help() {
         (failure.holders[0].bytes, failure.holders[0].blocks),
         (60 * MIB, 2)
     );
-    assert!(
-        failure.remedy.contains("20.0 MiB more than the device has"),
-        "{}",
-        failure.remedy
-    );
+    assert!(failure.why.contains("20.0 MiB too little"), "{}", failure.why);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::Told;
 use crate::state::State;
+use millpond_replay::OutOfMemory;
 use millpond_replay::analysis::{By, Finding, Held, RecordedSteps, Summary, Top, top};
 use serde::Serialize;
 
@@ -16,6 +17,7 @@ pub(super) struct Value<'a> {
     rows: u64,
     duration_ns: u64,
     by: By,
+    out_of_memory: &'a [OutOfMemory],
     /// Present only if the user asked for one moment.
     at: Option<HeldValue<'a>>,
     summary: Option<&'a Summary>,
@@ -50,6 +52,7 @@ pub(super) fn value<'a>(told: &'a Told<'_>) -> Value<'a> {
         rows: told.history.len,
         duration_ns: told.history.duration,
         by,
+        out_of_memory: &told.out_of_memory,
         at: whole.is_none().then(|| HeldValue {
             held: told.at.held(),
             by: top(told.at.held().by(by), most),

@@ -1,6 +1,7 @@
 //! Formats a report section by section.
 
 use super::{Told, Whole};
+use crate::failure;
 use crate::plot;
 use crate::stack;
 use crate::state::State;
@@ -28,6 +29,13 @@ pub(super) fn plot_columns() -> usize {
 /// Returns the whole report.
 pub(super) fn text(told: &Told<'_>) -> String {
     let mut out = head(told);
+    for oom in &told.out_of_memory {
+        out.push_str(&format!("\n{}", failure::text(oom, width())));
+    }
+    let is_cautious = !told.at.summary.loss.sentences.is_empty() || !told.nameless.is_empty();
+    if is_cautious && !told.out_of_memory.is_empty() {
+        out.push('\n');
+    }
     for missing in told.at.summary.loss.sentences.iter().chain(&told.nameless) {
         out.push_str(&format!("{}\n", item(&yellow("!"), missing, width())));
     }

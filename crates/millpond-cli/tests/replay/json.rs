@@ -43,6 +43,7 @@ fn the_json_has_exactly_these_keys() {
         "recorded",
         "settings",
         "cautions",
+        "out_of_memory",
         "results",
         "verdict",
     ]);
@@ -100,12 +101,13 @@ fn the_json_has_exactly_these_keys() {
         "largest_hole_bytes",
         "cached_bytes",
         "holders",
-        "remedy",
+        "cause",
+        "why",
     ]);
     assert_eq!(keys(&result["first_failure"]), of_failure);
     assert_eq!(
         keys(&result["first_failure"]["holders"][0]),
-        sorted(["tag", "bytes", "blocks"])
+        sorted(["tag", "bytes", "blocks", "oldest_us", "oldest_steps"])
     );
     assert_eq!(report["schema"], 1);
     assert_eq!(report["peak_requested_bytes"], 60 << 20);

@@ -52,6 +52,13 @@ impl TorchNative {
         block_bytes(&Request::new(requested, Stream::DEFAULT), conf).ok()
     }
 
+    /// Returns the bytes taken from the device for a request that no free block serves, or `None` if no device could
+    /// serve it.
+    #[must_use]
+    pub fn segment_bytes(conf: &TorchConf, requested: u64) -> Option<u64> {
+        Self::block_bytes(conf, requested).map(|block| segment_bytes(block, conf))
+    }
+
     /// Takes the best fit, unless it would waste an oversize block on a small request or round up too far.
     #[inline]
     fn take_free(&mut self, number: u32, bytes: u64) -> Option<BlockId> {

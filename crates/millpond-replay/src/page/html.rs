@@ -237,6 +237,7 @@ fn meta(page: &Page<'_>, requested: &[u64], glance: serde_json::Value, blobs: &B
         "runs": runs.collect::<Vec<_>>(),
         "inUse": page.in_use,
         "best": page.best,
+        "opensAt": page.opens_at,
         "device": page.device_bytes,
         "peakEvent": peak.unwrap_or(0),
         "timed": blobs.times.is_some(),

@@ -45,6 +45,9 @@ pub struct Page<'a> {
     pub in_use: Option<usize>,
     /// Index into `runs` of the policy the report recommends.
     pub best: Option<usize>,
+    /// The event at which the page opens, under the policy the recorded program used. `None` opens it at the
+    /// peak, under the best policy.
+    pub opens_at: Option<u32>,
     /// Heads of the result table; the first column holds the policy's name.
     pub columns: Vec<String>,
     /// The formatted result table. The first cell of a row is the name of its run.

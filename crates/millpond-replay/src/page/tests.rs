@@ -91,6 +91,7 @@ fn page<'a>(trace: &'a Trace, runs: &'a [Run<'a>]) -> Page<'a> {
         runs,
         in_use: Some(0),
         best: runs.len().checked_sub(1),
+        opens_at: None,
         columns: vec!["policy".into(), "peak reserved".into()],
         rows: runs
             .iter()

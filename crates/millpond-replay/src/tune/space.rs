@@ -53,6 +53,21 @@ impl Family {
         })
     }
 
+    /// Returns the settings to try one at a time, in the form of the environment. Whole spaces come first, and
+    /// then single settings in each of them.
+    pub(crate) fn points(self, program: &Program, device: Device) -> Vec<String> {
+        let spaces = spaces(self, program, device);
+        let fixed = spaces.iter().map(|dimensions| Point::fixed(dimensions));
+        let single = spaces.iter().flat_map(|dimensions| one_at_a_time(dimensions));
+        let mut points: Vec<String> = Vec::new();
+        for conf in fixed.chain(single).map(|point| point.conf()) {
+            if !conf.is_empty() && !points.contains(&conf) {
+                points.push(conf);
+            }
+        }
+        points
+    }
+
     /// Returns the policy that a setting selects, with the parsed settings. Returns `None` if the setting
     /// cannot be parsed.
     pub(crate) fn settings(self, conf: &str) -> Option<(&'static str, Settings)> {

@@ -1,9 +1,7 @@
 //! The sentences of a verdict.
 
 use super::{Choice, WORTH};
-use crate::outcome::Failure;
 use crate::prepared::Prepared;
-use crate::web::text::Count;
 use millpond_engine::display_size;
 
 /// Additional driver time below this is not mentioned, in milliseconds.
@@ -20,7 +18,7 @@ pub(super) fn sentences(prepared: &Prepared<'_>, own: &Choice, better: Option<&C
     match facts.device {
         Some(device) if facts.peak > device => facts.too_much(device),
         Some(device) => match &own.result.first_failure {
-            Some(failure) => facts.fails(device, failure),
+            Some(_) => facts.fails(device),
             None => facts.finishes(device),
         },
         None => facts.unlimited(),
@@ -61,9 +59,6 @@ impl Facts<'_> {
             display_size(self.peak),
             display_size(self.peak - device)
         )];
-        if let Some(failure) = &self.own.result.first_failure {
-            all.push(format!("It runs out of memory {}.", at(failure)));
-        }
         let needs = self.better.unwrap_or(self.own);
         if let Some(bytes) = needs.needs() {
             all.push(format!(
@@ -77,7 +72,7 @@ impl Facts<'_> {
     }
 
     /// The program could run on the device, but does not under its own allocator.
-    fn fails(&self, device: u64, failure: &Failure) -> Vec<String> {
+    fn fails(&self, device: u64) -> Vec<String> {
         let own = self.own;
         let needs = own.needs().map_or_else(String::new, |needs| {
             format!(", where it needs {}", display_size(needs))
@@ -88,7 +83,6 @@ impl Facts<'_> {
             own.name,
             display_size(self.peak)
         )];
-        all.push(format!("It fails {}: {}.", at(failure), failure.remedy));
         all.push(self.advice());
         all
     }
@@ -187,17 +181,6 @@ impl Facts<'_> {
             return String::new();
         }
         format!(", for {extra:.0} ms more in driver calls (modelled)")
-    }
-}
-
-fn at(failure: &Failure) -> String {
-    match failure.event {
-        Some(event) => format!(
-            "at event {}, at a request for {}",
-            Count(event.into()),
-            display_size(failure.bytes)
-        ),
-        None => "with blocks that are older than the recording".to_owned(),
     }
 }
 

@@ -41,7 +41,7 @@ class Readout {
     const event = state.moment;
     const show = state.exact ? count : human;
     this.body.parentElement.classList.toggle('bytes', state.exact);
-    byId('readout-at').textContent = state.hover !== null ? 'Under the cursor' : state.pinned !== null ? 'Pinned' : state.cut ? 'Before it ran out' : 'At the peak';
+    byId('readout-at').textContent = state.hover !== null ? 'Under the cursor' : state.pinned !== null ? 'Pinned' : state.cut ? 'Before it ran out' : state.meta.opensAt !== null ? 'When memory ran out' : 'At the peak';
     if (data.story) byId('requested-now').textContent = show(data.story.requestedCurve.at(event));
     for (const row of this.rows) {
       const reserved = data.reserved[row.index];

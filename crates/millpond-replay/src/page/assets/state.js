@@ -11,7 +11,7 @@ class State extends ViewState {
   constructor(meta) {
     super();
     this.meta = meta;
-    this.focus = meta.best ?? meta.inUse ?? 0;
+    this.focus = (meta.opensAt === null ? null : meta.inUse) ?? meta.best ?? meta.inUse ?? 0;
     this.hidden = new Set();
     this.series = { reserved: 'all', allocated: 'focus', requested: true };
     this.to = Math.max(meta.events - 1, 1);
@@ -25,15 +25,20 @@ class State extends ViewState {
     return this.hover ?? this.pinned ?? this.telling;
   }
 
-  // The peak; for a policy that stopped before it, its last whole moment.
-  get telling() {
-    return this.cut ? Math.max(this.meta.runs[this.focus].stopped - 1, 0) : this.meta.peakEvent;
+  // The event at which the recorded program ran out of memory, or else the peak.
+  get chief() {
+    return this.meta.opensAt ?? this.meta.peakEvent;
   }
 
-  // Whether the chosen policy ran out of memory before the peak.
+  // That event; for a policy that stopped before or at it, its last whole moment.
+  get telling() {
+    return this.cut ? Math.max(this.meta.runs[this.focus].stopped - 1, 0) : this.chief;
+  }
+
+  // Whether the chosen policy ran out of memory before or at that event.
   get cut() {
     const stopped = this.meta.runs[this.focus]?.stopped ?? null;
-    return stopped !== null && stopped <= this.meta.peakEvent;
+    return stopped !== null && stopped <= this.chief;
   }
 
   // The last event.

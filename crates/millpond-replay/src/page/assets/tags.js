@@ -92,7 +92,7 @@ class TagList {
     const { groups, bytes, blocks } = this.sums(state.moment);
     const total = data.story.requestedCurve.at(state.moment);
     const shown = groups.slice(0, groups.length > 13 ? 12 : 13);
-    this.title.textContent = state.hover === null && state.pinned === null && !state.cut ? 'Who holds the peak' : 'Who holds memory here';
+    this.title.textContent = state.hover === null && state.pinned === null && !state.cut && state.meta.opensAt === null ? 'Who holds the peak' : 'Who holds memory here';
     const item = (group) => ({
       key: group,
       name: grouping.names[group],

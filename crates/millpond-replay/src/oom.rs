@@ -1,0 +1,172 @@
+//! Explains why memory ran out, and proves by replays what would have served the request.
+//!
+//! ```text
+//!   event.rs      the requests that a recorded allocator refused
+//!   explain.rs    collects an explanation
+//!   recorded.rs   the memory of the recorded allocator at the event
+//!   layout.rs     the memory of a replayed policy at its refusal
+//!   rules.rs      which free range serves which request
+//!   cause.rs      the cause, from the free ranges and the device
+//!   holders.rs    who holds memory, and since when
+//!   remedy.rs     candidates, and the replays that prove them
+//! ```
+
+mod cause;
+mod event;
+mod explain;
+mod holders;
+mod layout;
+mod recorded;
+mod remedy;
+mod rules;
+
+pub use cause::Cause;
+pub use event::refused_requests;
+pub use holders::{Holder, holders};
+pub use layout::{CacheState, HoleClass};
+pub use remedy::{Remedy, RemedyKind};
+
+use crate::tags::tag_group;
+use crate::web::text::Count;
+pub(crate) use explain::failure;
+pub(crate) use layout::Look;
+use millpond_engine::display_size;
+pub(crate) use rules::{Rules, Wanted};
+use serde::Serialize;
+
+/// The origin of an out-of-memory event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OomOrigin {
+    /// The recorded program ran out of memory.
+    Recorded,
+    /// A replay on a device of limited size ran out of memory.
+    Replayed,
+}
+
+/// A request that was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RefusedRequest {
+    /// Position of the event in the recording. `None` for a block that lived before it.
+    pub event: Option<u32>,
+    /// Microseconds since the first event. `None` if the recording has no times.
+    pub time_us: Option<u64>,
+    /// Requested bytes. PyTorch records them as rounded by its allocator.
+    pub bytes: u64,
+    /// The stream, as recorded.
+    pub stream: u64,
+    /// The private pool, as recorded. `None` for the default pool.
+    pub pool: Option<(u64, u64)>,
+    /// The tag or the stack of the request.
+    pub tag: String,
+}
+
+/// The explanation of an out-of-memory event.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OutOfMemory {
+    /// Whether the recording contains the event, or a replay ran into it.
+    pub origin: OomOrigin,
+    /// The policy that refused the request. For a recorded event, the name of the policy that the recorded
+    /// allocator follows.
+    pub policy: String,
+    /// The number of requests that were refused.
+    pub refused: u64,
+    /// The first refused request, if there are several.
+    pub first: Option<RefusedRequest>,
+    /// The last refused request. Everything below concerns it.
+    pub request: RefusedRequest,
+    /// The text of the error, if the recording contains it. Only recordings of this library do.
+    pub error: Option<String>,
+    /// Bytes that the program could have: those reserved and those that the device had free. `None` if the
+    /// recording does not say.
+    pub device_bytes: Option<u64>,
+    /// Bytes that the device had free. `None` if the recording does not say.
+    pub device_free_bytes: Option<u64>,
+    /// Bytes of the device named with the replay that the recorded program could not have, because other
+    /// processes, libraries or contexts held them. `None` if unknown.
+    pub others_bytes: Option<u64>,
+    /// Requested bytes that the program held.
+    pub held_bytes: u64,
+    /// The number of blocks that the program held.
+    pub held_blocks: u64,
+    /// The allocator's memory before it gave its cache back. `None` if the recording does not say.
+    pub before: Option<CacheState>,
+    /// The allocator's memory when it refused the request. `None` if the recording does not say.
+    pub after: Option<CacheState>,
+    /// The groups of tags that held the most, the largest first.
+    pub holders: Vec<Holder>,
+    /// The call sites that held the most, the largest first.
+    pub sites: Vec<Holder>,
+    /// The groups of tags with the oldest blocks, the oldest first.
+    pub oldest: Vec<Holder>,
+    /// The reason.
+    pub cause: Cause,
+    /// The reason in one sentence.
+    pub why: String,
+    /// Whether a replay of the same allocator on a device of the same size is refused the request too. `None`
+    /// if no replay was made.
+    pub reproduced: Option<bool>,
+    /// The number of other settings and policies that were replayed.
+    pub tried: u32,
+    /// The settings and policies that serve the request on a device of the same size, each proved by a replay
+    /// of the whole recording. The best is first.
+    pub remedies: Vec<Remedy>,
+}
+
+impl OutOfMemory {
+    /// Returns two or three sentences: what was requested, the cause, and the best remedy.
+    #[must_use]
+    pub fn sentences(&self) -> Vec<String> {
+        let request = &self.request;
+        let place = match request.event {
+            Some(event) => format!("at event {}", Count(u64::from(event))),
+            None => "before the first event".to_owned(),
+        };
+        let place = match request.time_us {
+            Some(us) => format!("{place}, {:.2} s in", us as f64 / 1e6),
+            None => place,
+        };
+        let who = match (self.origin, self.refused) {
+            (OomOrigin::Replayed, _) => format!("{} runs out of memory", self.policy),
+            (OomOrigin::Recorded, ..=1) => "The program ran out of memory".to_owned(),
+            (OomOrigin::Recorded, some) => {
+                format!("The program ran out of memory {} times, last", Count(some))
+            }
+        };
+        let by = match request.tag.as_str() {
+            "" => String::new(),
+            tag => format!(" for {}", tag_group(tag)),
+        };
+        let mut sentences = vec![
+            format!(
+                "{who} {place}: {} were requested{by}.",
+                display_size(request.bytes)
+            ),
+            self.why.clone(),
+        ];
+        sentences.extend(self.advice());
+        sentences
+    }
+
+    /// Returns what to do in one sentence, if anything is known.
+    fn advice(&self) -> Option<String> {
+        if let Some(best) = self.remedies.first() {
+            return Some(format!(
+                "{} would have served it, with {} to spare.",
+                best.text,
+                display_size(best.spare_bytes)
+            ));
+        }
+        match self.reproduced {
+            Some(false) => Some(format!(
+                "A replay of {} from the beginning of the recording serves it, so nothing could be proved to help.",
+                self.policy
+            )),
+            Some(true) if self.tried > 0 => Some(format!(
+                "None of {} other settings and policies that were replayed serves it.",
+                self.tried
+            )),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The requests that a recorded allocator refused.
+
+use super::RefusedRequest;
+use crate::program::Selection;
+use millpond_trace::{Action, Caution, Event, Format, Trace};
+
+/// Returns the requests that the recorded allocator refused, in recorded order.
+pub fn refused_requests(trace: &Trace) -> impl Iterator<Item = RefusedRequest> + '_ {
+    let all = refusals(trace, Selection::default());
+    all.filter_map(|event| request(trace, event))
+}
+
+/// Returns the selected events at which a request was refused.
+pub(super) fn refusals(trace: &Trace, selection: Selection) -> impl Iterator<Item = u32> + '_ {
+    let window = selection.window_us;
+    let start = trace.events.first().map_or(0, |event| event.time_us);
+    let inside = move |event: &Event| {
+        let time = event.time_us.saturating_sub(start);
+        window.is_none_or(|(from, to)| (from..=to).contains(&time))
+    };
+    let events = (0u32..).zip(&trace.events);
+    let refused = events.filter(move |(_, event)| event.action == Action::OutOfMemory && inside(event));
+    refused.map(|(at, _)| at)
+}
+
+/// Returns the request of an event.
+pub(super) fn request(trace: &Trace, at: u32) -> Option<RefusedRequest> {
+    let event = trace.events.get(at as usize)?;
+    Some(RefusedRequest {
+        event: Some(at),
+        time_us: time_us(trace, at),
+        bytes: event.bytes,
+        stream: trace.streams.get(usize::from(event.stream)).copied().unwrap_or(0),
+        pool: pool(trace, event.pool),
+        tag: trace.tags.get(event.tag).to_owned(),
+    })
+}
+
+/// Returns the time of an event since the first, if the recording has times.
+pub(super) fn time_us(trace: &Trace, event: u32) -> Option<u64> {
+    if trace.cautions.iter().any(|c| matches!(c, Caution::NoTimes)) {
+        return None;
+    }
+    let start = trace.events.first()?.time_us;
+    Some(trace.events.get(event as usize)?.time_us.saturating_sub(start))
+}
+
+pub(super) fn pool(trace: &Trace, pool: u16) -> Option<(u64, u64)> {
+    trace.pools.get(usize::from(pool)).copied().filter(|_| pool != 0)
+}
+
+/// Returns the bytes that the device had free at an event, if the recording says.
+pub(super) fn device_free(trace: &Trace, event: &Event) -> Option<u64> {
+    // Only PyTorch always records them. In other formats 0 means that they are unknown.
+    (trace.origin.format == Format::TorchSnapshot || event.address != 0).then_some(event.address)
+}

@@ -1,0 +1,307 @@
+//! Collects the explanation of an out-of-memory event.
+
+use super::cause::{Cause, Shortage};
+use super::event::{device_free, pool, refusals, request, time_us};
+use super::holders::{Holder, Holding, holders};
+use super::layout::{Layout, Look};
+use super::recorded::{AtEvent, at_event};
+use super::remedy::Trials;
+use super::rules::{Rules, Wanted};
+use super::{OomOrigin, OutOfMemory, RefusedRequest};
+use crate::options::Options;
+use crate::outcome::{Failure, PolicyResult, Report};
+use crate::prepared::Prepared;
+use crate::program::Program;
+use crate::run::{Device, Run, Stop, run};
+use crate::steps::Steps;
+use crate::verdict::usual_policy;
+use crate::verify::recorded_conf;
+use millpond_engine::{Settings, policies};
+use millpond_trace::Trace;
+
+/// The most groups of each list.
+const HOLDERS: usize = 8;
+
+impl OutOfMemory {
+    /// Explains the last request that the recorded allocator refused. Returns `None` if there is none among the
+    /// selected events.
+    #[must_use]
+    pub fn recorded(trace: &Trace, options: &Options) -> Option<Self> {
+        let refused: Vec<u32> = refusals(trace, options.selection).collect();
+        let last = *refused.last()?;
+        let event = trace.events.get(last as usize)?;
+        let own = Own::recorded(trace);
+        let rules = Rules::of(&own.policy, &own.settings);
+        let AtEvent {
+            reserved,
+            mut before,
+            mut after,
+        } = at_event(trace, last as usize, &rules);
+        let mut free = device_free(trace, event);
+        let known = reserved.map(|reserved| reserved.saturating_add(free.unwrap_or(0)));
+        let others = known.zip(options.device.bytes);
+        let others = others.map(|(known, named)| named.saturating_sub(known));
+        // A recording without segments tells nothing of the device.
+        let device = Device {
+            bytes: known.or(options.device.bytes),
+            paged: options.device.paged,
+        };
+
+        let program = Program::new(trace, options.selection).ok();
+        let wanted = Wanted {
+            bytes: event.bytes,
+            stream: if options.selection.merge_streams {
+                0
+            } else {
+                event.stream
+            },
+            pool: event.pool,
+        };
+        let at = program.as_ref().map_or(0, |program| program.position(last));
+        let held = Held::new(trace, program.as_ref(), at);
+        let program = program.and_then(|program| program.with_request(at, last, wanted));
+        let program = program.filter(|_| device.bytes.is_some());
+        if let (None, Some(program)) = (&after, &program) {
+            // Where the recording does not say where memory was, a replay of the same allocator does.
+            (before, after, free) = own
+                .imitate(program, at, &rules, device)
+                .unwrap_or((None, None, free));
+        }
+        let shortage = Shortage {
+            wanted,
+            held: held.bytes,
+            free,
+            others,
+            layout: after.as_ref(),
+            rules: &rules,
+        };
+        let (cause, why) = shortage.explain();
+        let mut told = Self {
+            origin: OomOrigin::Recorded,
+            policy: own.policy.clone(),
+            refused: refused.len() as u64,
+            first: refused
+                .first()
+                .filter(|first| **first != last)
+                .and_then(|first| request(trace, *first)),
+            request: request(trace, last)?,
+            error: None,
+            device_bytes: device.bytes,
+            device_free_bytes: free,
+            others_bytes: others,
+            held_bytes: held.bytes,
+            held_blocks: held.blocks,
+            before: before.map(|layout| layout.state()),
+            after: after.map(|layout| layout.state()),
+            holders: held.by_tag,
+            sites: held.by_site,
+            oldest: held.oldest,
+            cause,
+            why,
+            reproduced: None,
+            tried: 0,
+            remedies: Vec::new(),
+        };
+        if let Some(program) = program.filter(|_| cause != Cause::NothingFree) {
+            told.prove(&Trials {
+                trace,
+                program: &program,
+                device,
+                own: &own,
+                threads: options.threads,
+                request: Some(at),
+            });
+        }
+        Some(told)
+    }
+
+    /// Explains why the policy in use ran out of memory in a replay. If it was not replayed, explains the first
+    /// policy that did.
+    pub(crate) fn replayed(prepared: &Prepared<'_>, report: &Report) -> Option<Self> {
+        let (trace, options, program) = (prepared.trace(), prepared.options(), prepared.program());
+        let setup = &prepared.own().setup;
+        let is_own = |result: &&PolicyResult| result.policy == setup.policy && result.conf == setup.conf;
+        let (result, settings) = match report.results.iter().find(is_own) {
+            Some(own) => (own, &setup.settings),
+            None => {
+                let failed = |result: &&PolicyResult| result.first_failure.is_some();
+                (report.results.iter().find(failed)?, &options.settings)
+            }
+        };
+        let failure = result.first_failure.as_ref()?;
+        let own = Own {
+            policy: result.policy.clone(),
+            settings: settings.clone(),
+        };
+        let rules = Rules::of(&own.policy, &own.settings);
+        let policy = policies::build(&own.policy, &own.settings).ok()?;
+        // The replay is made again to look at the moment before the refused call.
+        let at = failure.event.map_or(0, |event| program.position(event));
+        let mut look = Look::new(program, &rules, Some(at));
+        let ticks = prepared.ticks().ok()?;
+        let mut observers = (ticks.clock(), &mut look);
+        let outcome = run(program, policy, options.device.source(), &mut observers);
+        let stop = outcome.stop?;
+        let op = program.ops.get(stop.op)?;
+        let held = Held::new(trace, Some(program), stop.op);
+        let mut told = Self {
+            origin: OomOrigin::Replayed,
+            policy: own.policy.clone(),
+            refused: 1,
+            first: None,
+            request: RefusedRequest {
+                event: op.event(),
+                time_us: op.event().and_then(|event| time_us(trace, event)),
+                bytes: op.bytes,
+                stream: failure.stream,
+                pool: pool(trace, op.pool),
+                tag: failure.tag.clone(),
+            },
+            error: None,
+            device_bytes: options.device.bytes,
+            device_free_bytes: Some(stop.device_free),
+            others_bytes: None,
+            held_bytes: held.bytes,
+            held_blocks: held.blocks,
+            before: look.before.map(|layout| layout.state()),
+            after: look.after.map(|layout| layout.state()),
+            holders: held.by_tag,
+            sites: held.by_site,
+            oldest: held.oldest,
+            cause: failure.cause,
+            why: failure.why.clone(),
+            reproduced: None,
+            tried: 0,
+            remedies: Vec::new(),
+        };
+        if told.cause != Cause::NothingFree {
+            told.prove(&Trials {
+                trace,
+                program,
+                device: options.device,
+                own: &own,
+                threads: options.threads,
+                request: None,
+            });
+        }
+        Some(told)
+    }
+
+    fn prove(&mut self, trials: &Trials<'_>) {
+        let proved = trials.prove();
+        self.reproduced = Some(proved.reproduced);
+        self.tried = proved.tried;
+        self.remedies = proved.remedies;
+    }
+}
+
+/// The allocator that refused the request.
+pub(crate) struct Own {
+    pub(crate) policy: String,
+    pub(crate) settings: Settings,
+}
+
+impl Own {
+    /// Returns the allocator of a recording.
+    fn recorded(trace: &Trace) -> Self {
+        let mut settings = Settings::default();
+        if let Ok(torch) = recorded_conf(&trace.settings) {
+            settings.torch = torch;
+        }
+        let policy = match (&trace.settings.policy, usual_policy(trace.origin.format)) {
+            (Some(policy), _) => policy.clone(),
+            (None, "torch-native") if trace.settings.expandable_segments == Some(true) => {
+                "torch-expandable".to_owned()
+            }
+            (None, usual) => usual.to_owned(),
+        };
+        Self { policy, settings }
+    }
+
+    /// Replays the program up to the refused request at the call `at`. Returns the layouts before and after the
+    /// refusal, and the free bytes of the device. Returns `None` if the replay is not refused the request.
+    fn imitate(
+        &self,
+        program: &Program,
+        at: usize,
+        rules: &Rules,
+        device: Device,
+    ) -> Option<(Option<Layout>, Option<Layout>, Option<u64>)> {
+        let policy = policies::build(&self.policy, &self.settings).ok()?;
+        let mut look = Look::new(program, rules, Some(at));
+        let stop = run(program, policy, device.source(), &mut look).stop?;
+        (stop.op == at).then_some((look.before, look.after, Some(stop.device_free)))
+    }
+}
+
+/// The blocks that a program holds, in groups.
+#[derive(Default)]
+struct Held {
+    blocks: u64,
+    bytes: u64,
+    by_tag: Vec<Holder>,
+    by_site: Vec<Holder>,
+    oldest: Vec<Holder>,
+}
+
+impl Held {
+    fn new(trace: &Trace, program: Option<&Program>, at: usize) -> Self {
+        let Some(program) = program else {
+            return Self::default();
+        };
+        let starts = Steps::find(program).map_or_else(Vec::new, |steps| steps.starts);
+        let holding = Holding::new(trace, program, at, &starts);
+        let (blocks, bytes) = holding.total();
+        let most = |mut groups: Vec<Holder>| {
+            groups.truncate(HOLDERS);
+            groups
+        };
+        Self {
+            blocks,
+            bytes,
+            by_tag: most(holding.by_tag()),
+            by_site: most(holding.by_site()),
+            oldest: most(holding.oldest()),
+        }
+    }
+}
+
+/// Explains where the replay of one policy stopped.
+pub(crate) fn failure(
+    trace: &Trace,
+    program: &Program,
+    stop: &Stop,
+    outcome: &Run,
+    look: &Look<'_>,
+    device_bytes: Option<u64>,
+) -> Failure {
+    let op = &program.ops[stop.op];
+    let tag = op.event().and_then(|event| trace.events.get(event as usize));
+    let shortage = Shortage {
+        wanted: Wanted {
+            bytes: op.bytes,
+            stream: op.stream,
+            pool: op.pool,
+        },
+        held: outcome.stats.requested.current,
+        free: device_bytes.map(|_| stop.device_free),
+        others: None,
+        layout: look.after.as_ref(),
+        rules: look.rules(),
+    };
+    let (cause, why) = shortage.explain();
+    Failure {
+        event: op.event(),
+        bytes: op.bytes,
+        stream: trace.streams.get(usize::from(op.stream)).copied().unwrap_or(0),
+        tag: trace.tags.get(tag.map_or(0, |event| event.tag)).to_owned(),
+        held_bytes: outcome.stats.requested.current,
+        free_bytes: stop.device_free,
+        largest_hole_bytes: stop.largest_hole,
+        reserved_bytes: outcome.stats.reserved.current,
+        cached_bytes: outcome.stats.cached(),
+        holders: holders(trace, program, stop.op, HOLDERS),
+        cause,
+        why,
+    }
+}

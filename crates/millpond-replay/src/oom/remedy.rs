@@ -1,0 +1,246 @@
+//! Finds what would have served a refused request. Each candidate is replayed on a device of the same size.
+
+use super::explain::Own;
+use crate::program::Program;
+use crate::run::{Device, Run, run};
+use crate::tune::Family;
+use crate::{parallel, verify};
+use millpond_engine::{Settings, TorchBackend, TorchConf, policies};
+use millpond_trace::Trace;
+use serde::Serialize;
+use std::cmp::Reverse;
+
+/// The most candidates that are replayed.
+const MOST_REPLAYS: usize = 16;
+
+/// The most calls of all replays of candidates together.
+const MOST_CALLS: usize = 16_000_000;
+
+/// The most remedies of each kind.
+const MOST_REMEDIES: usize = 3;
+
+/// What remedies leave free counts as equal if it differs by less than one part in so many of the device.
+const ALIKE: u64 = 50;
+
+/// How a remedy is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RemedyKind {
+    /// A setting of the allocator in use.
+    Setting,
+    /// Another allocator.
+    Policy,
+}
+
+/// Something that serves a request that was refused.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Remedy {
+    /// How it is applied.
+    pub kind: RemedyKind,
+    /// The line for the environment, or the name of the policy.
+    pub text: String,
+    /// The policy that was replayed.
+    pub policy: String,
+    /// How faithfully the policy reproduces its original.
+    pub fidelity: String,
+    /// Bytes of the device that no block used when the program held the most.
+    pub spare_bytes: u64,
+    /// The most bytes held from the device.
+    pub peak_reserved_bytes: u64,
+    /// The number of allocations and frees in which the host waited for the device.
+    pub stalls: u64,
+}
+
+/// The result of all replays.
+pub(super) struct Proved {
+    /// Whether the allocator in use refuses the request in a replay too.
+    pub(super) reproduced: bool,
+    /// The number of candidates that were replayed.
+    pub(super) tried: u32,
+    /// The candidates that serve the request, the best first.
+    pub(super) remedies: Vec<Remedy>,
+}
+
+/// The program and the device on which candidates are tried.
+pub(super) struct Trials<'a> {
+    pub(super) trace: &'a Trace,
+    /// The program, with the refused request.
+    pub(super) program: &'a Program,
+    pub(super) device: Device,
+    /// The allocator that refused the request.
+    pub(super) own: &'a Own,
+    /// The number of threads to use. 0 means as many as the machine has.
+    pub(super) threads: usize,
+    /// The index of the request that the recorded allocator refused. `None` if a replay refused it, which need
+    /// not be made again.
+    pub(super) request: Option<usize>,
+}
+
+struct Candidate {
+    kind: RemedyKind,
+    text: String,
+    policy: &'static str,
+    settings: Settings,
+}
+
+impl Trials<'_> {
+    pub(super) fn prove(&self) -> Proved {
+        let reproduced = self.request.is_none_or(|request| self.is_refused(request));
+        if !reproduced {
+            return Proved {
+                reproduced,
+                tried: 0,
+                remedies: Vec::new(),
+            };
+        }
+        let candidates = self.candidates();
+        let results = parallel::map(self.threads, candidates.len(), |index| {
+            Some(self.serves(&candidates[index]))
+        });
+        let mut remedies: Vec<Remedy> = results.into_iter().flatten().collect();
+        // The sort is stable, so that of remedies that are alike the one that was tried first stays first: the
+        // simpler one, and one whose replay is exact.
+        let step = (self.device.bytes.unwrap_or(u64::MAX) / ALIKE).max(1);
+        remedies.sort_by_key(|remedy| (remedy.kind, Reverse(remedy.spare_bytes / step)));
+        Proved {
+            reproduced,
+            tried: candidates.len() as u32,
+            remedies: the_best(remedies),
+        }
+    }
+
+    /// Returns whether the allocator in use refuses the request, or an earlier one.
+    fn is_refused(&self, request: usize) -> bool {
+        let outcome = self.replay(&self.own.policy, &self.own.settings);
+        outcome.is_some_and(|run| run.stop.is_some_and(|stop| stop.op <= request))
+    }
+
+    /// Replays the program under a policy. PyTorch's native allocator starts from the recorded state, if there is
+    /// one, because the holes of that state are part of the reason. Returns `None` if the policy does not exist.
+    fn replay(&self, policy: &str, settings: &Settings) -> Option<Run> {
+        let confs = [&self.own.settings.torch, &settings.torch];
+        let is_late = self.request.is_some() && !self.trace.initial_segments.is_empty();
+        if policy == "torch-native" && is_late && confs[0].max_split_size.is_none() {
+            // Under a limit for splits, the allocator would never have made the recorded state.
+            if confs[1].max_split_size.is_some() {
+                return None;
+            }
+            let outcome = verify::run_from_recorded_state(self.trace, self.program, confs, self.device);
+            if outcome.is_some() {
+                return outcome;
+            }
+        }
+        let policy = policies::build(policy, settings).ok()?;
+        Some(run(self.program, policy, self.device.source(), &mut ()))
+    }
+
+    /// Returns the candidates in the order in which they are tried. A change of the program belongs here too,
+    /// as a candidate with a program of its own.
+    fn candidates(&self) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        let mut policies: Vec<&'static str> = vec!["millpond"];
+        match self.own.policy.as_str() {
+            "torch-native" | "torch-expandable" => {
+                candidates.extend(self.settings(Family::Torch));
+                let conf = TorchConf {
+                    backend: TorchBackend::CudaMallocAsync,
+                    ..TorchConf::default()
+                };
+                let driver = Candidate {
+                    kind: RemedyKind::Setting,
+                    text: format!("{}=backend:cudaMallocAsync", Family::Torch.variable()),
+                    policy: "cuda-async",
+                    settings: Settings {
+                        torch: conf,
+                        ..Settings::default()
+                    },
+                };
+                candidates.insert(candidates.len().min(1), driver);
+            }
+            "millpond" | "planned" => {
+                candidates.extend(self.settings(Family::Millpond));
+                policies = vec!["millpond", "planned"];
+            }
+            _ => policies.extend(["rmm-arena", "cuda-async", "torch-expandable"]),
+        }
+        let others = policies.into_iter().filter(|name| *name != self.own.policy);
+        let others = others.map(|policy| Candidate {
+            kind: RemedyKind::Policy,
+            text: policy.to_owned(),
+            policy,
+            settings: Settings::default(),
+        });
+        candidates.splice(0..0, others);
+        let runs = |candidate: &Candidate| {
+            let policy = policies::build(candidate.policy, &candidate.settings);
+            policy.is_ok_and(|policy| self.device.paged || !policy.needs_pages())
+        };
+        candidates.retain(runs);
+        candidates.truncate(MOST_REPLAYS.min((MOST_CALLS / self.program.ops.len().max(1)).max(2)));
+        candidates
+    }
+
+    /// Returns the settings of a family to try, without those in use. Single settings come first.
+    fn settings(&self, family: Family) -> Vec<Candidate> {
+        let points = family.points(self.program, self.device);
+        let points = points.into_iter().filter_map(|conf| {
+            let (policy, settings) = family.settings(&conf)?;
+            let is_own = policy == self.own.policy && settings == self.own.settings;
+            (!is_own).then(|| Candidate {
+                kind: RemedyKind::Setting,
+                text: format!("{}={conf}", family.variable()),
+                policy,
+                settings,
+            })
+        });
+        points.collect()
+    }
+
+    /// Replays a candidate. Returns `None` if it does not finish, or if it makes the host wait too often to be
+    /// recommended.
+    fn serves(&self, candidate: &Candidate) -> Option<Remedy> {
+        let policy = policies::build(candidate.policy, &candidate.settings).ok()?;
+        let fidelity = policy.fidelity().as_str().to_owned();
+        let Run { stats, stop, .. } = self.replay(candidate.policy, &candidate.settings)?;
+        let waits = stats.stalls.saturating_mul(100) > self.program.requests.max(100);
+        if stop.is_some() || waits {
+            return None;
+        }
+        Some(Remedy {
+            kind: candidate.kind,
+            text: candidate.text.clone(),
+            policy: candidate.policy.to_owned(),
+            fidelity,
+            spare_bytes: self
+                .device
+                .bytes
+                .unwrap_or(u64::MAX)
+                .saturating_sub(stats.active.peak),
+            peak_reserved_bytes: stats.reserved.peak,
+            stalls: stats.stalls,
+        })
+    }
+}
+
+/// Returns a few remedies of each kind. A setting that only adds something to another one, or only has another
+/// value, is left out.
+fn the_best(remedies: Vec<Remedy>) -> Vec<Remedy> {
+    let keys = |text: &str| -> Vec<String> {
+        let conf = text.split_once('=').map_or(text, |(_, conf)| conf);
+        let key = |entry: &str| entry.split(':').next().unwrap_or(entry).to_owned();
+        conf.split(',').map(key).collect()
+    };
+    let mut kept: Vec<Remedy> = Vec::new();
+    for remedy in remedies {
+        let own = keys(&remedy.text);
+        let adds = |other: &Remedy| {
+            other.kind == remedy.kind && keys(&other.text).iter().all(|key| own.contains(key))
+        };
+        let of_kind = kept.iter().filter(|other| other.kind == remedy.kind).count();
+        if of_kind < MOST_REMEDIES && !kept.iter().any(adds) {
+            kept.push(remedy);
+        }
+    }
+    kept
+}
