@@ -95,7 +95,9 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
     for sentence in &report.cautions {
         out.push_str(&format!("{}\n", item(&yellow("!"), sentence, columns)));
     }
-    out.push_str(&failure::others(report, columns));
+    if shown.detailed {
+        out.push_str(&failure::others(report, columns));
+    }
     out
 }
 

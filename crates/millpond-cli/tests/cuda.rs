@@ -313,7 +313,7 @@ fn requests_larger_than_the_device_are_no_driver_failure() {
     );
     std::fs::write(&path, csv).expect("written");
     let file = path.display().to_string();
-    let args = ["replay", &file, "--json", "-d", "1GiB"];
+    let args = ["replay", &file, "--json", "-d", "1GiB", "--all"];
     let (code, simulated, _) = run(&args);
     let (there_code, there, stderr) = emulated("devices:1", &[&args[..], &["--source", "cuda:0"]].concat());
     assert_eq!((code, there_code, stderr.as_str()), (3, 3, ""));

@@ -9,6 +9,8 @@ mod refused;
 #[path = "replay/settings.rs"]
 mod settings;
 mod support;
+#[path = "replay/verdict.rs"]
+mod verdict;
 
 use std::io::Read;
 use std::process::Stdio;
@@ -139,10 +141,14 @@ fn a_policy_that_failed_shows_no_overhead() {
     let (_, stdout, _) = run(&["replay", &file, "-p", "torch-native", "--device", "48MiB"]);
     let row = stdout
         .lines()
-        .find(|line| line.starts_with("  torch-native "))
+        .find(|line| line.starts_with("  torch-native (yours) "))
         .expect("a row");
     let cells: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(cells[..4], ["torch-native", "30.00", "MiB", "-"], "{row}");
+    assert_eq!(
+        cells[..5],
+        ["torch-native", "(yours)", "30.00", "MiB", "-"],
+        "{row}"
+    );
 }
 
 #[test]

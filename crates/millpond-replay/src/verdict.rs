@@ -75,7 +75,10 @@ impl Choice {
     ) -> Result<Self, ReplayError> {
         let needs = result.smallest_device_bytes;
         let on = |bytes| prepared.failure_on(setup, Some(bytes));
-        let below = match needs.and_then(|bytes| bytes.checked_sub(Simulated::PAGE)) {
+        let below = match needs
+            .and_then(|bytes| bytes.checked_sub(Simulated::PAGE))
+            .filter(|bytes| *bytes > 0)
+        {
             Some(bytes) => on(bytes)?,
             None => None,
         };

@@ -12,6 +12,7 @@ fn a_setting_against_an_unnamed_policy_leaves_it_out() {
         "--torch-conf",
         "expandable_segments:True",
         "--json",
+        "--all",
     ]);
     assert_eq!(code, 0, "{stderr}");
     assert!(stderr.contains("torch-native is left out"), "{stderr}");
@@ -93,7 +94,7 @@ fn another_backend_of_pytorch_is_warned_about() {
 #[test]
 fn policies_that_map_pages_are_left_out_where_none_can_be_mapped() {
     let file = growing(&folder("pageless"));
-    let report = json(&["replay", &file, "--json", "--paged", "off"]);
+    let report = json(&["replay", &file, "--json", "--paged", "off", "--all"]);
     let results = report["results"].as_array().expect("results");
     assert!(
         results.len() > 5 && results.iter().all(|r| r["first_failure"].is_null()),

@@ -23,7 +23,9 @@ fn sizes(sentence: &str) -> Vec<String> {
     words
         .windows(2)
         .map(|pair| (plain(pair[0]), plain(pair[1])))
-        .filter(|(number, unit)| units.contains(&unit.as_str()) && number.starts_with(|c: char| c.is_ascii_digit()))
+        .filter(|(number, unit)| {
+            units.contains(&unit.as_str()) && number.starts_with(|c: char| c.is_ascii_digit())
+        })
         .map(|(number, unit)| format!("{number} {unit}"))
         .collect()
 }
@@ -84,13 +86,26 @@ fn the_answer_comes_first_and_the_table_is_short() {
     let (code, stdout, _) = run(&["replay", &trace("gnn_sage_sampled"), "-q"]);
     assert_eq!(code, 0);
     let lines: Vec<&str> = stdout.lines().collect();
-    let answer = lines.iter().position(|line| line.starts_with('→')).expect("an answer");
+    let answer = lines
+        .iter()
+        .position(|line| line.starts_with('→'))
+        .expect("an answer");
     let table = lines.iter().position(|line| line.contains('─')).expect("a table");
     assert!(answer < 4 && answer < table && lines.len() <= 24, "{stdout}");
-    let rows: Vec<&str> = lines[table + 1..].iter().copied().take_while(|line| !line.is_empty()).collect();
+    let rows: Vec<&str> = lines[table + 1..]
+        .iter()
+        .copied()
+        .take_while(|line| !line.is_empty())
+        .collect();
     assert_eq!(rows.len(), 5, "{stdout}");
-    assert!(rows[1].contains("torch-native (yours)") && rows[2].contains('▸'), "{stdout}");
-    assert!(!stdout.contains("MILLPOND_CONF") && !stdout.contains("malloc"), "{stdout}");
+    assert!(
+        rows[1].contains("torch-native (yours)") && rows[2].contains('▸'),
+        "{stdout}"
+    );
+    assert!(
+        !stdout.contains("MILLPOND_CONF") && !stdout.contains("malloc"),
+        "{stdout}"
+    );
     let (_, all, _) = run(&["replay", &trace("gnn_sage_sampled"), "-q", "--all", "--calls"]);
     assert!(all.contains("rmm-arena") && all.contains("malloc"), "{all}");
     let report = json(&["replay", &trace("gnn_sage_sampled"), "--json", "-p", "bfc"]);
