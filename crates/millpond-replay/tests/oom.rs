@@ -19,6 +19,7 @@ impl Rows {
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "they are the columns of a row")]
     fn row(&mut self, action: &str, id: u64, bytes: u64, stream: u64, tag: &str, address: u64, pool: &str) {
         let row = format!(
             "{},{action},{id},{bytes},{stream},{tag},{address},{pool}\n",
