@@ -19,6 +19,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod allocator;
 #[cfg(feature = "recording")]
 pub mod analysis;
 mod cards;
@@ -41,6 +42,7 @@ mod program;
 mod ranges;
 mod real;
 mod replay;
+mod report;
 mod run;
 mod steps;
 mod tags;
@@ -52,6 +54,7 @@ mod verify;
 pub mod view;
 mod web;
 
+pub use allocator::usual_policy;
 pub use cards::{Card, DeviceSize, cards, cards_like, parse_device};
 pub use edit::{AppliedEdit, Edit, EditError, Edited, apply as apply_edits};
 pub use error::{MOST_HELD, ReplayError};
@@ -59,21 +62,21 @@ pub use fit::{Smallest, smallest_device};
 pub use millpond_trace::split_frames as tag_frames;
 pub use occupancy::{Occupancy, PoolOccupancy, SegmentOccupancy, largest_fresh_request};
 pub use oom::{
-    CacheState, Cause, Holder, HoleClass, OomOrigin, OutOfMemory, RefusedRequest, Remedy, RemedyKind,
-    holders, refused_requests,
+    CacheState, Cause, Failure, Holder, HoleClass, OomOrigin, OutOfMemory, RefusedRequest, Remedy,
+    RemedyKind, holders, refused_requests,
 };
-pub use options::{Options, check_settings};
-pub use outcome::{ALIKE, Applied, DriverCalls, Failure, Fit, PolicyResult, Recorded, Report, SCHEMA};
+pub use options::{Applied, Options, check_settings};
+pub use outcome::{DriverCalls, Fit, PolicyResult};
 pub use paced::Paced;
 pub use placement::{Placement, PlacementRecorder, SegmentSpan};
 pub use prepared::Prepared;
 pub use program::{BEFORE, Op, OpKind, Program, Selection};
 pub use real::{Meet, Real};
 pub use replay::{Replayed, replay};
+pub use report::{ALIKE, Choice, FittingCard, Recorded, Report, SCHEMA, Verdict};
 pub use run::{Device, Observer, Run, Stop, request, run};
 pub use steps::{Solved, StepClock, StepResult, Steps, Threaded};
 pub use tags::{Redactor, tag_group};
 pub use ticks::{TickClock, TickEvery, Ticks};
 pub use tune::{Family, Gain, Proposal, Trial, TuneOptions, Tuned, TunedFamily, tune};
-pub use verdict::{Choice, FittingCard, Verdict, usual_policy};
 pub use verify::{Verification, recorded_conf, verify};

@@ -3,6 +3,7 @@
 //! ```text
 //!   event.rs      the requests that a recorded allocator refused
 //!   explain.rs    collects an explanation
+//!   failure.rs    the refusal of each policy of a replay
 //!   recorded.rs   the memory of the recorded allocator at the event
 //!   layout.rs     the memory of a replayed policy at its refusal
 //!   rules.rs      which free range serves which request
@@ -14,6 +15,7 @@
 mod cause;
 mod event;
 mod explain;
+mod failure;
 mod holders;
 mod layout;
 mod recorded;
@@ -22,16 +24,17 @@ mod rules;
 
 pub use cause::Cause;
 pub use event::refused_requests;
+pub use failure::Failure;
 pub use holders::{Holder, holders};
 pub use layout::{CacheState, HoleClass};
 pub use remedy::{Remedy, RemedyKind};
 
 use crate::tags::tag_group;
 use crate::web::text::Count;
-pub(crate) use explain::failure;
+pub(crate) use explain::{Own, failure};
 pub(crate) use layout::Look;
 use millpond_engine::display_size;
-pub(crate) use rules::{Rules, Wanted};
+pub(crate) use rules::Rules;
 use serde::Serialize;
 
 /// The origin of an out-of-memory event.

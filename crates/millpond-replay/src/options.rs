@@ -1,11 +1,22 @@
 //! The options of a replay.
 
 use crate::error::ReplayError;
-use crate::outcome::Applied;
 use crate::program::Selection;
 use crate::run::Device;
 use crate::ticks::TickEvery;
 use millpond_engine::{ConfError, Costs, Settings, policies};
+use serde::Serialize;
+
+/// Settings that were applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Applied {
+    /// The policies that they configure.
+    pub policies: Vec<String>,
+    /// The settings as the user wrote them.
+    pub settings: String,
+    /// The option or the environment variable that contained them.
+    pub from: &'static str,
+}
 
 /// The program to replay and the settings of the replay.
 #[derive(Clone, Debug)]

@@ -1,16 +1,17 @@
 //! Prepares a recording for replays: the state that the runs of all policies share, and the report of all
 //! runs.
 
+use crate::allocator::{Own, Setup, own, usual_policy};
 use crate::error::ReplayError;
-use crate::oom::{self, Look, OutOfMemory, Rules};
+use crate::oom::{self, Failure, Look, OutOfMemory, Rules};
 use crate::options::{Options, check_settings};
-use crate::outcome::{Failure, PolicyResult, Recorded, Report, SCHEMA};
+use crate::outcome::PolicyResult;
 use crate::paced::Paced;
 use crate::program::Program;
+use crate::report::{Recorded, Report, SCHEMA};
 use crate::run::{Device, Observer, Run, run};
 use crate::steps::{StepClock, Steps, Threaded, occurs};
 use crate::ticks::Ticks;
-use crate::verdict::{Own, Setup, own, usual_policy};
 use crate::verify::verify;
 use millpond_engine::{Simulated, TorchBackend, display_size, policies};
 use millpond_trace::{Caution, Format, Trace};

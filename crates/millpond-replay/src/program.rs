@@ -1,7 +1,6 @@
 //! The calls of a recording, without the information that an allocator cannot see.
 
 use crate::error::{MOST_HELD, ReplayError};
-use crate::oom::Wanted;
 use millpond_trace::{Action, InitialBlock, Trace};
 
 /// The kind of an [`Op`].
@@ -37,6 +36,17 @@ pub struct Op {
     pub pool: u16,
     /// The kind of the call.
     pub kind: OpKind,
+}
+
+/// A request, as an allocator sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Requested bytes.
+    pub(crate) bytes: u64,
+    /// Index of the stream.
+    pub(crate) stream: u16,
+    /// Index of the private pool.
+    pub(crate) pool: u16,
 }
 
 /// The event number of blocks that lived before the recording.

@@ -1,15 +1,17 @@
 //! Replays a recording under several policies. This is all of `millpond replay` except the printing.
 
+use crate::allocator::Setup;
 use crate::error::ReplayError;
 use crate::fit::smallest_device;
-use crate::oom::OutOfMemory;
+use crate::oom::{self, OutOfMemory};
 use crate::options::Options;
-use crate::outcome::{Fit, PolicyResult, Report};
+use crate::outcome::{Fit, PolicyResult};
 use crate::parallel;
 use crate::placement::{Placement, PlacementRecorder};
 use crate::prepared::Prepared;
+use crate::report::{Report, Verdict};
 use crate::run::{Device, run};
-use crate::verdict::{Setup, Verdict, verdict};
+use crate::verdict::verdict;
 use millpond_engine::{Policy, policies};
 use millpond_trace::Trace;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,9 +62,37 @@ pub fn replay(
     let mut report = prepared.report(results);
     report.verdict = verdict;
     if report.out_of_memory.is_none() {
-        report.out_of_memory = OutOfMemory::replayed(&prepared, &report);
+        report.out_of_memory = out_of_memory(&prepared, &report);
     }
     Ok(Replayed { report, placements })
+}
+
+/// Explains why the program's own allocator ran out of memory. If it was not replayed, explains the first policy that
+/// did.
+fn out_of_memory(prepared: &Prepared<'_>, report: &Report) -> Option<OutOfMemory> {
+    let (options, setup) = (prepared.options(), &prepared.own().setup);
+    let is_own = |result: &&PolicyResult| result.policy == setup.policy && result.conf == setup.conf;
+    let (result, settings) = match report.results.iter().find(is_own) {
+        Some(own) => (own, &setup.settings),
+        None => {
+            let failed = |result: &&PolicyResult| result.first_failure.is_some();
+            (report.results.iter().find(failed)?, &options.settings)
+        }
+    };
+    let failure = result.first_failure.as_ref()?;
+    let own = oom::Own {
+        policy: result.policy.clone(),
+        settings: settings.clone(),
+    };
+    let ticks = prepared.ticks().ok()?;
+    OutOfMemory::replayed(
+        prepared.trace(),
+        prepared.program(),
+        options,
+        ticks,
+        &own,
+        failure,
+    )
 }
 
 /// Returns whether the smallest device is found for each policy of the report.

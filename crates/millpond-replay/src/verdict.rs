@@ -1,66 +1,22 @@
 //! Answers in a few sentences: the memory that a program needs, why its allocator needs more than the program
 //! holds, and the setting that lowers it.
 
-mod allocator;
 mod search;
 mod sentences;
 
+use crate::allocator::{Own, Setup};
 use crate::cards::cards;
 use crate::error::ReplayError;
-use crate::outcome::{Failure, PolicyResult};
+use crate::outcome::PolicyResult;
 use crate::prepared::Prepared;
+use crate::report::{Choice, FittingCard, Verdict};
 use millpond_engine::Simulated;
-use serde::Serialize;
-
-pub use allocator::usual_policy;
-pub(crate) use allocator::{Own, Setup, own};
 
 /// The smallest share of the memory needed for which a difference is reported.
 const WORTH: f64 = 0.01;
 
 /// The most cards on which a replay is tried.
 const CARDS: usize = 4;
-
-/// The answer to a replay. Each figure in the sentences comes from a replay whose result is in this value, or
-/// from the report.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verdict {
-    /// Two to four sentences.
-    pub sentences: Vec<String>,
-    /// The program's own allocator.
-    pub own: Choice,
-    /// Whether the recording or an option names this allocator. Otherwise it is the usual one of programs
-    /// with recordings of this format.
-    pub own_is_known: bool,
-    /// The settings or the allocator to use instead. `None` if nothing that the program can use needs at
-    /// least one per cent less memory.
-    pub better: Option<Choice>,
-}
-
-/// An allocator with settings, and the memory that the program needs with it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Choice {
-    /// The name of the allocator in plain words.
-    pub name: String,
-    /// The line to paste, or the call to make. `None` for the program's own allocator.
-    pub apply: Option<String>,
-    /// The replay on the device. `smallest_device_bytes` is the memory that the program needs. It is `None`
-    /// if the program finishes on no device.
-    pub result: PolicyResult,
-    /// The smallest card on which a replay finishes. `None` for recordings of host memory.
-    pub card: Option<FittingCard>,
-    /// The failure on a device that is one page smaller than the smallest device.
-    pub below: Option<Failure>,
-}
-
-/// A card on which a replay finishes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FittingCard {
-    /// The name of the preset.
-    pub name: String,
-    /// The bytes that it leaves for the program.
-    pub bytes: u64,
-}
 
 /// Replays with these settings on the device, and finds the smallest device.
 type Replay<'a, T> = &'a (dyn Fn(&Setup) -> Result<(PolicyResult, T), ReplayError> + Sync);
@@ -93,11 +49,6 @@ impl Choice {
             card,
             below,
         })
-    }
-
-    /// Returns the bytes of device memory that the program needs.
-    fn needs(&self) -> Option<u64> {
-        self.result.smallest_device_bytes
     }
 }
 

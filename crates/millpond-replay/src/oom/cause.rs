@@ -1,7 +1,8 @@
 //! Decides why a request was refused.
 
 use super::layout::{Hole, Layout, largest, total};
-use super::rules::{Rules, Wanted};
+use super::rules::Rules;
+use crate::program::Wanted;
 use millpond_engine::display_size;
 use serde::Serialize;
 

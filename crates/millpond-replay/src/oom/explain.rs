@@ -6,15 +6,15 @@ use super::holders::{Holder, Holding, holders};
 use super::layout::{Layout, Look};
 use super::recorded::{AtEvent, at_event};
 use super::remedy::Trials;
-use super::rules::{Rules, Wanted};
-use super::{OomOrigin, OutOfMemory, RefusedRequest};
+use super::rules::Rules;
+use super::{Failure, OomOrigin, OutOfMemory, RefusedRequest};
+use crate::allocator::usual_policy;
 use crate::options::Options;
-use crate::outcome::{Failure, PolicyResult, Report};
-use crate::prepared::Prepared;
 use crate::program::Program;
+use crate::program::Wanted;
 use crate::run::{Device, Run, Stop, run};
 use crate::steps::Steps;
-use crate::verdict::usual_policy;
+use crate::ticks::Ticks;
 use crate::verify::recorded_conf;
 use millpond_engine::{Settings, policies};
 use millpond_trace::Trace;
@@ -115,30 +115,20 @@ impl OutOfMemory {
         Some(told)
     }
 
-    /// Explains why the policy in use ran out of memory in a replay. If it was not replayed, explains the first
-    /// policy that did.
-    pub(crate) fn replayed(prepared: &Prepared<'_>, report: &Report) -> Option<Self> {
-        let (trace, options, program) = (prepared.trace(), prepared.options(), prepared.program());
-        let setup = &prepared.own().setup;
-        let is_own = |result: &&PolicyResult| result.policy == setup.policy && result.conf == setup.conf;
-        let (result, settings) = match report.results.iter().find(is_own) {
-            Some(own) => (own, &setup.settings),
-            None => {
-                let failed = |result: &&PolicyResult| result.first_failure.is_some();
-                (report.results.iter().find(failed)?, &options.settings)
-            }
-        };
-        let failure = result.first_failure.as_ref()?;
-        let own = Own {
-            policy: result.policy.clone(),
-            settings: settings.clone(),
-        };
+    /// Explains why a policy ran out of memory in a replay.
+    pub(crate) fn replayed(
+        trace: &Trace,
+        program: &Program,
+        options: &Options,
+        ticks: Ticks<'_>,
+        own: &Own,
+        failure: &Failure,
+    ) -> Option<Self> {
         let rules = Rules::of(&own.policy, &own.settings);
         let policy = policies::build(&own.policy, &own.settings).ok()?;
         // The replay is made again to look at the moment before the refused call.
         let at = failure.event.map_or(0, |event| program.position(event));
         let mut look = Look::new(program, &rules, Some(at));
-        let ticks = prepared.ticks().ok()?;
         let mut observers = (ticks.clock(), &mut look);
         let outcome = run(program, policy, options.device.source(), &mut observers);
         let stop = outcome.stop?;
@@ -179,7 +169,7 @@ impl OutOfMemory {
                 trace,
                 program,
                 device: options.device,
-                own: &own,
+                own,
                 threads: options.threads,
                 request: None,
             });

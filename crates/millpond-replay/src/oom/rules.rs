@@ -1,22 +1,12 @@
 //! Which free range of an allocator may serve which request.
 
 use super::layout::Hole;
+use crate::program::Wanted;
 use millpond_engine::policies::TorchNative;
 use millpond_engine::{Settings, TorchConf};
 
 /// The largest request of PyTorch's small pool.
 const SMALL: u64 = 1 << 20;
-
-/// A request, as an allocator sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    /// Requested bytes.
-    pub(crate) bytes: u64,
-    /// Index of the stream.
-    pub(crate) stream: u16,
-    /// Index of the private pool.
-    pub(crate) pool: u16,
-}
 
 /// The rules of an allocator that decide where a request may be served.
 #[derive(Clone, Debug)]

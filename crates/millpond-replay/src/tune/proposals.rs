@@ -1,10 +1,10 @@
 //! Changes of the program that lower its peak, each replayed.
 
 use super::{Search, Tuned};
+use crate::allocator::usual_policy;
 use crate::edit::{self, AppliedEdit};
 use crate::program::Program;
 use crate::run::{Device, run};
-use crate::verdict::usual_policy;
 use crate::{parallel, verify};
 use millpond_engine::{Settings, policies};
 use millpond_trace::Trace;

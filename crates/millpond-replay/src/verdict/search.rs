@@ -1,6 +1,7 @@
 //! Searches the settings that the program itself can use for those with which it needs less memory.
 
-use super::{Own, Replay, Setup, WORTH};
+use super::{Replay, WORTH};
+use crate::allocator::{Own, Setup};
 use crate::error::ReplayError;
 use crate::outcome::PolicyResult;
 use crate::parallel;

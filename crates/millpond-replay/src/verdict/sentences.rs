@@ -1,7 +1,8 @@
 //! The sentences of a verdict.
 
-use super::{Choice, WORTH};
+use super::WORTH;
 use crate::prepared::Prepared;
+use crate::report::Choice;
 use millpond_engine::display_size;
 
 /// Additional driver time below this is not mentioned, in milliseconds.
