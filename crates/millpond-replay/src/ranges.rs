@@ -76,7 +76,7 @@ fn end(address: u64, bytes: u64) -> Option<u64> {
     address.checked_add(bytes).filter(|_| bytes > 0)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "recording"))]
 mod tests {
     use super::*;
 

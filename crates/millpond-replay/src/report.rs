@@ -150,7 +150,6 @@ impl Choice {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::outcome::Fit;
     use crate::{Options, replay};
     use millpond_trace::{ReadOptions, read_bytes};
