@@ -382,9 +382,9 @@ fn all_commands_at(columns: u16) {
             String::from_utf8_lossy(&bytes[1])
         );
         painted += usize::from(bytes[0].windows(2).any(|pair| pair == b"\x1b["));
-        for (seen_of, piped) in bytes.iter().zip([expected.stdout, expected.stderr]) {
+        for (stream, (seen_of, piped)) in bytes.iter().zip([expected.stdout, expected.stderr]).enumerate() {
             let mut seen = seen(seen_of, columns, &what);
-            if arguments.iter().any(|argument| argument == "--json") {
+            if stream == 0 && arguments.iter().any(|argument| argument == "--json") {
                 // JSON has no styles, and its lines are not wrapped.
                 seen = lines(&String::from_utf8_lossy(seen_of));
             }
