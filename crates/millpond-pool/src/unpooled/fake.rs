@@ -15,7 +15,7 @@ pub(crate) struct Fake(HashMap<u64, (*mut u8, Layout)>);
 unsafe impl Send for Fake {}
 
 /// The most bytes of a segment.
-const MOST: u64 = 4 << 20;
+const MOST: u64 = 16 << 20;
 
 /// Returns a handle over a fake source, without a pool.
 pub fn unpooled() -> Unpooled {
