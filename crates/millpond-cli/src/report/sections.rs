@@ -166,11 +166,7 @@ fn sources(out: &mut String, held: &Held) {
         );
     }
     if let (Some(reserved), Some(share)) = (held.reserved_bytes, held.fragmentation()) {
-        let line = format!(
-            "{} then, {} of it in nobody's hands",
-            size(reserved),
-            percent(share)
-        );
+        let line = format!("{} then, {} of it free", size(reserved), percent(share));
         fact(out, "reserved", &line);
     }
 }
