@@ -166,7 +166,11 @@ fn sources(out: &mut String, held: &Held) {
         );
     }
     if let (Some(reserved), Some(share)) = (held.reserved_bytes, held.fragmentation()) {
-        let line = format!("{} then, {} of it free", size(reserved), percent(share));
+        let line = format!(
+            "{} then, {} of it held by no block",
+            size(reserved),
+            percent(share)
+        );
         fact(out, "reserved", &line);
     }
 }

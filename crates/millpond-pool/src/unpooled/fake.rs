@@ -7,15 +7,15 @@ use millpond_engine::{Event, Range, Segment, Source, SourceError};
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::HashMap;
 
-/// Provides blocks full of arbitrary bytes, at odd multiples of 64, and none larger than `MOST`.
+/// Provides blocks full of arbitrary bytes, at odd multiples of 64, and none larger than [`MOST`].
 #[derive(Default)]
 pub(crate) struct Fake(HashMap<u64, (*mut u8, Layout)>);
 
 // SAFETY: the pointers are to the heap, which any thread may use.
 unsafe impl Send for Fake {}
 
-/// The most bytes of a segment.
-const MOST: u64 = 16 << 20;
+/// The most bytes of a segment. Tests of tensors with random shapes need up to 8 MiB.
+pub const MOST: u64 = 16 << 20;
 
 /// Returns a handle over a fake source, without a pool.
 pub fn unpooled() -> Unpooled {
