@@ -14,11 +14,14 @@ pub(super) struct Lie {
     before: Vec<usize>,
 }
 
+/// The largest step of a layout.
+const STEPS: usize = 3;
+
 pub(super) fn lie() -> impl Strategy<Value = Lie> {
     let numbers = |most: usize| proptest::collection::vec(0..most, MAX_RANK);
     let order = prop_oneof![2 => Just(0), 3 => 0..64usize];
     let plain = prop_oneof![Just(true), Just(false)];
-    (order, numbers(3), numbers(3), plain).prop_map(|(order, steps, before, plain)| Lie {
+    (order, numbers(STEPS), numbers(STEPS), plain).prop_map(|(order, steps, before, plain)| Lie {
         order: if plain { usize::MAX } else { order },
         steps: steps
             .iter()
@@ -26,6 +29,15 @@ pub(super) fn lie() -> impl Strategy<Value = Lie> {
             .collect(),
         before: before.iter().map(|many| if plain { 0 } else { *many }).collect(),
     })
+}
+
+/// Returns the layout with the most elements that [`lie`] makes.
+pub(super) fn largest() -> Lie {
+    Lie {
+        order: 0,
+        steps: vec![STEPS; MAX_RANK],
+        before: vec![STEPS - 1; MAX_RANK],
+    }
 }
 
 /// Returns the order of the dimensions in the larger tensor.

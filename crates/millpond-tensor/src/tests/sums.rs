@@ -1,7 +1,7 @@
 //! Compares sums and products with the model, for every type and for operands and outputs with any layout in memory.
 
 use super::cases::{Case, DIV, Program, for_all_types, numbers, program};
-use super::lie::Larger;
+use super::lie::{Larger, largest};
 use super::model::{Model, indices};
 use super::*;
 
@@ -232,4 +232,17 @@ proptest! {
     fn products_of_many_are_those_of_each(program in program()) {
         for_all_types!(check_batches, &program);
     }
+}
+
+#[test]
+fn the_largest_products_fit_in_the_source() {
+    let program = Program {
+        shape: vec![7; 4],
+        ones: vec![false; MAX_RANK],
+        missing: 0,
+        kind: 0,
+        seed: 1,
+        lies: [largest(), largest(), largest()],
+    };
+    check_batches::<[f64; 2]>(&program);
 }
