@@ -365,7 +365,7 @@ pub(crate) struct TuneArgs {
     #[arg(value_name = "FILE", value_parser = recording())]
     pub(crate) file: PathBuf,
 
-    /// Search the settings of these allocators, comma-separated: torch, millpond [default: both]
+    /// Search the settings of these allocators, comma-separated: torch, millpond [default: the program's own]
     #[arg(long, help_heading = ALLOCATORS, short = 'p', value_name = "NAME,…", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
 

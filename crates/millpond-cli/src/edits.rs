@@ -44,24 +44,39 @@ fn moved(edit: &AppliedEdit) -> String {
         .map_or_else(String::new, |bytes| format!(", {} moved per step", size(bytes)))
 }
 
-/// Returns the proposals as a list, the lowest peak first. Empty if there are none.
+/// Returns the change of the program that saves most, as a sentence. `None` if no change pays.
+pub(crate) fn best(proposals: &[Proposal]) -> Option<String> {
+    let first = proposals.first()?;
+    let also = match first.best_needs_bytes < first.needs_bytes {
+        true => " and that setting",
+        false => "",
+    };
+    Some(format!(
+        "A change of the program saves most: with {}{also}, it needs {}.",
+        said(&first.edit),
+        size(first.best_needs_bytes)
+    ))
+}
+
+/// Returns the proposals as a list, the one with which the program needs least first. Empty if there are none.
 pub(crate) fn proposals(proposals: &[Proposal], limited: bool) -> String {
     let Some(first) = proposals.first() else {
         return String::new();
     };
     let columns = width();
-    let unit = Unit::for_largest(first.unchanged_reserved_bytes);
+    let unit = Unit::for_largest(first.unchanged_bytes);
+    let with = match first.best_conf.as_str() {
+        "" => String::new(),
+        conf => format!(" with {conf}"),
+    };
     let head = format!(
-        "Changes of the program that lower its peak under {}, now {}; each was replayed, and `millpond replay --edit` \
-         tries your own:",
-        first.policy,
-        size(first.unchanged_reserved_bytes)
+        "What the program needs{with} after a change. Each line is a replay; `millpond replay --edit` tries others:"
     );
     let mut out = format!("\n{}\n\n", wrap(&head, columns, 0));
     for proposal in proposals {
-        let after = unit.show(proposal.peak_reserved_bytes);
-        let best = match proposal.best_reserved_bytes < proposal.peak_reserved_bytes {
-            true => format!(", {} with the settings above", size(proposal.best_reserved_bytes)),
+        let after = unit.show(proposal.best_needs_bytes);
+        let best = match proposal.best_needs_bytes < proposal.needs_bytes {
+            true => format!(", {} without that setting", size(proposal.needs_bytes)),
             false => String::new(),
         };
         let fits = if limited && !proposal.fits {

@@ -4,7 +4,7 @@ use crate::args::ReplayArgs;
 use crate::exit::{CliError, complain};
 use crate::progress::Progress;
 use crate::spool::{STDIN, rereadable};
-use millpond_replay::{Redactor, ReplayError, Selection};
+use millpond_replay::{Program, Redactor, ReplayError, Selection};
 use millpond_trace::history::{History, HistoryError};
 use millpond_trace::{Caution, ReadError, ReadOptions, Recording, Trace, read, read_from};
 use std::fs::{File, Metadata, OpenOptions};
@@ -313,6 +313,14 @@ pub(crate) fn traces(path: &Path, quiet: bool, selection: &Selection) -> Result<
         )));
     }
     Ok(recording.traces)
+}
+
+/// Returns the trace of the device that holds the most.
+pub(crate) fn heaviest(traces: Vec<Trace>) -> Option<Trace> {
+    let peak = |trace: &Trace| {
+        Program::as_recorded(trace, Selection::default()).map_or(0, |program| program.peak_requested)
+    };
+    traces.into_iter().rev().max_by_key(peak)
 }
 
 /// Opens one file as rows, with a progress bar if reading takes long.

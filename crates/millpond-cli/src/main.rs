@@ -57,6 +57,7 @@ mod text;
 mod top;
 mod tune;
 mod values;
+mod verdict;
 mod view;
 
 use args::{Cli, Command};

@@ -5,6 +5,7 @@ mod sections;
 
 use crate::args::ReportArgs;
 use crate::exit::{CliError, Exit};
+use crate::progress::Progress;
 use crate::state::State;
 use crate::symbols::ModuleSymbols;
 use crate::{files, output, plot, stack};
@@ -12,7 +13,7 @@ use millpond_replay::analysis::{
     AnalysisError, At, Finding, Lines, Moment, RecordedSteps, Timeline, TimelineOptions, Window, at,
     report_with_timeline,
 };
-use millpond_replay::{Options, OutOfMemory, Selection};
+use millpond_replay::{Options, OutOfMemory, Selection, Verdict};
 use millpond_trace::history::{Flow, History, HistoryError};
 use millpond_trace::recording::{Kind, Row};
 use std::collections::HashMap;
@@ -20,6 +21,8 @@ use std::path::Path;
 
 /// The number of blocks that are listed at a moment.
 const LARGEST: usize = 5;
+/// Longer recordings are not replayed, because a report of them would take minutes.
+const MOST_ROWS: u64 = 2_000_000;
 /// The number of columns of a plot in a file.
 const PLOT_COLUMNS: usize = 1000;
 /// The number of bands of a plot.
@@ -36,6 +39,9 @@ pub(crate) struct Told<'a> {
     pub(crate) whole: Option<Whole>,
     /// Why memory ran out, one entry for each device on which it did.
     pub(crate) out_of_memory: Vec<OutOfMemory>,
+    /// What the program needs on the device that holds the most. `None` if nothing can be replayed, or if that would take
+    /// too long.
+    pub(crate) verdict: Option<Verdict>,
     /// Sentences about code without names, and the reasons.
     pub(crate) nameless: Vec<String>,
     /// The segments of each device without a history.
@@ -71,9 +77,7 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
         )));
     }
     let mut told = tell(args, &history, window).map_err(failed(&args.file))?;
-    if told.whole.is_some() && told.at.summary.refused > 0 {
-        told.out_of_memory = out_of_memory(args, &history, window)?;
-    }
+    replay(&mut told, window)?;
     if let Some((path, whole)) = args.plot.as_ref().zip(told.whole.as_ref()) {
         plot::write(path, &whole.timeline, &told.name)?;
         output::note(args.quiet, &format!("wrote {}", path.display()));
@@ -86,9 +90,19 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// Explains why memory ran out on each device. This reads the file again, because rows cannot be replayed.
-fn out_of_memory(args: &ReportArgs, history: &History, window: Window) -> Result<Vec<OutOfMemory>, CliError> {
-    let recording = files::load(&args.file, args.quiet)?;
+/// Adds what replays tell: why memory ran out on each device, and what the program needs. This reads the file again,
+/// because rows cannot be replayed.
+fn replay(told: &mut Told<'_>, window: Window) -> Result<(), CliError> {
+    let (args, history) = (told.args, told.history);
+    let has_failed = told.at.summary.refused > 0;
+    if told.whole.is_none() || (history.len > MOST_ROWS && !has_failed) {
+        return Ok(());
+    }
+    let recording = match files::load(&args.file, args.quiet) {
+        // Some recordings have rows that cannot be replayed.
+        Err(_) if !has_failed => return Ok(()),
+        loaded => loaded?,
+    };
     let window_us = match window {
         Window::Times {
             from: 0,
@@ -104,13 +118,23 @@ fn out_of_memory(args: &ReportArgs, history: &History, window: Window) -> Result
         },
         ..Options::default()
     };
-    let errors = errors(history, window).map_err(|error| failed(&args.file)(error.into()))?;
-    let explained = recording.traces.iter().filter_map(|trace| {
-        let mut explained = OutOfMemory::recorded(trace, &options)?;
-        explained.error = errors.get(&trace.origin.device).cloned();
-        Some(explained)
-    });
-    Ok(explained.collect())
+    if has_failed {
+        let errors = errors(history, window).map_err(|error| failed(&args.file)(error.into()))?;
+        let explained = recording.traces.iter().filter_map(|trace| {
+            let mut explained = OutOfMemory::recorded(trace, &options)?;
+            explained.error = errors.get(&trace.origin.device).cloned();
+            Some(explained)
+        });
+        told.out_of_memory = explained.collect();
+    }
+    if history.len <= MOST_ROWS
+        && let Some(trace) = files::heaviest(recording.traces)
+    {
+        let bar = Progress::steps(args.quiet, "replaying");
+        let report = |done: usize, all: usize| bar.set(done as u64, Some(all as u64));
+        told.verdict = Verdict::of(&trace, &options, &report).ok();
+    }
+    Ok(())
 }
 
 /// Returns the text of the last error of each device in the window. A recording of this library has it as a mark that
@@ -175,6 +199,7 @@ fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Resul
         at,
         whole,
         out_of_memory: Vec::new(),
+        verdict: None,
         nameless: symbols.cautions(),
         states: history
             .standing

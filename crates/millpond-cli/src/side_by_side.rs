@@ -1,9 +1,9 @@
 //! Formats the report of one recording: the answer, the table, the cautions and the failures.
 
-use crate::failure;
 use crate::table::{Align, Grid, Row};
-use crate::terminal::{bold, dim, green, width, yellow};
+use crate::terminal::{bold, dim, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, overhead, size, wrap};
+use crate::{failure, verdict};
 use millpond_replay::{PolicyResult, Report};
 
 /// A report with the other facts that its printing needs.
@@ -80,11 +80,8 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
         out.push_str(&failure::text(oom, columns));
         out.push('\n');
     }
-    for sentence in report.verdict.iter().flat_map(|verdict| &verdict.sentences) {
-        out.push_str(&format!("{}\n", item(&green("→"), sentence, columns)));
-    }
-    if report.verdict.is_some() {
-        out.push('\n');
+    if let Some(verdict) = &report.verdict {
+        out.push_str(&format!("{}\n", verdict::text(verdict)));
     }
     let (grid, rows) = grid(shown, advised(report));
     out.push_str(&grid.render(&rows));
@@ -125,19 +122,26 @@ pub(crate) fn legend(shown: &[Shown<'_>]) -> String {
     let rows = |of: &dyn Fn(&PolicyResult) -> bool| any(&|one| one.report.results.iter().any(of));
     let mut parts: Vec<&str> = Vec::new();
     if any(&|one| one.report.verdict.is_some()) {
-        parts.push(match any(&|one| one.report.verdict.as_ref().is_some_and(|verdict| !verdict.own_is_known)) {
-            true => "yours: the program's own allocator, which the recording does not name, so the usual one is assumed",
-            false => "yours: the program's own allocator",
-        });
+        parts.push(
+            match any(&|one| {
+                one.report
+                    .verdict
+                    .as_ref()
+                    .is_some_and(|verdict| !verdict.own_is_known)
+            }) {
+                true => "yours: the usual allocator, because the recording names none",
+                false => "yours: the program's own allocator",
+            },
+        );
     }
     if any(&|one| advised(one.report).is_some()) {
         parts.push("▸: the one to use");
     }
     if any(&|one| one.foreign()) {
-        parts.push("millpond and planned: pools of this project for Rust programs, shown for comparison");
+        parts.push("millpond, planned: pools for Rust programs");
     }
     if rows(&|result| result.smallest_device_bytes.is_some()) {
-        parts.push("needs: the smallest device on which the program finishes");
+        parts.push("needs: the smallest device that suffices");
     }
     if any(&|one| one.detailed) {
         parts.push(
@@ -145,10 +149,7 @@ pub(crate) fn legend(shown: &[Shown<'_>]) -> String {
              project's own policy itself",
         );
     }
-    parts.push(
-        "stalls: allocations and frees in which the host waits for the device; driver time: host time of driver calls and \
-         stalls, modelled with assumed costs",
-    );
+    parts.extend(["stalls: waits for the device", "driver time: modelled"]);
     if any(&|one| one.detailed) {
         parts.push("ns: host time of the policy itself, on this machine");
     }

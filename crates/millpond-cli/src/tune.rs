@@ -4,11 +4,13 @@ use crate::args::TuneArgs;
 use crate::exit::{CliError, Exit};
 use crate::progress::Progress;
 use crate::table::{Align, Grid, Row};
-use crate::terminal::{bold, green, width};
-use crate::text::{Unit, duration_us, item, nearest, number, overhead, size, wrap};
+use crate::terminal::{bold, width};
+use crate::text::{Unit, duration_us, nearest, number, overhead, size, wrap};
 use crate::values::SourceKind;
-use crate::{device, edits, files, output};
-use millpond_replay::{Family, Gain, Redactor, Selection, Trial, TuneOptions, Tuned, TunedFamily, tune};
+use crate::{device, edits, files, output, verdict};
+use millpond_replay::{
+    Choice, Family, Gain, Redactor, Selection, Trial, TuneOptions, Tuned, TunedFamily, tune,
+};
 use millpond_trace::Trace;
 
 /// Runs the command.
@@ -50,22 +52,23 @@ pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
             &device::describe(&args.device, options.device),
         ))?;
     }
-    let nothing_fits = tuned
-        .families
-        .iter()
-        .all(|family| family.trials.iter().all(|trial| !trial.fits));
-    Ok(if nothing_fits && options.device.bytes.is_some() {
-        Exit::OutOfMemory
-    } else {
+    Ok(if fits(&tuned) {
         Exit::Done
+    } else {
+        Exit::OutOfMemory
     })
+}
+
+/// Returns whether the program finishes on the device with anything that was tried.
+fn fits(tuned: &Tuned) -> bool {
+    let verdict = &tuned.verdict;
+    let mut choices = std::iter::once(&verdict.own).chain(&verdict.better);
+    let mut trials = tuned.families.iter().flat_map(|family| &family.trials);
+    choices.any(|choice| choice.result.first_failure.is_none()) || trials.any(|trial| trial.fits)
 }
 
 fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
     let known: Vec<Family> = Family::all().collect();
-    if named.is_empty() {
-        return Ok(known);
-    }
     let find = |name: &String| {
         let unknown = || {
             let names: Vec<&str> = known.iter().map(|family| family.name()).collect();
@@ -89,11 +92,7 @@ fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
 /// is searched.
 fn heaviest(traces: Vec<Trace>, quiet: bool) -> Result<Trace, CliError> {
     let several = traces.len() > 1;
-    let peak = |trace: &Trace| {
-        millpond_replay::Program::as_recorded(trace, millpond_replay::Selection::default())
-            .map_or(0, |p| p.peak_requested)
-    };
-    let heaviest = traces.into_iter().rev().max_by_key(peak);
+    let heaviest = files::heaviest(traces);
     let heaviest = heaviest.ok_or_else(|| CliError::Usage("the recording holds no device".to_owned()))?;
     if several {
         let device = heaviest.origin.device;
@@ -110,21 +109,11 @@ fn text(tuned: &Tuned, args: &TuneArgs, device: &str) -> String {
     let mut out = format!("{}{}\n", edits::text(&tuned.edits), bold(&tuned.trace));
     let facts = format!("peak requested {}; {device}", size(tuned.peak_requested_bytes));
     out.push_str(&format!("{}\n", wrap(&facts, columns, 0)));
-    if let (Some(bytes), true) = (tuned.device_bytes, tuned.families.is_empty()) {
-        let over = tuned.peak_requested_bytes.saturating_sub(bytes);
-        let sentence = format!(
-            "No setting of any allocator can help: the program itself holds {} at its peak, {} more than the device \
-             has. Reduce what it holds, or use a larger device.",
-            size(tuned.peak_requested_bytes),
-            size(over)
-        );
-        out.push_str(&format!("\n{}\n", item(&green("→"), &sentence, columns)));
-        out.push_str(&edits::proposals(&tuned.proposals, true));
-        return out;
-    }
+    out.push_str(&format!("\n{}", verdict::text(&tuned.verdict)));
+    out.extend(edits::best(&tuned.proposals).map(|best| verdict::sentence(&best)));
     for family in &tuned.families {
-        out.push_str(&format!("\n{}\n\n", table(family, tuned, args.top)));
-        out.push_str(&format!("{}\n", item(&green("→"), &verdict(family), columns)));
+        out.push_str(&format!("\n{}\n", table(family, tuned, args.top)));
+        out.extend(gains(family, tuned).map(|gains| format!("\n{}", verdict::sentence(&gains))));
     }
     out.push_str(&edits::proposals(&tuned.proposals, tuned.device_bytes.is_some()));
     let lines: Vec<String> = tuned.families.iter().filter_map(TunedFamily::line).collect();
@@ -188,6 +177,14 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
         );
     }
     grid.column(
+        "needs",
+        Align::Right,
+        column(&|_, t| {
+            t.smallest_device_bytes
+                .map_or_else(|| "-".to_owned(), |bytes| unit.show(bytes))
+        }),
+    );
+    grid.column(
         "peak",
         Align::Right,
         column(&|_, t| unit.show(t.peak_reserved_bytes)),
@@ -209,11 +206,6 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
         Align::Right,
         column(&|_, t| duration_us(t.modelled_driver_ms * 1e3)),
     );
-    grid.column(
-        "hit rate",
-        Align::Right,
-        column(&|_, t| format!("{:.2} %", (t.hit_rate * 1e4).floor() / 100.0)),
-    );
     let looks: Vec<Row> = trials
         .iter()
         .map(|(at, trial)| match trial.fits {
@@ -230,8 +222,9 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
         }
     });
     let head = format!(
-        "{} settings of {} ({}) tried: first the one to use, then the others by peak in steps of 2 %, stalls and \
-         driver time; a longer line has to be better by enough to matter",
+        "{} settings of {} ({}) tried: first the one to use, then the others by memory in steps of 2 %, stalls and \
+         driver time. A longer line must be better by enough to matter. needs: the smallest device on which the program \
+         finishes, for the best settings",
         number(family.trials.len() as u64),
         owner(family.family),
         family.variable
@@ -245,31 +238,42 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
 }
 
 fn alike(a: &Trial, b: &Trial) -> bool {
-    let figures = |t: &Trial| (t.fits, t.served, t.peak_reserved_bytes, t.stalls);
+    let figures = |t: &Trial| {
+        (
+            t.fits,
+            t.served,
+            t.smallest_device_bytes,
+            t.peak_reserved_bytes,
+            t.stalls,
+        )
+    };
     figures(a) == figures(b) && a.modelled_driver_ms == b.modelled_driver_ms && a.hit_rate == b.hit_rate
 }
 
 /// Settings longer than this are named by their row in the table.
 const SHORT: usize = 40;
 
-/// Returns the result of the search in a sentence with numbers.
-fn verdict(family: &TunedFamily) -> String {
+/// Returns the result of the search in a sentence with numbers. Returns `None` if the verdict says the same.
+fn gains(family: &TunedFamily, tuned: &Tuned) -> Option<String> {
     let name = owner(family.family);
-    let (Some(best), Some(default)) = (family.trials.get(family.best), family.trials.get(family.default))
-    else {
-        return String::new();
-    };
+    let (best, default) = (
+        family.trials.get(family.best)?,
+        family.trials.get(family.default)?,
+    );
     if !best.fits {
-        return format!("{name}: no setting tried makes it fit.");
+        return Some(format!("{name}: no setting tried makes it fit."));
+    }
+    let is_told =
+        |better: &Choice| (better.result.policy.as_str(), &better.result.conf) == (best.policy, &best.conf);
+    if tuned.verdict.better.as_ref().is_some_and(is_told) && family.gains.len() == 1 {
+        return None;
     }
     let gains: Vec<String> = family.gains.iter().map(|gain| said(gain, default)).collect();
     if gains.is_empty() {
-        return format!(
-            "{name}: nothing to set, the defaults are as good as anything tried: {} at the peak. Where {} is set, \
-             unset it.",
-            size(best.peak_reserved_bytes),
+        return Some(format!(
+            "{name}: nothing to set. The defaults are as good as anything tried. If {} is set, unset it.",
             family.variable
-        );
+        ));
     }
     let named = if best.conf.len() <= SHORT {
         best.conf.as_str()
@@ -283,17 +287,20 @@ fn verdict(family: &TunedFamily) -> String {
              torch.cuda.set_per_process_memory_fraction(1.0) in the program instead.",
         );
     }
-    said
+    Some(said)
 }
 
 fn said(gain: &Gain, default: &Trial) -> String {
     match gain {
         Gain::Fits => "makes it fit, which the defaults do not".to_owned(),
-        Gain::Peak { bytes } => {
-            let after = default.peak_reserved_bytes.saturating_sub(*bytes);
-            let share = 100.0 * *bytes as f64 / default.peak_reserved_bytes.max(1) as f64;
+        Gain::Needs { bytes } => {
+            let before = default
+                .smallest_device_bytes
+                .unwrap_or(default.peak_reserved_bytes);
+            let after = before.saturating_sub(*bytes);
+            let share = 100.0 * *bytes as f64 / before.max(1) as f64;
             format!(
-                "lowers the peak by {} ({share:.1} %) to {}",
+                "lowers what the program needs by {} ({share:.1} %) to {}",
                 size(*bytes),
                 size(after)
             )

@@ -11,7 +11,7 @@ use crate::placement::{Placement, PlacementRecorder};
 use crate::prepared::Prepared;
 use crate::report::{Report, Verdict};
 use crate::run::{Device, run};
-use crate::verdict::verdict;
+use crate::verdict::{Candidates, candidates, verdict};
 use millpond_engine::{Policy, policies};
 use millpond_trace::Trace;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,7 +51,7 @@ pub fn replay(
     let mut verdict = None;
     if options.verdict {
         let share = |done: usize, all: usize| progress.set(setups.len(), (all.saturating_sub(done)) as u32);
-        let (answer, row) = answer(&prepared, &results, &share)?;
+        let (answer, row) = answer(&prepared, &results, &candidates(&prepared, &share)?)?;
         if let (true, Some((result, placement))) = (options.policies.is_empty(), row) {
             results.insert(1.min(results.len()), result);
             placements.insert(1.min(placements.len()), placement);
@@ -101,13 +101,31 @@ fn fits(options: &Options) -> bool {
 }
 
 /// A policy's result, and where it placed each block.
-type Row = (PolicyResult, Placement);
+pub(crate) type Row = (PolicyResult, Placement);
 
-/// Returns the verdict, and the row of better settings.
-fn answer(
+impl Verdict {
+    /// Replays one recording under the program's own allocator and its most promising settings. [`replay`] does the
+    /// same and more if [`Options::verdict`] is set. `options.policies` is not read.
+    ///
+    /// `progress` is called with the number of settings that were tried and of all.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`replay`].
+    pub fn of(
+        trace: &Trace,
+        options: &Options,
+        progress: &(dyn Fn(usize, usize) + Sync),
+    ) -> Result<Self, ReplayError> {
+        let prepared = Prepared::new(trace, options)?;
+        Ok(answer(&prepared, &[], &candidates(&prepared, progress)?)?.0)
+    }
+}
+
+/// Returns the verdict, and the row of better settings. `results` has the replays that were done.
+pub(crate) fn answer(
     prepared: &Prepared<'_>,
     results: &[PolicyResult],
-    progress: &(dyn Fn(usize, usize) + Sync),
+    candidates: &Candidates,
 ) -> Result<(Verdict, Option<Row>), ReplayError> {
     let own = prepared.own();
     let replay = |setup: &Setup| replay_one(prepared, setup, true, &|_| {});
@@ -121,7 +139,7 @@ fn answer(
         let row = replay(setup)?;
         Ok((row.0.clone(), row))
     };
-    verdict(prepared, own, own_result, &replay, progress)
+    verdict(prepared, own_result, candidates, &replay)
 }
 
 /// The progress of all policies.

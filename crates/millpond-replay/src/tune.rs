@@ -4,6 +4,10 @@
 //! tries combinations of the values that were best alone. This finds what a full product would find in a
 //! hundredth of the runs, because settings of allocators rarely help only together. It can miss a pair of
 //! values that are useless alone.
+//!
+//! Both rounds compare peaks, which take one replay each. An allocator that keeps freed memory has a higher peak
+//! than the memory that the program needs, because it gives memory back before it fails. Therefore the smallest
+//! device is found for the best settings and for the defaults, and decides between them.
 
 mod proposals;
 mod rank;
@@ -11,13 +15,20 @@ mod space;
 
 use crate::edit::AppliedEdit;
 use crate::error::ReplayError;
+use crate::fit::smallest_device;
+use crate::options::Options;
 use crate::parallel;
+use crate::prepared::Prepared;
 use crate::program::{Program, Selection};
+use crate::replay::answer;
+use crate::report::Verdict;
 use crate::run::{Device, run};
+use crate::ticks::Ticks;
+use crate::verdict::{Candidate, Candidates, candidates, others};
 use millpond_engine::{Costs, Settings, policies};
 use millpond_trace::Trace;
 use serde::Serialize;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use proposals::Proposal;
@@ -26,12 +37,17 @@ pub use space::Family;
 use space::{Dimension, Point};
 
 /// Version of the JSON.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
+
+/// The most settings of an allocator for which the smallest device is found. The policies that the settings select
+/// share them equally.
+const FINALISTS: usize = 6;
 
 /// The settings to search, and the device.
 #[derive(Clone, Debug)]
 pub struct TuneOptions {
-    /// The allocators whose settings are searched.
+    /// The allocators whose settings are searched. If there are none, the settings of the program's own allocator
+    /// are searched.
     pub families: Vec<Family>,
     /// The device.
     pub device: Device,
@@ -46,7 +62,7 @@ pub struct TuneOptions {
 impl Default for TuneOptions {
     fn default() -> Self {
         Self {
-            families: Family::all().collect(),
+            families: Vec::new(),
             device: Device::UNLIMITED,
             selection: Selection::default(),
             costs: Costs::default(),
@@ -68,12 +84,15 @@ pub struct Tuned {
     pub device_bytes: Option<u64>,
     /// The most bytes that were requested and held at once.
     pub peak_requested_bytes: u64,
+    /// The answer in a few sentences. Its better settings are the best ones that were found.
+    pub verdict: Verdict,
     /// One entry for each allocator searched. Empty if the program holds more than the device has, because
-    /// then no setting of any allocator can help.
+    /// then no setting of any allocator can help, or if the program's own allocator has no settings to search.
     pub families: Vec<TunedFamily>,
     /// The edits that the recording went through before the search.
     pub edits: Vec<AppliedEdit>,
-    /// Changes of the program that lower its peak by at least 2 %, the one with the lowest peak first.
+    /// Changes of the program that lower the memory that it needs by at least 2 %, the one with which it needs
+    /// least first.
     pub proposals: Vec<Proposal>,
 }
 
@@ -85,7 +104,7 @@ pub struct TunedFamily {
     /// The environment variable that takes its settings.
     pub variable: &'static str,
     /// Every setting tried. The recommended one is first. The others follow, best first by their figures
-    /// alone.
+    /// alone, those with a smallest device before the others.
     pub trials: Vec<Trial>,
     /// Index into `trials` of the default settings.
     pub default: usize,
@@ -117,6 +136,9 @@ pub struct Trial {
     pub fits: bool,
     /// The number of calls served before memory ran out, or of all calls.
     pub served: u64,
+    /// The smallest device on which the program finishes. It is found for the default and for the best of the
+    /// others only.
+    pub smallest_device_bytes: Option<u64>,
     /// The most bytes held from the device.
     pub peak_reserved_bytes: u64,
     /// Peak reserved bytes over peak requested bytes, up to the point that the program reached.
@@ -145,50 +167,69 @@ pub fn tune(
     options: &TuneOptions,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Tuned, ReplayError> {
-    let program = Program::new(trace, options.selection)?;
-    let mut tuned = Tuned {
+    let replayed = Options {
+        device: options.device,
+        selection: options.selection,
+        costs: options.costs.clone(),
+        threads: options.threads,
+        ..Options::default()
+    };
+    let prepared = Prepared::new(trace, &replayed)?;
+    let own = Family::of(&prepared.own().setup.policy);
+    let peak = prepared.program().peak_requested;
+    let can_fit = options.device.bytes.is_none_or(|bytes| bytes >= peak);
+    let searched = match options.families.as_slice() {
+        [] => own.into_iter().collect(),
+        named => named.to_vec(),
+    };
+    let mut search = Search::new(&prepared, progress);
+    let mut families = Vec::new();
+    for family in searched.into_iter().filter(|_| can_fit) {
+        families.extend(search.family(family)?);
+    }
+    let of_own = families.iter().find(|family| Some(family.family) == own);
+    let compared = match of_own {
+        Some(found) => found.candidates(&prepared),
+        None if own.is_none() => others(&prepared),
+        None => candidates(&prepared, &|_, _| {})?,
+    };
+    let (verdict, _) = answer(&prepared, &[], &compared)?;
+    Ok(Tuned {
         schema: SCHEMA,
         trace: trace.origin.name.clone(),
         device: trace.origin.device,
         device_bytes: options.device.bytes,
-        peak_requested_bytes: program.peak_requested,
-        families: Vec::new(),
+        peak_requested_bytes: peak,
         edits: Vec::new(),
-        proposals: Vec::new(),
-    };
-    let can_fit = options
-        .device
-        .bytes
-        .is_none_or(|bytes| bytes >= program.peak_requested);
-    let mut search = Search {
-        program: &program,
-        options,
-        progress,
-        tried: 0,
-        planned: 0,
-    };
-    for family in options.families.iter().filter(|_| can_fit) {
-        tuned.families.extend(search.family(*family)?);
+        proposals: proposals::proposals(&prepared, of_own, &verdict),
+        verdict,
+        families,
+    })
+}
+
+impl TunedFamily {
+    /// Returns the best settings as the only ones to compare with those of the program.
+    fn candidates(&self, prepared: &Prepared<'_>) -> Candidates {
+        let best = self.trials.get(self.best);
+        let best = best.filter(|best| best.conf != prepared.own().setup.conf);
+        Candidates {
+            list: best
+                .and_then(|best| Candidate::new(self.family, &best.conf))
+                .into_iter()
+                .collect(),
+            is_complete: true,
+        }
     }
-    tuned.proposals = proposals::proposals(trace, &search, &tuned);
-    Ok(tuned)
 }
 
 /// Tries every setting of an allocator alone. Returns the trials, the best first.
 pub(crate) fn each_alone(
-    program: &Program,
+    prepared: &Prepared<'_>,
     family: Family,
-    options: &TuneOptions,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Trial>, ReplayError> {
-    let mut search = Search {
-        program,
-        options,
-        progress,
-        tried: 0,
-        planned: 0,
-    };
-    let spaces = space::spaces(family, program, options.device);
+    let mut search = Search::new(prepared, progress);
+    let spaces = space::spaces(family, prepared.program(), prepared.options().device);
     let alone = spaces
         .iter()
         .flat_map(|dimensions| space::one_at_a_time(dimensions))
@@ -200,10 +241,22 @@ pub(crate) fn each_alone(
 
 struct Search<'a> {
     program: &'a Program,
-    options: &'a TuneOptions,
+    options: &'a Options,
     progress: &'a (dyn Fn(usize, usize) + Sync),
     tried: usize,
     planned: usize,
+}
+
+impl<'a> Search<'a> {
+    fn new(prepared: &'a Prepared<'a>, progress: &'a (dyn Fn(usize, usize) + Sync)) -> Self {
+        Self {
+            program: prepared.program(),
+            options: prepared.options(),
+            progress,
+            tried: 0,
+            planned: 0,
+        }
+    }
 }
 
 impl Search<'_> {
@@ -223,6 +276,8 @@ impl Search<'_> {
         trials.extend(first);
         trials.extend(self.round(family, combined, &mut seen)?);
         rank::sort(&mut trials);
+        self.measure(family, &mut trials);
+        rank::sort(&mut trials);
         let Some(default) = trials.iter().position(|trial| trial.conf.is_empty()) else {
             return Ok(None);
         };
@@ -236,6 +291,41 @@ impl Search<'_> {
             best: 0,
             gains,
         }))
+    }
+
+    /// Finds the smallest device for the defaults, and for the best trials under each policy of the family. `trials`
+    /// are sorted.
+    fn measure(&mut self, family: Family, trials: &mut [Trial]) {
+        let policies: BTreeSet<&str> = trials.iter().map(|trial| trial.policy).collect();
+        let most = FINALISTS / policies.len().max(1);
+        let mut chosen: Vec<usize> = Vec::new();
+        for policy in policies {
+            let before = chosen.len();
+            for (at, trial) in trials
+                .iter()
+                .enumerate()
+                .filter(|(_, trial)| trial.policy == policy)
+            {
+                let is_new = !chosen[before..]
+                    .iter()
+                    .any(|other| rank::same_outcome(&trials[*other], trial));
+                if trial.conf.is_empty() || (is_new && chosen.len() - before < most) {
+                    chosen.push(at);
+                }
+            }
+        }
+        self.planned += chosen.len();
+        let done = AtomicUsize::new(self.tried);
+        let measured = parallel::map(self.options.threads, chosen.len(), |index| {
+            let (policy, settings) = family.settings(&trials[chosen[index]].conf)?;
+            let bytes = needs(self.program, policy, &settings, self.options.device.paged);
+            (self.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, self.planned);
+            Some((chosen[index], bytes?))
+        });
+        self.tried = self.planned;
+        for (at, bytes) in measured {
+            trials[at].smallest_device_bytes = Some(bytes);
+        }
     }
 
     /// Tries the points that were not tried yet. The results have the order of the points, whichever thread
@@ -283,6 +373,7 @@ impl Search<'_> {
             conf: conf.to_owned(),
             fits: outcome.stop.is_none(),
             served: outcome.stop.as_ref().map_or(outcome.calls, |stop| stop.op as u64),
+            smallest_device_bytes: None,
             peak_reserved_bytes: outcome.stats.reserved.peak,
             overhead: outcome.overhead(self.program),
             hit_rate: outcome.stats.hit_rate(),
@@ -297,12 +388,21 @@ impl Search<'_> {
     }
 }
 
+/// Returns the smallest device on which a policy finishes.
+fn needs(program: &Program, policy: &str, settings: &Settings, paged: bool) -> Option<u64> {
+    let build =
+        || policies::build(policy, settings).unwrap_or_else(|_| unreachable!("the policy was built before"));
+    let source = Device { bytes: None, paged }.source();
+    let unlimited = run(program, policies::build(policy, settings).ok()?, source, &mut ());
+    Some(smallest_device(program, &unlimited, paged, Ticks::NEVER, &build, &|_| {})?.bytes)
+}
+
 /// The most combinations of one space.
 const COMBINATIONS: usize = 64;
 
 /// Returns the dimensions with only those values that did best alone, few enough to try every combination.
 fn kept(dimensions: &[Dimension], first: &[Trial]) -> Vec<Dimension> {
-    let least = rank::least_peak(first);
+    let least = rank::least_memory(first);
     let mut ranked: Vec<&Trial> = first.iter().collect();
     ranked.sort_by(|a, b| rank::order(a, b, least));
     let place = |point: &Point| ranked.iter().position(|trial| trial.conf == point.conf());

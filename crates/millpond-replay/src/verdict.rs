@@ -4,13 +4,15 @@
 mod search;
 mod sentences;
 
-use crate::allocator::{Own, Setup};
+use crate::allocator::Setup;
 use crate::cards::cards;
 use crate::error::ReplayError;
 use crate::outcome::PolicyResult;
 use crate::prepared::Prepared;
 use crate::report::{Choice, FittingCard, Verdict};
 use millpond_engine::Simulated;
+
+pub(crate) use search::{Candidate, Candidates, candidates, others};
 
 /// The smallest share of the memory needed for which a difference is reported.
 const WORTH: f64 = 0.01;
@@ -76,15 +78,15 @@ fn smallest_card(
 /// Returns the answer, and what `replay` returned for the better settings, if there are any.
 ///
 /// `own_result` is the finished replay of the program's own allocator. `replay` replays with other settings on the
-/// device, and finds the smallest device. `progress` is called with the number of replays done and of all.
+/// device, and finds the smallest device.
 pub(crate) fn verdict<T: Send>(
     prepared: &Prepared<'_>,
-    own: &Own,
     own_result: PolicyResult,
+    candidates: &Candidates,
     replay: Replay<'_, T>,
-    progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<(Verdict, Option<T>), ReplayError> {
-    let found = search::better(prepared, own, &own_result, replay, progress)?;
+    let own = prepared.own();
+    let found = search::better(prepared, &own_result, &candidates.list, replay);
     let own_choice = Choice::new(prepared, &own.setup, own_result, None)?;
     let (better, more) = match found {
         Some(found) => {
@@ -94,7 +96,7 @@ pub(crate) fn verdict<T: Send>(
         None => (None, None),
     };
     let verdict = Verdict {
-        sentences: sentences::sentences(prepared, &own_choice, better.as_ref()),
+        sentences: sentences::sentences(prepared, &own_choice, better.as_ref(), candidates.is_complete),
         own: own_choice,
         own_is_known: own.known,
         better,

@@ -2,8 +2,8 @@
 
 use super::Told;
 use crate::state::State;
-use millpond_replay::OutOfMemory;
 use millpond_replay::analysis::{By, Finding, Held, RecordedSteps, Summary, Top, top};
+use millpond_replay::{OutOfMemory, Verdict};
 use serde::Serialize;
 
 /// Version of the JSON.
@@ -18,6 +18,8 @@ pub(super) struct Value<'a> {
     duration_ns: u64,
     by: By,
     out_of_memory: &'a [OutOfMemory],
+    /// What the program needs. Present only if the recording can be replayed in seconds.
+    verdict: Option<&'a Verdict>,
     /// Present only if the user asked for one moment.
     at: Option<HeldValue<'a>>,
     summary: Option<&'a Summary>,
@@ -53,6 +55,7 @@ pub(super) fn value<'a>(told: &'a Told<'_>) -> Value<'a> {
         duration_ns: told.history.duration,
         by,
         out_of_memory: &told.out_of_memory,
+        verdict: told.verdict.as_ref(),
         at: whole.is_none().then(|| HeldValue {
             held: told.at.held(),
             by: top(told.at.held().by(by), most),

@@ -8,6 +8,7 @@ use crate::state::State;
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, dim, green, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, percent, short, size, wrap};
+use crate::verdict;
 use millpond_replay::analysis::{
     By, Finding, Group, Held, RecordedSteps, StepSource, Sum, Summary, Top, Window, top,
 };
@@ -32,8 +33,11 @@ pub(super) fn text(told: &Told<'_>) -> String {
     for oom in &told.out_of_memory {
         out.push_str(&format!("\n{}", failure::text(oom, width())));
     }
+    if let Some(verdict) = &told.verdict {
+        out.push_str(&format!("\n{}", verdict::text(verdict)));
+    }
     let is_cautious = !told.at.summary.loss.sentences.is_empty() || !told.nameless.is_empty();
-    if is_cautious && !told.out_of_memory.is_empty() {
+    if is_cautious && (told.verdict.is_some() || !told.out_of_memory.is_empty()) {
         out.push('\n');
     }
     for missing in told.at.summary.loss.sentences.iter().chain(&told.nameless) {

@@ -1,20 +1,24 @@
-//! Changes of the program that lower its peak, each replayed.
+//! Changes of the program with which it needs less memory, each replayed.
 
-use super::{Search, Tuned};
-use crate::allocator::usual_policy;
+use super::{TunedFamily, needs};
+use crate::allocator::Setup;
 use crate::edit::{self, AppliedEdit};
+use crate::parallel;
+use crate::prepared::Prepared;
 use crate::program::Program;
+use crate::report::Verdict;
 use crate::run::{Device, run};
-use crate::{parallel, verify};
-use millpond_engine::{Settings, policies};
-use millpond_trace::Trace;
+use millpond_engine::policies;
 use serde::Serialize;
 
-/// The least share of the peak that a proposal must save.
+/// The least share of the memory needed that a proposal must save.
 const WORTH: f64 = 0.02;
 
-/// A change of the program that lowers its peak. All figures are from replays on a device without a limit, except
-/// `fits`.
+/// The most proposals. Those with the lowest peaks under the recommended setting are measured.
+const MOST: usize = 6;
+
+/// A change of the program with which it needs less memory. All figures but `fits` are smallest devices on which a
+/// replay finishes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Proposal {
     /// The change.
@@ -23,119 +27,88 @@ pub struct Proposal {
     /// The most bytes that the changed program requests and holds at once.
     pub peak_requested_bytes: u64,
     /// The policy that the program runs under.
-    pub policy: &'static str,
-    /// The most bytes that this policy holds from the device for the program as recorded.
-    pub unchanged_reserved_bytes: u64,
+    pub policy: String,
+    /// The memory that the program as recorded needs under its own allocator.
+    pub unchanged_bytes: u64,
     /// The same for the changed program.
-    pub peak_reserved_bytes: u64,
-    /// The recommended setting of the allocator of `policy`. Empty if these are the defaults.
+    pub needs_bytes: u64,
+    /// The recommended setting of this allocator. Empty for the defaults.
     pub best_conf: String,
-    /// The most bytes held from the device for the changed program under this setting.
-    pub best_reserved_bytes: u64,
+    /// The memory that the changed program needs under this setting.
+    pub best_needs_bytes: u64,
     /// Whether the changed program finishes on the device under this setting.
     pub fits: bool,
 }
 
-/// A policy with its settings.
-#[derive(Debug)]
-struct Setting {
-    policy: &'static str,
-    settings: Settings,
-    conf: String,
-}
-
-impl Setting {
-    fn peak(&self, program: &Program, paged: bool) -> Option<u64> {
-        let policy = policies::build(self.policy, &self.settings).ok()?;
-        let source = Device { bytes: None, paged }.source();
-        Some(run(program, policy, source, &mut ()).stats.reserved.peak)
-    }
-
-    fn fits(&self, program: &Program, device: Device) -> bool {
-        policies::build(self.policy, &self.settings)
-            .is_ok_and(|policy| run(program, policy, device.source(), &mut ()).stop.is_none())
-    }
-}
-
-/// Returns the changes that pay, the one with the lowest peak first.
-pub(super) fn proposals(trace: &Trace, search: &Search<'_>, tuned: &Tuned) -> Vec<Proposal> {
-    let own = own(trace);
-    let best = best(&own, tuned);
-    let device = search.options.device;
-    let Some(unchanged) = own.peak(search.program, device.paged) else {
+/// Returns the changes that pay, the one with which the program needs least first.
+pub(super) fn proposals(
+    prepared: &Prepared<'_>,
+    family: Option<&TunedFamily>,
+    verdict: &Verdict,
+) -> Vec<Proposal> {
+    let (trace, options) = (prepared.trace(), prepared.options());
+    let own = &prepared.own().setup;
+    let best = family.and_then(best).unwrap_or_else(|| own.clone());
+    let Some(unchanged) = verdict.own.needs() else {
         return Vec::new();
     };
-    let edits = edit::propose(trace, search.program);
-    let mut found = parallel::map(search.options.threads, edits.len(), |index| {
+    let device = options.device;
+    let edits = edit::propose(trace, prepared.program());
+    let edited = |index: usize| {
         let edited = edit::apply(trace, &edits[index..=index]).ok()?;
-        let program = Program::new(&edited.trace, search.options.selection).ok()?;
-        let peak = own.peak(&program, device.paged)?;
-        if peak as f64 > unchanged as f64 * (1.0 - WORTH) {
+        let program = Program::new(&edited.trace, options.selection).ok()?;
+        Some((edited, program))
+    };
+    let runs = |program: &Program, device: Device| {
+        let policy = policies::build(&best.policy, &best.settings).ok()?;
+        Some(run(program, policy, device.source(), &mut ()))
+    };
+    let unlimited = Device {
+        bytes: None,
+        paged: device.paged,
+    };
+    let mut promising = parallel::map(options.threads, edits.len(), |index| {
+        let (_, program) = edited(index)?;
+        Some((runs(&program, unlimited)?.stats.reserved.peak, index))
+    });
+    promising.sort_unstable();
+    promising.truncate(MOST);
+    let mut found = parallel::map(options.threads, promising.len(), |index| {
+        let (edited, program) = edited(promising[index].1)?;
+        let needs = |setup: &Setup| needs(&program, &setup.policy, &setup.settings, device.paged);
+        let needs_bytes = needs(own)?;
+        if needs_bytes as f64 > unchanged as f64 * (1.0 - WORTH) {
             return None;
         }
         Some(Proposal {
             edit: edited.edits.into_iter().next()?,
             peak_requested_bytes: program.peak_requested,
-            policy: own.policy,
-            unchanged_reserved_bytes: unchanged,
-            peak_reserved_bytes: peak,
+            policy: own.policy.clone(),
+            unchanged_bytes: unchanged,
+            needs_bytes,
             best_conf: best.conf.clone(),
-            best_reserved_bytes: if best.conf == own.conf {
-                peak
+            best_needs_bytes: if best.conf == own.conf {
+                needs_bytes
             } else {
-                best.peak(&program, device.paged)?
+                needs(&best)?
             },
-            fits: device.bytes.is_none() || best.fits(&program, device),
+            fits: device.bytes.is_none() || runs(&program, device)?.stop.is_none(),
         })
     });
     found.sort_by(|a, b| {
-        let key = |proposal: &Proposal| (proposal.peak_reserved_bytes, proposal.best_reserved_bytes);
+        let key = |proposal: &Proposal| (proposal.best_needs_bytes, proposal.needs_bytes);
         key(a).cmp(&key(b)).then_with(|| a.edit.edit.cmp(&b.edit.edit))
     });
     found
 }
 
-/// Returns the policy that the program runs under, with its recorded settings.
-fn own(trace: &Trace) -> Setting {
-    let mut own = Setting {
-        policy: usual_policy(trace.origin.format),
-        settings: Settings::default(),
-        conf: String::new(),
-    };
-    if own.policy == "torch-native" {
-        // Settings that this version cannot read are those of a later PyTorch.
-        own.settings.torch = verify::recorded_conf(&trace.settings).unwrap_or_default();
-        let expandable = own
-            .settings
-            .torch
-            .expandable_segments
-            .or(trace.settings.expandable_segments);
-        if expandable == Some(true) {
-            own.policy = "torch-expandable";
-        }
-        own.conf = trace.settings.conf.clone().unwrap_or_default();
-    }
-    own
-}
-
-/// Returns the recommended setting of the allocator of a policy, or the policy itself.
-fn best(own: &Setting, tuned: &Tuned) -> Setting {
-    let family = tuned.families.iter().find(|family| {
-        let policies = family.trials.iter().map(|trial| trial.policy);
-        policies.into_iter().any(|policy| policy == own.policy)
-    });
-    let trial = family.and_then(|family| family.trials.get(family.best).map(|trial| (family.family, trial)));
-    let parsed = trial.and_then(|(family, trial)| {
-        let (policy, settings) = family.settings(&trial.conf)?;
-        Some(Setting {
-            policy,
-            settings,
-            conf: trial.conf.clone(),
-        })
-    });
-    parsed.unwrap_or_else(|| Setting {
-        policy: own.policy,
-        settings: own.settings.clone(),
-        conf: own.conf.clone(),
+/// Returns the recommended setting of an allocator.
+fn best(family: &TunedFamily) -> Option<Setup> {
+    let trial = family.trials.get(family.best)?;
+    let (policy, settings) = family.family.settings(&trial.conf)?;
+    Some(Setup {
+        policy: policy.to_owned(),
+        settings,
+        conf: trial.conf.clone(),
     })
 }

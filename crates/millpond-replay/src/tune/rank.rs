@@ -4,12 +4,12 @@ use super::Trial;
 use serde::Serialize;
 use std::cmp::Ordering;
 
-/// Peaks that differ by less than this share count as equal, and fewer stalls then decide. Nobody buys a
-/// device that is larger by a few per cent, but a program that waits is slower in every step.
+/// Amounts of memory that differ by less than this share count as equal, and fewer stalls then decide. Nobody buys
+/// a device that is larger by a few per cent, but a program that waits is slower in every step.
 const ALIKE: f64 = 0.02;
 
-/// The smallest share of the peak that is worth reporting.
-const PEAK_WORTH: f64 = 0.005;
+/// The smallest share of the memory that is worth reporting.
+const MEMORY_WORTH: f64 = 0.005;
 
 /// The smallest share of stalls that is worth reporting.
 const STALLS_WORTH: f64 = 0.1;
@@ -35,9 +35,9 @@ const TIME_NOTICED: f64 = 10.0;
 pub enum Gain {
     /// The program finishes, which it did not before.
     Fits,
-    /// The peak is lower.
-    Peak {
-        /// Bytes.
+    /// The program needs less memory.
+    Needs {
+        /// The difference between the smallest devices in bytes.
         bytes: u64,
     },
     /// The program waits less often for the device.
@@ -52,20 +52,20 @@ pub enum Gain {
     },
 }
 
-/// Returns the least peak of the trials that finish, or of all if none does.
-pub(super) fn least_peak(trials: &[Trial]) -> u64 {
-    let finished = trials
-        .iter()
-        .filter(|t| t.fits)
-        .map(|t| t.peak_reserved_bytes)
-        .min();
-    finished
-        .or_else(|| trials.iter().map(|t| t.peak_reserved_bytes).min())
-        .unwrap_or(0)
+/// Returns the memory that a trial needs, or its peak if its smallest device is unknown.
+fn memory(trial: &Trial) -> u64 {
+    trial.smallest_device_bytes.unwrap_or(trial.peak_reserved_bytes)
 }
 
-/// Orders trials, the best first. Trials that finish come first. Then the peak decides in steps of two per
-/// cent, then stalls, driver time and hit rate. Of two equal trials, the simpler one is first.
+/// Returns the least memory of the trials that finish, or of all if none does.
+pub(super) fn least_memory(trials: &[Trial]) -> u64 {
+    let finished = trials.iter().filter(|t| t.fits).map(memory).min();
+    finished.or_else(|| trials.iter().map(memory).min()).unwrap_or(0)
+}
+
+/// Orders trials, the best first. Trials that finish come first, and among them those with a smallest device. Then
+/// the memory decides in steps of two per cent, then stalls, driver time and hit rate. Of two equal trials, the
+/// simpler one is first.
 pub(super) fn order(a: &Trial, b: &Trial, least: u64) -> Ordering {
     if !(a.fits && b.fits) {
         let further = b.served.cmp(&a.served);
@@ -76,9 +76,11 @@ pub(super) fn order(a: &Trial, b: &Trial, least: u64) -> Ordering {
             .then(a.settings.cmp(&b.settings))
             .then_with(|| a.conf.cmp(&b.conf));
     }
-    let step = |t: &Trial| ((t.peak_reserved_bytes as f64 / least.max(1) as f64 - 1.0) / ALIKE) as u64;
-    step(a)
-        .cmp(&step(b))
+    let unknown = |t: &Trial| t.smallest_device_bytes.is_none();
+    let step = |t: &Trial| ((memory(t) as f64 / least.max(1) as f64 - 1.0) / ALIKE) as u64;
+    unknown(a)
+        .cmp(&unknown(b))
+        .then(step(a).cmp(&step(b)))
         .then(a.stalls.cmp(&b.stalls))
         .then(a.modelled_driver_ms.total_cmp(&b.modelled_driver_ms))
         .then(b.hit_rate.total_cmp(&a.hit_rate))
@@ -88,7 +90,7 @@ pub(super) fn order(a: &Trial, b: &Trial, least: u64) -> Ordering {
 
 /// Sorts trials, the best first.
 pub(super) fn sort(trials: &mut [Trial]) {
-    let least = least_peak(trials);
+    let least = least_memory(trials);
     trials.sort_by(|a, b| order(a, b, least));
 }
 
@@ -118,14 +120,14 @@ fn better(new: &Trial, old: &Trial) -> Option<Gain> {
     if new.fits != old.fits || !new.fits {
         return (new.fits && !old.fits).then_some(Gain::Fits);
     }
-    let (new_peak, old_peak) = (new.peak_reserved_bytes as f64, old.peak_reserved_bytes as f64);
-    let lower_by = |share: f64| new_peak <= old_peak * (1.0 - share);
-    let higher_by = |share: f64| old_peak <= new_peak * (1.0 - share);
-    let peak = Gain::Peak {
-        bytes: old.peak_reserved_bytes.saturating_sub(new.peak_reserved_bytes),
+    let (new_bytes, old_bytes) = (memory(new), memory(old));
+    let lower_by = |share: f64| new_bytes as f64 <= old_bytes as f64 * (1.0 - share);
+    let higher_by = |share: f64| old_bytes as f64 <= new_bytes as f64 * (1.0 - share);
+    let less = Gain::Needs {
+        bytes: old_bytes.saturating_sub(new_bytes),
     };
     if lower_by(ALIKE) || higher_by(ALIKE) {
-        return lower_by(ALIKE).then_some(peak);
+        return lower_by(ALIKE).then_some(less);
     }
     let (fewer, more) = (
         old.stalls.saturating_sub(new.stalls),
@@ -135,8 +137,8 @@ fn better(new: &Trial, old: &Trial) -> Option<Gain> {
     if fewer.max(more) as f64 > worth {
         return (fewer > 0).then_some(Gain::Stalls { fewer });
     }
-    if lower_by(PEAK_WORTH) || higher_by(PEAK_WORTH) {
-        return lower_by(PEAK_WORTH).then_some(peak);
+    if lower_by(MEMORY_WORTH) || higher_by(MEMORY_WORTH) {
+        return lower_by(MEMORY_WORTH).then_some(less);
     }
     let milliseconds = old.modelled_driver_ms - new.modelled_driver_ms;
     let least = (TIME_PER_CALL * old.served as f64)
@@ -148,13 +150,16 @@ fn better(new: &Trial, old: &Trial) -> Option<Gain> {
 /// Returns the setting to recommend, and its advantages over the defaults.
 ///
 /// Simple settings are compared with the best so far before complicated ones, so that a longer setting is
-/// recommended only for a difference that matters.
+/// recommended only for a difference that matters. A setting without a smallest device is recommended only if none
+/// has one.
 pub(super) fn choose(trials: &[Trial], default: usize) -> (usize, Vec<Gain>) {
     let mut best = default;
+    let any = trials.iter().any(|t| t.smallest_device_bytes.is_some());
     let most = trials.iter().map(|t| t.settings).max().unwrap_or(0);
     for length in 1..=most {
         for (index, trial) in trials.iter().enumerate() {
-            if trial.settings == length && better(trial, &trials[best]).is_some() {
+            let known = trial.smallest_device_bytes.is_some() || !any;
+            if trial.settings == length && known && better(trial, &trials[best]).is_some() {
                 best = index;
             }
         }
@@ -162,7 +167,7 @@ pub(super) fn choose(trials: &[Trial], default: usize) -> (usize, Vec<Gain>) {
     let mut gains = Vec::new();
     let (new, old) = (&trials[best], &trials[default]);
     gains.extend(better(new, old));
-    if matches!(gains.first(), Some(Gain::Peak { .. })) && new.stalls < old.stalls {
+    if matches!(gains.first(), Some(Gain::Needs { .. })) && new.stalls < old.stalls {
         gains.push(Gain::Stalls {
             fewer: old.stalls - new.stalls,
         });

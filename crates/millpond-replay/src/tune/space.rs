@@ -23,6 +23,15 @@ impl Family {
             .filter(|family| family.settings("").is_some())
     }
 
+    /// Returns the family that a policy belongs to, if its settings can be searched.
+    pub(crate) fn of(policy: &str) -> Option<Self> {
+        match policy {
+            "torch-native" | "torch-expandable" | "cuda-async" => Some(Self::Torch),
+            "millpond" => Some(Self::Millpond),
+            _ => None,
+        }
+    }
+
     /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {

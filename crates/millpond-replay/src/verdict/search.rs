@@ -1,12 +1,12 @@
 //! Searches the settings that the program itself can use for those with which it needs less memory.
 
 use super::{Replay, WORTH};
-use crate::allocator::{Own, Setup};
+use crate::allocator::Setup;
 use crate::error::ReplayError;
 use crate::outcome::PolicyResult;
 use crate::parallel;
 use crate::prepared::Prepared;
-use crate::tune::{Family, TuneOptions, each_alone};
+use crate::tune::{Family, each_alone};
 
 /// The number of settings for which the smallest device is found. A search by the peak, which takes one replay
 /// for each setting, selects them.
@@ -16,9 +16,35 @@ const FINALISTS: usize = 3;
 const ALLOCATIONS_PER_STALL: f64 = 100.0;
 
 /// Settings that the program can use.
-struct Candidate {
+#[derive(Debug)]
+pub(crate) struct Candidate {
     setup: Setup,
     apply: String,
+}
+
+impl Candidate {
+    /// Returns a setting of the allocator of a family. `None` if the setting cannot be parsed.
+    pub(crate) fn new(family: Family, conf: &str) -> Option<Self> {
+        let (policy, settings) = family.settings(conf)?;
+        Some(Self {
+            apply: family
+                .line(conf)
+                .unwrap_or_else(|| format!("unset {}", family.variable())),
+            setup: Setup {
+                policy: policy.to_owned(),
+                settings,
+                conf: conf.to_owned(),
+            },
+        })
+    }
+}
+
+/// The settings to compare with those of the program.
+#[derive(Debug)]
+pub(crate) struct Candidates {
+    pub(crate) list: Vec<Candidate>,
+    /// Whether [`tune`](crate::tune()) tries no more settings.
+    pub(crate) is_complete: bool,
 }
 
 /// Settings with their replay.
@@ -35,12 +61,10 @@ pub(super) struct Found<T> {
 /// program's own allocator does not finish on the device and another one does.
 pub(super) fn better<T: Send>(
     prepared: &Prepared<'_>,
-    own: &Own,
     own_result: &PolicyResult,
+    candidates: &[Candidate],
     replay: Replay<'_, T>,
-    progress: &(dyn Fn(usize, usize) + Sync),
-) -> Result<Option<Found<T>>, ReplayError> {
-    let candidates = candidates(prepared, own, progress)?;
+) -> Option<Found<T>> {
     let mut finalists = parallel::map(prepared.options().threads, candidates.len(), |index| {
         let Candidate { setup, apply } = &candidates[index];
         let (result, more) = replay(setup).ok()?;
@@ -63,51 +87,47 @@ pub(super) fn better<T: Send>(
         .iter()
         .filter_map(|one| one.result.smallest_device_bytes)
         .min();
-    let Some(least) = least else { return Ok(None) };
+    let least = least?;
     let needs = |result: &PolicyResult| result.smallest_device_bytes.unwrap_or(u64::MAX) as f64;
     finalists.retain(|one| needs(&one.result) <= least as f64 * (1.0 + WORTH));
     let keys = |one: &Found<T>| one.setup.conf.split(',').count();
     let best = finalists.into_iter().min_by_key(keys);
-    Ok(best.filter(|best| {
+    best.filter(|best| {
         let saves = needs(&best.result) < needs(own_result) * (1.0 - WORTH);
         saves || (finishes(&best.result) && !finishes(own_result))
-    }))
+    })
 }
 
-/// Returns the most promising settings.
-fn candidates(
+/// Returns the most promising settings of the program's own allocator, each tried alone.
+pub(crate) fn candidates(
     prepared: &Prepared<'_>,
-    own: &Own,
     progress: &(dyn Fn(usize, usize) + Sync),
-) -> Result<Vec<Candidate>, ReplayError> {
-    let options = prepared.options();
-    let family = match own.setup.policy.as_str() {
-        "torch-native" | "torch-expandable" | "cuda-async" => Family::Torch,
-        "millpond" => Family::Millpond,
-        "rmm-pool" => return Ok(resources(prepared)),
-        _ => return Ok(Vec::new()),
+) -> Result<Candidates, ReplayError> {
+    let own = &prepared.own().setup;
+    let Some(family) = Family::of(&own.policy) else {
+        return Ok(others(prepared));
     };
-    let tune = TuneOptions {
-        families: vec![family],
-        device: options.device,
-        selection: options.selection,
-        costs: options.costs.clone(),
-        threads: options.threads,
+    let trials = each_alone(prepared, family, progress)?;
+    let differing = trials.into_iter().filter(|trial| trial.conf != own.conf);
+    Ok(Candidates {
+        list: differing
+            .filter_map(|trial| Candidate::new(family, &trial.conf))
+            .take(FINALISTS)
+            .collect(),
+        is_complete: false,
+    })
+}
+
+/// Returns what replaces an allocator without settings.
+pub(crate) fn others(prepared: &Prepared<'_>) -> Candidates {
+    let list = match prepared.own().setup.policy.as_str() {
+        "rmm-pool" => resources(prepared),
+        _ => Vec::new(),
     };
-    let trials = each_alone(prepared.program(), family, &tune, progress)?;
-    let others = trials.into_iter().filter(|trial| trial.conf != own.setup.conf);
-    let candidates = others.filter_map(|trial| {
-        let (policy, settings) = family.settings(&trial.conf)?;
-        Some(Candidate {
-            apply: family.line(&trial.conf)?,
-            setup: Setup {
-                policy: policy.to_owned(),
-                settings,
-                conf: trial.conf,
-            },
-        })
-    });
-    Ok(candidates.take(FINALISTS).collect())
+    Candidates {
+        list,
+        is_complete: true,
+    }
 }
 
 /// Returns the other memory resources of RMM.

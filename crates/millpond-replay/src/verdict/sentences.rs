@@ -8,13 +8,19 @@ use millpond_engine::display_size;
 /// Additional driver time below this is not mentioned, in milliseconds.
 const TIME_NOTICED: f64 = 10.0;
 
-/// Returns two to four sentences.
-pub(super) fn sentences(prepared: &Prepared<'_>, own: &Choice, better: Option<&Choice>) -> Vec<String> {
+/// Returns two to four sentences. `is_complete` says whether a search would try no more settings.
+pub(super) fn sentences(
+    prepared: &Prepared<'_>,
+    own: &Choice,
+    better: Option<&Choice>,
+    is_complete: bool,
+) -> Vec<String> {
     let facts = Facts {
         peak: prepared.program().peak_requested,
         device: prepared.options().device.bytes,
         own,
         better,
+        is_complete,
     };
     match facts.device {
         Some(device) if facts.peak > device => facts.too_much(device),
@@ -31,6 +37,7 @@ struct Facts<'a> {
     device: Option<u64>,
     own: &'a Choice,
     better: Option<&'a Choice>,
+    is_complete: bool,
 }
 
 impl Facts<'_> {
@@ -152,11 +159,17 @@ impl Facts<'_> {
                 true => "No setting of this allocator that was tried lets it finish",
                 false => "No setting of this allocator that was tried lowers this by 1 %",
             };
-            return format!("{cannot}: `millpond tune` tries more, and changes of the program.");
+            return match self.is_complete {
+                true => format!("{cannot}."),
+                false => format!("{cannot}: `millpond tune` tries more, and changes of the program."),
+            };
         };
         let apply = better.apply.as_deref().unwrap_or_default();
-        let verb = if apply.contains('=') { "Set" } else { "Use" };
-        let apply = apply.trim_start_matches("export ");
+        let apply = match (apply.strip_prefix("export "), apply.strip_prefix("unset ")) {
+            (Some(setting), _) => format!("Set {setting}"),
+            (_, Some(variable)) => format!("Unset {variable}"),
+            _ => format!("Use {apply}"),
+        };
         let needs = better.needs().unwrap_or(0);
         let saved = match self.own.needs() {
             Some(own) if own > needs => format!(", {} less", display_size(own - needs)),
@@ -169,7 +182,7 @@ impl Facts<'_> {
             None => fits_on(better, " and fits on"),
         };
         format!(
-            "{verb} {apply}: it then needs {}{saved}{fits}{}.",
+            "{apply}: it then needs {}{saved}{fits}{}.",
             display_size(needs),
             self.price(better)
         )
