@@ -47,9 +47,9 @@ fn moved(edit: &AppliedEdit) -> String {
 /// Returns the change of the program that saves most, as a sentence. `None` if no change pays.
 pub(crate) fn best(proposals: &[Proposal]) -> Option<String> {
     let first = proposals.first()?;
-    let also = match first.best_needs_bytes < first.needs_bytes {
-        true => " and that setting",
-        false => "",
+    let also = match first.best_needs_bytes < first.needs_bytes && !first.best_conf.is_empty() {
+        true => format!(" and {}", first.best_conf),
+        false => String::new(),
     };
     Some(format!(
         "A change of the program saves most: with {}{also}, it needs {}.",

@@ -265,7 +265,13 @@ fn gains(family: &TunedFamily, tuned: &Tuned) -> Option<String> {
     }
     let is_told =
         |better: &Choice| (better.result.policy.as_str(), &better.result.conf) == (best.policy, &best.conf);
-    if tuned.verdict.better.as_ref().is_some_and(is_told) && family.gains.len() == 1 {
+    let is_own = family
+        .trials
+        .iter()
+        .any(|trial| trial.policy == tuned.verdict.own.result.policy);
+    if (tuned.verdict.better.as_ref().is_some_and(is_told) && family.gains.len() == 1)
+        || (is_own && family.gains.is_empty())
+    {
         return None;
     }
     let gains: Vec<String> = family.gains.iter().map(|gain| said(gain, default)).collect();

@@ -1,4 +1,5 @@
-//! Runs every command of the README and of the book on a terminal with colours, at three widths. The terminal shows the same text as a pipe gets.
+//! Runs every command of the README and of the book on a terminal with colours, at three widths. The terminal shows the same text as a pipe gets, in colours
+//! that are readable on a light and on a dark background.
 #![cfg(all(unix, feature = "bench", feature = "parquet", feature = "top"))]
 
 mod support;
@@ -324,7 +325,27 @@ fn seen(bytes: &[u8], columns: u16, what: &str) -> Vec<String> {
         "{what}: {:?}\n{text:?}",
         parser.callbacks().0
     );
+    check_colours(parser.screen(), what);
     lines(&parser.screen().contents())
+}
+
+/// Panics if text has a colour that disappears on a light or on a dark background.
+fn check_colours(screen: &vt100::Screen, what: &str) {
+    let (rows, columns) = screen.size();
+    for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
+        let Some(cell) = screen.cell(row, column).filter(|cell| cell.has_contents()) else {
+            continue;
+        };
+        // Black, white and the greys are left out.
+        let is_shown = matches!(cell.fgcolor(), vt100::Color::Default | vt100::Color::Idx(1..=6));
+        assert!(
+            is_shown && cell.bgcolor() == vt100::Color::Default,
+            "{what}: {:?} is written in {:?} on {:?}",
+            cell.contents(),
+            cell.fgcolor(),
+            cell.bgcolor()
+        );
+    }
 }
 
 fn lines(text: &str) -> Vec<String> {

@@ -3,7 +3,9 @@
 //! Every figure except the times depends only on the file and the flags.
 
 use crate::oom::Failure;
+use crate::run::Run;
 use crate::steps::{Solved, StepResult};
+use millpond_engine::Costs;
 use serde::{Serialize, Serializer};
 
 pub use millpond_engine::Calls as DriverCalls;
@@ -77,6 +79,27 @@ pub struct Fit {
     pub modelled_driver_ms: f64,
     /// Bytes of pages moved on that device.
     pub moved_bytes: u64,
+}
+
+/// A policy that stalls at a larger share of the allocations is not recommended for a device.
+const MOST_STALLS: f64 = 0.01;
+
+impl Fit {
+    /// Returns the cost of a run.
+    pub(crate) fn new(run: &Run, costs: &Costs) -> Self {
+        let stats = &run.stats;
+        Self {
+            stalls: stats.stalls,
+            stalls_per_allocation: stats.stalls as f64 / stats.allocations.max(1) as f64,
+            modelled_driver_ms: costs.milliseconds(&run.meter, stats.stalls),
+            moved_bytes: run.meter.moved_bytes,
+        }
+    }
+
+    /// Returns whether the policy stalls at no more than one in a hundred allocations.
+    pub(crate) fn seldom_stalls(&self) -> bool {
+        self.stalls_per_allocation <= MOST_STALLS
+    }
 }
 
 fn by_name<S: Serializer>(calls: &DriverCalls, to: S) -> Result<S::Ok, S::Error> {

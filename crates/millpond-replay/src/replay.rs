@@ -221,14 +221,8 @@ fn replay_one(
             ),
         };
         if let Some(smallest) = smallest_device(program, &unlimited, paged, ticks, &build, to_come) {
-            let there = &smallest.run;
             result.smallest_device_bytes = Some(smallest.bytes);
-            result.fit = Some(Fit {
-                stalls: there.stats.stalls,
-                stalls_per_allocation: there.stats.stalls as f64 / there.stats.allocations.max(1) as f64,
-                modelled_driver_ms: options.costs.milliseconds(&there.meter, there.stats.stalls),
-                moved_bytes: there.meter.moved_bytes,
-            });
+            result.fit = Some(Fit::new(&smallest.run, &options.costs));
         }
     }
     Ok((result, placement))

@@ -14,9 +14,6 @@ pub const SCHEMA: u32 = 2;
 /// The relative difference below which two peaks count as equal. Their cost then decides.
 pub const ALIKE: f64 = 0.01;
 
-/// The most stalls for each allocation of a policy that is recommended for a device.
-const MOST_STALLS: f64 = 0.01;
-
 /// The replays of one recording on one device, one for each requested policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -75,10 +72,7 @@ impl Report {
     #[must_use]
     pub fn best_fit(&self) -> Option<usize> {
         let fit = |(index, r): (usize, &PolicyResult)| {
-            let fit = r
-                .fit
-                .as_ref()
-                .filter(|fit| fit.stalls_per_allocation <= MOST_STALLS)?;
+            let fit = r.fit.as_ref().filter(|fit| fit.seldom_stalls())?;
             Some((index, r.smallest_device_bytes?, fit.modelled_driver_ms))
         };
         let fits = self.results.iter().enumerate().filter_map(fit);

@@ -15,8 +15,9 @@ mod space;
 
 use crate::edit::AppliedEdit;
 use crate::error::ReplayError;
-use crate::fit::smallest_device;
+use crate::fit::{Smallest, smallest_device};
 use crate::options::Options;
+use crate::outcome::Fit;
 use crate::parallel;
 use crate::prepared::Prepared;
 use crate::program::{Program, Selection};
@@ -139,6 +140,8 @@ pub struct Trial {
     /// The smallest device on which the program finishes. It is found for the default and for the best of the
     /// others only.
     pub smallest_device_bytes: Option<u64>,
+    /// The replay on this device.
+    pub fit: Option<Fit>,
     /// The most bytes held from the device.
     pub peak_reserved_bytes: u64,
     /// Peak reserved bytes over peak requested bytes, up to the point that the program reached.
@@ -153,6 +156,10 @@ pub struct Trial {
     pub modelled_driver_ms: f64,
     #[serde(skip)]
     settings: u32,
+    /// Whether the program seldom stalls on the smallest device, or at least on one that is slightly smaller than what it
+    /// needs under the defaults.
+    #[serde(skip)]
+    seldom_stalls: bool,
 }
 
 /// Searches the settings of each allocator, several at a time.
@@ -318,13 +325,28 @@ impl Search<'_> {
         let done = AtomicUsize::new(self.tried);
         let measured = parallel::map(self.options.threads, chosen.len(), |index| {
             let (policy, settings) = family.settings(&trials[chosen[index]].conf)?;
-            let bytes = needs(self.program, policy, &settings, self.options.device.paged);
+            let smallest = smallest(self.program, policy, &settings, self.options.device.paged);
             (self.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, self.planned);
-            Some((chosen[index], bytes?))
+            Some((chosen[index], smallest?))
         });
         self.tried = self.planned;
-        for (at, bytes) in measured {
-            trials[at].smallest_device_bytes = Some(bytes);
+        for (at, smallest) in measured {
+            let fit = Fit::new(&smallest.run, &self.options.costs);
+            trials[at].smallest_device_bytes = Some(smallest.bytes);
+            trials[at].seldom_stalls = fit.seldom_stalls();
+            trials[at].fit = Some(fit);
+        }
+        let default = trials.iter().find(|trial| trial.conf.is_empty());
+        let Some(needed) = default.and_then(|trial| trial.smallest_device_bytes) else {
+            return;
+        };
+        for trial in trials {
+            if trial.fit.is_some() && !trial.seldom_stalls {
+                let settings = family.settings(&trial.conf);
+                trial.seldom_stalls = settings.is_some_and(|(policy, settings)| {
+                    runs_below(self.program, policy, &settings, self.options.device.paged, needed)
+                });
+            }
         }
     }
 
@@ -374,6 +396,7 @@ impl Search<'_> {
             fits: outcome.stop.is_none(),
             served: outcome.stop.as_ref().map_or(outcome.calls, |stop| stop.op as u64),
             smallest_device_bytes: None,
+            fit: None,
             peak_reserved_bytes: outcome.stats.reserved.peak,
             overhead: outcome.overhead(self.program),
             hit_rate: outcome.stats.hit_rate(),
@@ -384,17 +407,37 @@ impl Search<'_> {
                 .costs
                 .milliseconds(&outcome.meter, outcome.stats.stalls),
             settings: length as u32,
+            seldom_stalls: false,
         })
     }
 }
 
+/// Returns whether a policy finishes and seldom stalls on a device that is one per cent smaller than `needed`.
+pub(crate) fn runs_below(
+    program: &Program,
+    policy: &str,
+    settings: &Settings,
+    paged: bool,
+    needed: u64,
+) -> bool {
+    let device = Device {
+        bytes: Some(needed - needed / 100),
+        paged,
+    };
+    let Ok(policy) = policies::build(policy, settings) else {
+        return false;
+    };
+    let run = run(program, policy, device.source(), &mut ());
+    run.stop.is_none() && Fit::new(&run, &Costs::default()).seldom_stalls()
+}
+
 /// Returns the smallest device on which a policy finishes.
-fn needs(program: &Program, policy: &str, settings: &Settings, paged: bool) -> Option<u64> {
+fn smallest(program: &Program, policy: &str, settings: &Settings, paged: bool) -> Option<Smallest> {
     let build =
         || policies::build(policy, settings).unwrap_or_else(|_| unreachable!("the policy was built before"));
     let source = Device { bytes: None, paged }.source();
     let unlimited = run(program, policies::build(policy, settings).ok()?, source, &mut ());
-    Some(smallest_device(program, &unlimited, paged, Ticks::NEVER, &build, &|_| {})?.bytes)
+    smallest_device(program, &unlimited, paged, Ticks::NEVER, &build, &|_| {})
 }
 
 /// The most combinations of one space.

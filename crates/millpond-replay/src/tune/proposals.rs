@@ -1,6 +1,6 @@
 //! Changes of the program with which it needs less memory, each replayed.
 
-use super::{TunedFamily, needs};
+use super::{TunedFamily, smallest};
 use crate::allocator::Setup;
 use crate::edit::{self, AppliedEdit};
 use crate::parallel;
@@ -75,7 +75,8 @@ pub(super) fn proposals(
     promising.truncate(MOST);
     let mut found = parallel::map(options.threads, promising.len(), |index| {
         let (edited, program) = edited(promising[index].1)?;
-        let needs = |setup: &Setup| needs(&program, &setup.policy, &setup.settings, device.paged);
+        let needs =
+            |setup: &Setup| Some(smallest(&program, &setup.policy, &setup.settings, device.paged)?.bytes);
         let needs_bytes = needs(own)?;
         if needs_bytes as f64 > unchanged as f64 * (1.0 - WORTH) {
             return None;

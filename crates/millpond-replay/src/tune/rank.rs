@@ -150,16 +150,18 @@ fn better(new: &Trial, old: &Trial) -> Option<Gain> {
 /// Returns the setting to recommend, and its advantages over the defaults.
 ///
 /// Simple settings are compared with the best so far before complicated ones, so that a longer setting is
-/// recommended only for a difference that matters. A setting without a smallest device is recommended only if none
-/// has one.
+/// recommended only for a difference that matters. If smallest devices are known, only settings that seldom stall
+/// there are recommended.
 pub(super) fn choose(trials: &[Trial], default: usize) -> (usize, Vec<Gain>) {
     let mut best = default;
     let any = trials.iter().any(|t| t.smallest_device_bytes.is_some());
     let most = trials.iter().map(|t| t.settings).max().unwrap_or(0);
     for length in 1..=most {
         for (index, trial) in trials.iter().enumerate() {
-            let known = trial.smallest_device_bytes.is_some() || !any;
-            if trial.settings == length && known && better(trial, &trials[best]).is_some() {
+            if trial.settings == length
+                && (trial.seldom_stalls || !any)
+                && better(trial, &trials[best]).is_some()
+            {
                 best = index;
             }
         }

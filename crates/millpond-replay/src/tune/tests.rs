@@ -155,6 +155,7 @@ fn tried(conf: &str, peak: u64, stalls: u64, modelled_driver_ms: f64) -> Trial {
         fits: true,
         served: 1000,
         smallest_device_bytes: None,
+        fit: None,
         peak_reserved_bytes: peak,
         overhead: 1.0,
         hit_rate: 0.9,
@@ -162,6 +163,7 @@ fn tried(conf: &str, peak: u64, stalls: u64, modelled_driver_ms: f64) -> Trial {
         moved_bytes: 0,
         modelled_driver_ms,
         settings: u32::from(!conf.is_empty()),
+        seldom_stalls: false,
     }
 }
 

@@ -3,17 +3,14 @@
 use super::{Replay, WORTH};
 use crate::allocator::Setup;
 use crate::error::ReplayError;
-use crate::outcome::PolicyResult;
+use crate::outcome::{Fit, PolicyResult};
 use crate::parallel;
 use crate::prepared::Prepared;
-use crate::tune::{Family, each_alone};
+use crate::tune::{Family, each_alone, runs_below};
 
 /// The number of settings for which the smallest device is found. A search by the peak, which takes one replay
 /// for each setting, selects them.
 const FINALISTS: usize = 3;
-
-/// A program whose host waits at more than one in this number of allocations is too slow to be recommended.
-const ALLOCATIONS_PER_STALL: f64 = 100.0;
 
 /// Settings that the program can use.
 #[derive(Debug)]
@@ -57,7 +54,7 @@ pub(super) struct Found<T> {
 }
 
 /// Returns the settings with which the program needs the least memory. Among settings that differ by less than
-/// one per cent, those with the fewest keys win. Returns `None` if nothing saves one per cent, unless the
+/// one per cent, those with the fewest keys win. Settings that stall often wherever they save memory are left out. Returns `None` if nothing saves one per cent, unless the
 /// program's own allocator does not finish on the device and another one does.
 pub(super) fn better<T: Send>(
     prepared: &Prepared<'_>,
@@ -75,9 +72,17 @@ pub(super) fn better<T: Send>(
             more,
         })
     });
+    let (program, device) = (prepared.program(), prepared.options().device);
     finalists.retain(|one| {
-        let fit = one.result.fit.as_ref();
-        fit.is_some_and(|fit| fit.stalls_per_allocation * ALLOCATIONS_PER_STALL <= 1.0)
+        let needed = own_result.smallest_device_bytes.unwrap_or(0);
+        one.result.fit.as_ref().is_some_and(Fit::seldom_stalls)
+            || runs_below(
+                program,
+                &one.setup.policy,
+                &one.setup.settings,
+                device.paged,
+                needed,
+            )
     });
     let finishes = |result: &PolicyResult| result.first_failure.is_none();
     if finalists.iter().any(|one| finishes(&one.result)) {
