@@ -53,7 +53,7 @@ pub(crate) fn best(proposals: &[Proposal]) -> Option<String> {
     };
     Some(format!(
         "A change of the program saves most: with {}{also}, it needs {}.",
-        said(&first.edit),
+        first.edit.words(),
         size(first.best_needs_bytes)
     ))
 }
@@ -84,7 +84,7 @@ pub(crate) fn proposals(proposals: &[Proposal], limited: bool) -> String {
         } else {
             ""
         };
-        let line = format!("{}{best}{}{fits}", said(&proposal.edit), moved(&proposal.edit));
+        let line = format!("{}{best}{}{fits}", proposal.edit.words(), moved(&proposal.edit));
         out.push_str(&format!(
             "{}\n",
             item(&bold(&format!("{after:>10}")), &line, columns)
@@ -99,24 +99,4 @@ pub(crate) fn proposals(proposals: &[Proposal], limited: bool) -> String {
     );
     out.push_str(&format!("\n{}\n", item(&green("→"), &assumed, columns)));
     out
-}
-
-/// Returns a proposed edit in words.
-fn said(edit: &AppliedEdit) -> String {
-    let (kind, rest) = edit.edit.split_once('=').unwrap_or((&edit.edit, ""));
-    let (tag, number) = rest.rsplit_once(':').unwrap_or((rest, rest));
-    let of = match tag.matches(',').count() {
-        0 => format!("`{tag}`"),
-        _ if tag.contains("loss") || tag.contains("softmax") => "the loss".to_owned(),
-        more => format!("{} groups", more + 1),
-    };
-    match kind {
-        "scale" => format!("the batch times {number}"),
-        "chunk" => format!("{of} in {number} pieces"),
-        "shard" => format!("{of} divided among {number} ranks"),
-        "recompute" => format!("checkpointing of `{rest}`"),
-        "offload" => format!("`{rest}` elsewhere between uses"),
-        "free-early" => format!("`{rest}` freed after its last use"),
-        _ => edit.edit.clone(),
-    }
 }

@@ -214,6 +214,7 @@ impl Facts {
             // The variable is named once for all of its settings.
             let (head, text) = match remedy.kind {
                 RemedyKind::Policy => ("another allocator", remedy.text.as_str()),
+                RemedyKind::Change => ("a change of the program", remedy.text.as_str()),
                 _ => remedy.text.split_once('=').unwrap_or(("a setting", &remedy.text)),
             };
             if last != Some(head) {
@@ -223,6 +224,10 @@ impl Facts {
             }
             let spare = format!("{:>9} to spare", size(remedy.spare_bytes));
             self.row("", &format!("{spare}  {}", green(text)));
+            if let Some(edit) = &remedy.edit {
+                // It is not cut, because it is to be pasted.
+                self.line("", &format!("--edit '{edit}'"));
+            }
         }
     }
 }

@@ -467,6 +467,49 @@ fn tune_proposes_changes_of_the_program_that_replay_confirms() {
     );
 }
 
+/// The program holds more than the device has, so only a change of the program helps.
+#[test]
+fn changes_of_the_program_that_serve_a_refused_request_finish_on_the_device() {
+    let file = training("oom_changes");
+    let peak = &json(&["replay", &file, "--json", "-p", "torch-native"])["peak_requested_bytes"];
+    let device = format!("{}MiB", (peak.as_u64().expect("bytes") >> 20) * 9 / 10);
+    let on_device = |args: &[&str]| {
+        let all = [
+            "replay",
+            &file,
+            "--json",
+            "-p",
+            "torch-native",
+            "--device",
+            &device,
+        ];
+        let (_, stdout, stderr) = run(&[&all, args].concat());
+        serde_json::from_str::<Value>(&stdout).unwrap_or_else(|_| panic!("{stderr}"))
+    };
+    let failed = on_device(&[]);
+    let told = &failed["out_of_memory"];
+    assert_eq!(told["cause"], "nothing_free");
+    let remedies = told["remedies"].as_array().expect("a list");
+    assert!(!remedies.is_empty());
+    for remedy in remedies {
+        assert_eq!(remedy["kind"], "change", "no allocator can help: {remedy}");
+        let edit = remedy["edit"].as_str().expect("an edit");
+        let changed = on_device(&["--edit", edit]);
+        assert!(changed["results"][0]["first_failure"].is_null(), "{edit}");
+        assert_eq!(
+            changed["results"][0]["peak_reserved_bytes"],
+            remedy["peak_reserved_bytes"]
+        );
+    }
+    let (_, stdout, _) = run(&["replay", &file, "--device", &device]);
+    let flat = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let best = remedies[0]["text"].as_str().expect("words");
+    assert!(
+        flat.contains(&format!("With {best}, the program would have finished")),
+        "{stdout}"
+    );
+}
+
 #[test]
 fn edits_are_told_with_what_they_assume_and_refused_in_one_line() {
     let file = training("edits_told");

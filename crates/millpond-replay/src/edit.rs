@@ -160,6 +160,29 @@ pub struct AppliedEdit {
     pub moved_bytes_per_step: Option<u64>,
 }
 
+impl AppliedEdit {
+    /// Returns the edit in words that follow "with".
+    #[must_use]
+    pub fn words(&self) -> String {
+        let (kind, rest) = self.edit.split_once('=').unwrap_or((&self.edit, ""));
+        let (tag, number) = rest.rsplit_once(':').unwrap_or((rest, rest));
+        let of = match tag.matches(',').count() {
+            0 => format!("`{tag}`"),
+            _ if tag.contains("loss") || tag.contains("softmax") => "the loss".to_owned(),
+            more => format!("{} groups", more + 1),
+        };
+        match kind {
+            "scale" => format!("the batch times {number}"),
+            "chunk" => format!("{of} in {number} pieces"),
+            "shard" => format!("{of} divided among {number} ranks"),
+            "recompute" => format!("checkpointing of `{rest}`"),
+            "offload" => format!("`{rest}` elsewhere between uses"),
+            "free-early" => format!("`{rest}` freed after its last use"),
+            _ => self.edit.clone(),
+        }
+    }
+}
+
 /// A changed recording.
 #[derive(Clone, Debug)]
 pub struct Edited {

@@ -9,10 +9,12 @@
 //!   rules.rs      which free range serves which request
 //!   cause.rs      the cause, from the free ranges and the device
 //!   holders.rs    who holds memory, and since when
-//!   remedy.rs     candidates, and the replays that prove them
+//!   remedy.rs     settings and policies that serve it, and the replays that prove them
+//!   changes.rs    the same for changes of the program
 //! ```
 
 mod cause;
+mod changes;
 mod event;
 mod explain;
 mod failure;
@@ -23,6 +25,7 @@ mod remedy;
 mod rules;
 
 pub use cause::Cause;
+pub(crate) use event::is_refused;
 pub use event::refused_requests;
 pub use failure::Failure;
 pub use holders::{Holder, holders};
@@ -109,9 +112,9 @@ pub struct OutOfMemory {
     /// Whether a replay of the same allocator on a device of the same size is refused the request too. `None`
     /// if no replay was made.
     pub reproduced: Option<bool>,
-    /// The number of other settings and policies that were replayed.
+    /// The number of other settings, other policies and changes of the program that were replayed.
     pub tried: u32,
-    /// The settings and policies that serve the request on a device of the same size, each proved by a replay
+    /// The settings, changes and policies that serve the request on a device of the same size, each proved by a replay
     /// of the whole recording. The best is first.
     pub remedies: Vec<Remedy>,
 }
@@ -154,6 +157,13 @@ impl OutOfMemory {
     /// Returns what to do in one sentence, if anything is known.
     fn advice(&self) -> Option<String> {
         if let Some(best) = self.remedies.first() {
+            if best.kind == RemedyKind::Change {
+                return Some(format!(
+                    "With {}, the program would have finished, with {} to spare.",
+                    best.text,
+                    display_size(best.spare_bytes)
+                ));
+            }
             return Some(format!(
                 "{} would have served it, with {} to spare.",
                 best.text,
@@ -166,7 +176,7 @@ impl OutOfMemory {
                 self.policy
             )),
             Some(true) if self.tried > 0 => Some(format!(
-                "None of {} other settings and policies that were replayed serves it.",
+                "None of {} other settings, policies and changes of the program that were replayed serves it.",
                 self.tried
             )),
             _ => None,

@@ -23,6 +23,11 @@ pub(super) fn refusals(trace: &Trace, selection: Selection) -> impl Iterator<Ite
     refused.map(|(at, _)| at)
 }
 
+/// Returns whether the recorded allocator refused a request.
+pub(crate) fn is_refused(trace: &Trace, selection: Selection) -> bool {
+    refusals(trace, selection).next().is_some()
+}
+
 /// Returns the request of an event.
 pub(super) fn request(trace: &Trace, at: u32) -> Option<RefusedRequest> {
     let event = trace.events.get(at as usize)?;

@@ -102,14 +102,17 @@ impl OutOfMemory {
             tried: 0,
             remedies: Vec::new(),
         };
-        if let Some(program) = program.filter(|_| cause != Cause::NothingFree) {
+        if let Some(program) = program {
             told.prove(&Trials {
                 trace,
                 program: &program,
                 device,
+                selection: options.selection,
                 own: &own,
                 threads: options.threads,
                 request: Some(at),
+                event: Some(last),
+                is_too_large: cause == Cause::NothingFree,
             });
         }
         Some(told)
@@ -164,16 +167,17 @@ impl OutOfMemory {
             tried: 0,
             remedies: Vec::new(),
         };
-        if told.cause != Cause::NothingFree {
-            told.prove(&Trials {
-                trace,
-                program,
-                device: options.device,
-                own,
-                threads: options.threads,
-                request: None,
-            });
-        }
+        told.prove(&Trials {
+            trace,
+            program,
+            device: options.device,
+            selection: options.selection,
+            own,
+            threads: options.threads,
+            request: None,
+            event: None,
+            is_too_large: told.cause == Cause::NothingFree,
+        });
         Some(told)
     }
 

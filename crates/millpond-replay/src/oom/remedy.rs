@@ -1,11 +1,12 @@
-//! Finds what would have served a refused request. Each candidate is replayed on a device of the same size.
+//! Finds the settings and the policies that would have served a refused request. Each is replayed on a device of the
+//! same size.
 
 use super::explain::Own;
-use crate::program::Program;
+use crate::program::{Program, Selection};
 use crate::run::{Device, Run, run};
 use crate::tune::Family;
 use crate::{parallel, verify};
-use millpond_engine::{Settings, TorchBackend, TorchConf, policies};
+use millpond_engine::{Policy, Settings, TorchBackend, TorchConf, policies};
 use millpond_trace::Trace;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -29,6 +30,8 @@ const ALIKE: u64 = 50;
 pub enum RemedyKind {
     /// A setting of the allocator in use.
     Setting,
+    /// A change of the program, under the allocator in use.
+    Change,
     /// Another allocator.
     Policy,
 }
@@ -38,8 +41,10 @@ pub enum RemedyKind {
 pub struct Remedy {
     /// How it is applied.
     pub kind: RemedyKind,
-    /// The line for the environment, or the name of the policy.
+    /// The line for the environment, the change in words, or the name of the policy.
     pub text: String,
+    /// The change as `--edit` takes it. `None` for settings and policies.
+    pub edit: Option<String>,
     /// The policy that was replayed.
     pub policy: String,
     /// How faithfully the policy reproduces its original.
@@ -56,7 +61,7 @@ pub struct Remedy {
 pub(super) struct Proved {
     /// Whether the allocator in use refuses the request in a replay too.
     pub(super) reproduced: bool,
-    /// The number of candidates that were replayed.
+    /// The number of settings, policies and changes that were replayed.
     pub(super) tried: u32,
     /// The candidates that serve the request, the best first.
     pub(super) remedies: Vec<Remedy>,
@@ -68,6 +73,8 @@ pub(super) struct Trials<'a> {
     /// The program, with the refused request.
     pub(super) program: &'a Program,
     pub(super) device: Device,
+    /// The events and the streams of the program.
+    pub(super) selection: Selection,
     /// The allocator that refused the request.
     pub(super) own: &'a Own,
     /// The number of threads to use. 0 means as many as the machine has.
@@ -75,6 +82,10 @@ pub(super) struct Trials<'a> {
     /// The index of the request that the recorded allocator refused. `None` if a replay refused it, which need
     /// not be made again.
     pub(super) request: Option<usize>,
+    /// The event of this request.
+    pub(super) event: Option<u32>,
+    /// Whether the program holds more than the device has, so that no allocator can serve the request.
+    pub(super) is_too_large: bool,
 }
 
 struct Candidate {
@@ -94,18 +105,22 @@ impl Trials<'_> {
                 remedies: Vec::new(),
             };
         }
-        let candidates = self.candidates();
+        let candidates = match self.is_too_large {
+            true => Vec::new(),
+            false => self.candidates(),
+        };
+        let (changes, changed) = self.changes();
         let results = parallel::map(self.threads, candidates.len(), |index| {
             Some(self.serves(&candidates[index]))
         });
-        let mut remedies: Vec<Remedy> = results.into_iter().flatten().collect();
+        let mut remedies: Vec<Remedy> = results.into_iter().flatten().chain(changes).collect();
         // The sort is stable, so that of remedies that are alike the one that was tried first stays first: the
         // simpler one, and one whose replay is exact.
         let step = (self.device.bytes.unwrap_or(u64::MAX) / ALIKE).max(1);
         remedies.sort_by_key(|remedy| (remedy.kind, Reverse(remedy.spare_bytes / step)));
         Proved {
             reproduced,
-            tried: candidates.len() as u32,
+            tried: (candidates.len() + changed) as u32,
             remedies: the_best(remedies),
         }
     }
@@ -131,12 +146,32 @@ impl Trials<'_> {
                 return outcome;
             }
         }
-        let policy = policies::build(policy, settings).ok()?;
-        Some(run(self.program, policy, self.device.source(), &mut ()))
+        self.replay_from_start(self.program, policy, settings)
     }
 
-    /// Returns the candidates in the order in which they are tried. A change of the program belongs here too,
-    /// as a candidate with a program of its own.
+    /// Replays a program on the device, which has no segments at the start.
+    pub(super) fn replay_from_start(
+        &self,
+        program: &Program,
+        policy: &str,
+        settings: &Settings,
+    ) -> Option<Run> {
+        let policy = policies::build(policy, settings).ok()?;
+        Some(run(program, policy, self.device.source(), &mut ()))
+    }
+
+    /// Returns the most candidates of a kind to replay.
+    pub(super) fn most_replays(program: &Program) -> usize {
+        MOST_REPLAYS.min((MOST_CALLS / program.ops.len().max(1)).max(2))
+    }
+
+    /// Returns whether a run finished and did not make the host wait too often.
+    pub(super) fn is_useful(&self, program: &Program, run: &Run) -> bool {
+        let waits = run.stats.stalls.saturating_mul(100) > program.requests.max(100);
+        run.stop.is_none() && !waits
+    }
+
+    /// Returns the settings and the policies in the order in which they are tried.
     fn candidates(&self) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         let mut policies: Vec<&'static str> = vec!["millpond"];
@@ -177,7 +212,7 @@ impl Trials<'_> {
             policy.is_ok_and(|policy| self.device.paged || !policy.needs_pages())
         };
         candidates.retain(runs);
-        candidates.truncate(MOST_REPLAYS.min((MOST_CALLS / self.program.ops.len().max(1)).max(2)));
+        candidates.truncate(Self::most_replays(self.program));
         candidates
     }
 
@@ -201,17 +236,35 @@ impl Trials<'_> {
     /// recommended.
     fn serves(&self, candidate: &Candidate) -> Option<Remedy> {
         let policy = policies::build(candidate.policy, &candidate.settings).ok()?;
-        let fidelity = policy.fidelity().as_str().to_owned();
-        let Run { stats, stop, .. } = self.replay(candidate.policy, &candidate.settings)?;
-        let waits = stats.stalls.saturating_mul(100) > self.program.requests.max(100);
-        if stop.is_some() || waits {
-            return None;
-        }
-        Some(Remedy {
-            kind: candidate.kind,
-            text: candidate.text.clone(),
-            policy: candidate.policy.to_owned(),
-            fidelity,
+        let run = self.replay(candidate.policy, &candidate.settings)?;
+        let is_useful = self.is_useful(self.program, &run);
+        is_useful.then(|| {
+            self.remedy(
+                candidate.kind,
+                candidate.text.clone(),
+                None,
+                policy.as_ref(),
+                &run,
+            )
+        })
+    }
+
+    /// Returns a remedy with the figures of its run.
+    pub(super) fn remedy(
+        &self,
+        kind: RemedyKind,
+        text: String,
+        edit: Option<String>,
+        policy: &dyn Policy,
+        run: &Run,
+    ) -> Remedy {
+        let stats = &run.stats;
+        Remedy {
+            kind,
+            text,
+            edit,
+            policy: policy.name().to_owned(),
+            fidelity: policy.fidelity().as_str().to_owned(),
             spare_bytes: self
                 .device
                 .bytes
@@ -219,7 +272,7 @@ impl Trials<'_> {
                 .saturating_sub(stats.active.peak),
             peak_reserved_bytes: stats.reserved.peak,
             stalls: stats.stalls,
-        })
+        }
     }
 }
 
@@ -235,7 +288,9 @@ fn the_best(remedies: Vec<Remedy>) -> Vec<Remedy> {
     for remedy in remedies {
         let own = keys(&remedy.text);
         let adds = |other: &Remedy| {
-            other.kind == remedy.kind && keys(&other.text).iter().all(|key| own.contains(key))
+            other.kind == remedy.kind
+                && remedy.edit.is_none()
+                && keys(&other.text).iter().all(|key| own.contains(key))
         };
         let of_kind = kept.iter().filter(|other| other.kind == remedy.kind).count();
         if of_kind < MOST_REMEDIES && !kept.iter().any(adds) {

@@ -1,6 +1,7 @@
 //! The sentences of a verdict.
 
 use super::WORTH;
+use crate::oom::is_refused;
 use crate::prepared::Prepared;
 use crate::report::Choice;
 use millpond_engine::display_size;
@@ -21,6 +22,7 @@ pub(super) fn sentences(
         own,
         better,
         is_complete,
+        is_refused: is_refused(prepared.trace(), prepared.options().selection),
     };
     match facts.device {
         Some(device) if facts.peak > device => facts.too_much(device),
@@ -38,12 +40,18 @@ struct Facts<'a> {
     own: &'a Choice,
     better: Option<&'a Choice>,
     is_complete: bool,
+    /// Whether the recorded allocator refused requests.
+    is_refused: bool,
 }
 
 impl Facts<'_> {
     fn unlimited(&self) -> Vec<String> {
         let own = self.own;
-        let holds = format!("The program holds at most {} at once", display_size(self.peak));
+        let subject = match self.is_refused {
+            true => "Without the requests that were refused, the program",
+            false => "The program",
+        };
+        let holds = format!("{subject} holds at most {} at once", display_size(self.peak));
         let first = match own.needs() {
             Some(needs) => format!(
                 "{holds} and needs {} under {}{}.",
