@@ -332,6 +332,7 @@ fn seen(bytes: &[u8], columns: u16, what: &str) -> Vec<String> {
 /// Panics if text has a colour that disappears on a light or on a dark background.
 fn check_colours(screen: &vt100::Screen, what: &str) {
     let (rows, columns) = screen.size();
+    let (rows, columns) = (rows.get(), columns.get());
     for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
         let Some(cell) = screen.cell(row, column).filter(|cell| cell.has_contents()) else {
             continue;
