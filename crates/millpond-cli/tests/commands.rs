@@ -3,11 +3,11 @@
 mod support;
 
 use serde_json::Value;
-use support::{folder, growing, json, run, small, state_only, trace};
+use support::{folder, fragmenting, growing, json, run, small, state_only, trace};
 
 #[test]
 fn tune_ends_with_lines_to_paste() {
-    let (code, stdout, stderr) = run(&["tune", &growing(&folder("tune_lines"))]);
+    let (code, stdout, stderr) = run(&["tune", &fragmenting(&folder("tune_lines"))]);
     assert_eq!(code, 0, "{stderr}");
     let lines: Vec<&str> = stdout.lines().rev().take_while(|line| !line.is_empty()).collect();
     assert!(!lines.is_empty());
@@ -25,7 +25,7 @@ fn tune_ends_with_lines_to_paste() {
 
 #[test]
 fn tune_searches_only_the_settings_that_the_program_can_read() {
-    let file = growing(&folder("tune_own"));
+    let file = fragmenting(&folder("tune_own"));
     let searched = |args: &[&str]| -> Vec<String> {
         let tuned = json(&[&["tune", &file, "--json"], args].concat());
         let families = tuned["families"].as_array().expect("a list");
@@ -43,7 +43,7 @@ fn tune_searches_only_the_settings_that_the_program_can_read() {
 /// The sentences of `tune` name the settings that its table recommends. `report` says the same as `replay`.
 #[test]
 fn tune_and_report_begin_with_the_verdict() {
-    let file = growing(&folder("tune_verdict"));
+    let file = fragmenting(&folder("tune_verdict"));
     let sentences = |value: &Value| -> Vec<String> {
         let all = value["verdict"]["sentences"].as_array().expect("a list");
         all.iter()

@@ -4,7 +4,7 @@ mod support;
 
 use millpond_trace::recording::{Kind, Row, Writer};
 use std::path::{Path, PathBuf};
-use support::{command, folder, json, run, shared, state_only, trace};
+use support::{command, folder, json, run, shared, small, state_only, trace};
 
 /// Returns a recording of blocks that are not freed, each with its own tag.
 fn recording(path: &Path, blocks: &[(&str, u64)]) -> Vec<u8> {
@@ -112,7 +112,7 @@ fn no_line_is_wider_than_the_terminal() {
     let long = "a very long name of something ".repeat(20);
     recording(&path, &[(&long, 1 << 20), ("b", u64::MAX), ("c", 1 << 63)]);
     for width in ["60", "80", "160"] {
-        for file in [shown(&path), trace("gnn_sage_sampled")] {
+        for file in [shown(&path), trace("llama8b_fsdp_streams")] {
             let output = command(&["report", &file])
                 .env("COLUMNS", width)
                 .output()
@@ -177,7 +177,7 @@ fn a_cut_recording_says_so() {
 #[test]
 fn pictures_are_written_and_nothing_else_is_replaced() {
     let folder = folder("report_plot");
-    let file = trace("gnn_sage_sampled");
+    let file = small(&folder, "run.csv");
     for (name, begins) in [
         ("a.svg", &b"<svg xmlns="[..]),
         ("a.png", &b"\x89PNG\r\n\x1a\n"[..]),

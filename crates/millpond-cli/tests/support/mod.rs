@@ -111,6 +111,23 @@ pub(crate) fn growing(folder: &Path) -> String {
     path.display().to_string()
 }
 
+/// Writes a recording of a program that keeps small blocks in segments of large ones. The native policy of PyTorch
+/// cannot use the rest of these segments for the large blocks, and expandable segments can.
+pub(crate) fn fragmenting(folder: &Path) -> String {
+    let mut csv = String::from("time_us,action,id,bytes,stream,tag\n");
+    for step in 0..20u64 {
+        let (large, kept) = (2 * step, 2 * step + 1);
+        let (large_bytes, kept_bytes) = (100 << 20, 52 << 20);
+        csv.push_str(&format!(
+            "{step},alloc,{large},{large_bytes},0,t\n{step},free,{large},{large_bytes},0,\n\
+             {step},alloc,{kept},{kept_bytes},0,t\n"
+        ));
+    }
+    let path = folder.join("fragmenting.csv");
+    std::fs::write(&path, csv).expect("written");
+    path.display().to_string()
+}
+
 /// Writes a snapshot with a state and no history, as a hand-written pickle of protocol 2:
 /// `{"segments": [{"device": 0, "address": 4096, "total_size": 2097152, "blocks": []}], "device_traces": []}`.
 pub(crate) fn state_only(folder: &Path) -> String {
