@@ -608,7 +608,7 @@ fn a_browser_says_what_is_missing() {
     };
     let missing = said["missing"].as_str().expect("text");
     assert!(
-        missing.contains("is cut after") && missing.contains("told as one sum"),
+        missing.contains("is cut after") && missing.contains("listed as one sum"),
         "{missing}"
     );
 }
