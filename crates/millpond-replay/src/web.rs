@@ -5,6 +5,8 @@
 //! compressed. The content security policy allows only the one script whose hash it names.
 
 pub(crate) mod encode;
+#[cfg(test)]
+mod tests;
 pub(crate) mod text;
 
 use base64::Engine;

@@ -179,7 +179,7 @@ fn the_answer_and_figures_with_their_moments_come_first() {
     // The bytes that are needed answer the question, if they are known.
     (runs[0].needs, runs[1].needs) = (Some(8 << 30), Some(6 << 30));
     let html = written(&page(&trace, &runs));
-    assert!(html.contains("<dd>8.00 GiB<small>needed; "));
+    assert!(html.contains("<dd>8.00 GiB<small>one</small><small>needed; "));
     assert!(html.contains("<dd>2.00 GiB<small>25.0 % less needed</small>"));
     // A failure is the headline.
     let failed = Page {
@@ -426,6 +426,20 @@ fn a_window_is_a_recording_of_what_was_replayed() {
     assert_eq!(events, [0, 1, 2], "what lived before and the first event are one");
     assert!(placement.segments.iter().all(|span| span.to_event <= 3));
     assert_eq!(replayed.report.peak_requested_bytes, 8_000_000);
+}
+
+#[test]
+fn memory_stays_until_a_refused_request_at_the_end() {
+    let csv = "time_us,action,id,bytes,stream,tag\n0,alloc,1,3000000,0,a\n5,oom,0,64000000,0,b\n";
+    let recording = read_bytes(csv.as_bytes(), "made", &ReadOptions::default()).unwrap();
+    let options = Options {
+        policies: vec!["torch-native".into()],
+        placements: true,
+        ..Options::default()
+    };
+    let replayed = replay(&recording.traces[0], &options, &|_, _| {}).unwrap();
+    let ends = replayed.placements[0].segments.iter().map(|span| span.to_event);
+    assert_eq!(ends.collect::<Vec<_>>(), [2]);
 }
 
 /// A snapshot whose first event completes the free of a block of 512 bytes. The second event allocates 64 bytes.

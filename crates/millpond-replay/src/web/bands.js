@@ -20,7 +20,8 @@ function bandLooks() {
   const striped = (colour) => ({ colour, stripe: mixed(colour, 0.5), slope: 1 });
   const hues = ink.tag.map(rgb);
   const others = { ...striped(rgb(ink.rest)), slope: -1 };
-  const looks = [...hues.map(plain), ...hues.map(striped), others, ...[ink.faint, ink.waste, ink.mark, ink.free].map(rgb).map(plain)];
+  const [small, waste, waiting, unused] = [ink.faint, ink.waste, ink.mark, ink.free].map(rgb);
+  const looks = [...hues.map(plain), ...hues.map(striped), others, plain(small), plain(waste), striped(waiting), plain(unused)];
   return [looks, looks.map(({ colour, stripe, slope }) => ({ colour: faded(colour), stripe: faded(stripe), slope }))];
 }
 

@@ -42,7 +42,7 @@ class Readout {
     const event = state.moment;
     const show = state.exact ? count : human;
     this.body.parentElement.classList.toggle('bytes', state.exact);
-    byId('readout-at').textContent = `${state.momentName[0].toUpperCase()}${state.momentName.slice(1)}`;
+    byId('readout-at').textContent = capital(state.momentName);
     if (data.story) byId('requested-now').textContent = show(data.story.requestedCurve.at(event));
     for (const row of this.rows) {
       const reserved = data.reserved[row.index];

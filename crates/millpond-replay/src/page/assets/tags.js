@@ -88,7 +88,7 @@ class TagList {
     groups.sort((a, b) => bytes[b] - bytes[a]);
     const total = data.story.requestedCurve.at(state.moment);
     const shown = groups.slice(0, groups.length > 13 ? 12 : 13);
-    this.title.textContent = `Who holds memory ${state.momentName}`;
+    this.title.textContent = `Held ${state.momentName}`;
     const item = (group) => ({
       key: group,
       name: grouping.names[group],

@@ -18,6 +18,11 @@ class Addresses extends Plane {
     return recording.table.hasAddresses;
   }
 
+  // Whether all of it is of one moment, so that the run is no axis.
+  get isStill() {
+    return this.look.recording.glance.state_only;
+  }
+
   // The blocks of the window, or the largest of them where there are too many: by classes of sizes, because to sort millions takes
   // seconds.
   largest(table, first, end) {

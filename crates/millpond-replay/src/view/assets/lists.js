@@ -44,7 +44,7 @@ class Holders {
     const events = recording.moment(look);
     const atPeak = look.moment === null;
     const sums = atPeak ? recording.part(look).held : held(recording.table, events);
-    byId('holders-title').textContent = `Who holds memory ${look.momentName}`;
+    byId('holders-title').textContent = `Held ${look.momentName}`;
     const told = sums.groups(look.way, LISTED);
     const total = sums.total + sums.others;
     this.rows.show(listed(recording, look.way, told.rows), total, look.exact, look.lit);
@@ -55,9 +55,8 @@ class Holders {
     const at = (samples) => (samples.length === 0 ? null : look.axis === 'time' && look.moment !== null ? samples.byTime.at(look.moment) : samples.byEvent.at(events));
     const beside = { reserved: at(table.reserved), parked: at(table.parked), unexplained: at(table.unexplained) };
     this.showLegend(events, beside);
-    const name = look.momentName;
     const facts = [
-      [`${name[0].toUpperCase()}${name.slice(1)}`, moment(look.axis === 'time' && !atPeak ? look.moment : time)],
+      [capital(look.momentName), moment(look.axis === 'time' && !atPeak ? look.moment : time)],
       ['allocated', `${size(total)} in ${plural(sums.count, 'block')}`],
       ['requested', size(sums.requested)],
       ['reserved', beside.reserved, size],
@@ -79,9 +78,14 @@ class Holders {
     const add = (isDrawn, look, name, bytes) => isDrawn && items.push({ look, name, bytes });
     add(lens.more > 0, LOOKS[REST], plural(lens.more, 'other group'), stack[REST]);
     add(look.recording.table.others !== null, LOOKS[SMALL], 'small blocks, listed as one sum', stack[SMALL]);
-    add(look.shows.parked && parked !== null, LOOKS[WAITING], 'freed, waiting for a stream', parked);
-    add(look.shows.reserved && reserved !== null, 'reserved', 'reserved', reserved);
-    add(look.shows.unexplained && unexplained !== null, LOOKS[WASTE], 'unexplained', unexplained);
+    const { glance } = look.recording;
+    if (glance.state_only) {
+      add(true, LOOKS[UNUSED], 'reserved and free', glance.states.reduce((sum, { total }) => sum + total.free_bytes, 0));
+    } else {
+      add(look.shows.parked && parked !== null, LOOKS[WAITING], 'freed, waiting for a stream', parked);
+      add(look.shows.reserved && reserved !== null, 'reserved', 'reserved', reserved);
+      add(look.shows.unexplained && unexplained !== null, LOOKS[WASTE], 'unexplained', unexplained);
+    }
     this.legend.show(items, look.exact, look.lit);
   }
 }
@@ -152,9 +156,10 @@ function showFigures(look, part) {
   const size = look.exact ? exact : human;
   const time = part.peak.events > 0 ? table.time[part.peak.events - 1] : 0;
   const rounding = part.held.total - part.held.requested;
+  const rounded = rounding > 0 ? `the other ${percent(rounding, part.held.total)} are rounding` : 'no rounding';
   const figures = [
     ['Allocated at peak', size(part.peak.bytes), `at ${moment(time)}`],
-    ['Requested at that moment', size(part.held.requested), rounding > 0 ? `the other ${percent(rounding, part.held.total)} are rounding` : 'no rounding'],
+    ['Requested at peak', size(part.held.requested), `at ${moment(time)}; ${rounded}`],
   ];
   if (table.reserved.length > 0) {
     const most = reservedMost(part);
@@ -165,7 +170,7 @@ function showFigures(look, part) {
     const sum = (key) => recording.glance.states.reduce((all, { total }) => all + total[key], 0);
     figures.splice(0, figures.length,
       ['Allocated', size(part.peak.bytes), `in ${count(sum('blocks'))} blocks`],
-      ['Requested', size(part.held.requested), rounding > 0 ? `the other ${percent(rounding, part.held.total)} are rounding` : 'no rounding'],
+      ['Requested', size(part.held.requested), rounded],
       ['Reserved', size(sum('reserved_bytes')), `in ${count(sum('segments'))} segments`],
     );
     figures.push(

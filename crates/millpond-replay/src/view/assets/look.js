@@ -41,6 +41,7 @@ class Look extends ViewState {
 
   // The moment in words.
   get momentName() {
+    if (this.recording.glance?.state_only) return 'in the snapshot';
     if (this.hover !== null) return 'under the pointer';
     if (this.pinned !== null) return this.pinned === this.refusal ? 'when memory ran out' : 'at the pinned moment';
     return this.isWhole ? 'at the peak' : 'at the peak of this window';
