@@ -4,7 +4,7 @@ use crate::exit::CliError;
 use crate::output;
 use crate::side_by_side::{self, Shown};
 use millpond_replay::page::{self, Page};
-use millpond_replay::{OomOrigin, OutOfMemory, Placement, PolicyResult, Report};
+use millpond_replay::{OomOrigin, Placement, PolicyResult, Report};
 use millpond_trace::{Action, Event, Trace};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,7 @@ pub(crate) fn write(
         .map(|((result, placement), name)| page::Run {
             name,
             fidelity: &result.fidelity,
+            needs: needs(report, result),
             placement,
         })
         .collect();
@@ -74,13 +75,6 @@ pub(crate) fn write(
             cell.clone_from(name);
         }
     }
-    let verdict = report.verdict.iter();
-    let sentences = report.out_of_memory.as_ref().map(OutOfMemory::sentences);
-    let advice = sentences
-        .into_iter()
-        .flatten()
-        .chain(verdict.flat_map(|verdict| verdict.sentences.iter().cloned()))
-        .collect();
     let page = Page {
         title: shown.label.to_owned(),
         version: format!("millpond {}", env!("CARGO_PKG_VERSION")),
@@ -91,7 +85,7 @@ pub(crate) fn write(
         opens_at: opens_at(report, trace, &runs),
         columns: grid.heads().iter().map(|head| head.trim().to_owned()).collect(),
         rows,
-        advice,
+        advice: report.answer(),
         cautions: report.cautions.clone(),
         device_bytes,
         peak_requested: report.peak_requested_bytes,
@@ -118,6 +112,19 @@ fn opens_at(report: &Report, trace: &Trace, runs: &[page::Run<'_>]) -> Option<u3
                 .stopped_at
         }
     }
+}
+
+/// Returns the smallest device on which the program finishes with the settings of a row. The verdict may know it if the row
+/// does not.
+fn needs(report: &Report, row: &PolicyResult) -> Option<u64> {
+    let verdict = report.verdict.iter();
+    let mut choices = verdict.flat_map(|verdict| std::iter::once(&verdict.own).chain(&verdict.better));
+    let known = || {
+        choices
+            .find(|choice| choice.result.label() == row.label())?
+            .needs()
+    };
+    row.smallest_device_bytes.or_else(known)
 }
 
 /// Returns the row of the program's own allocator.

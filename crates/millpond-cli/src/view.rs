@@ -19,9 +19,10 @@ use crate::symbols::ModuleSymbols;
 use crate::text::{counted, number, size};
 use crate::{files, output, settings};
 use millpond_replay::analysis::{Overview, TableError};
-use millpond_replay::view::{Embedded, MOST_SERVED, embed, open as open_recording};
+use millpond_replay::view::{self, Embedded, MOST_SERVED, embed, open as open_recording};
 use millpond_trace::history::History;
 use redirect::Redirect;
+use serde_json::Value;
 use site::Site;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -77,16 +78,24 @@ fn write(
         .iter()
         .map(|(history, _)| ModuleSymbols::new(&history.definitions))
         .collect();
+    let answers = args
+        .files
+        .iter()
+        .zip(opened)
+        .map(|(path, (_, overview))| answer(path, overview, args.quiet))
+        .collect::<Result<Vec<Value>, CliError>>()?;
     let recordings: Vec<Embedded<'_>> = names
         .iter()
         .zip(opened)
         .zip(&symbols)
-        .map(|((name, (history, overview)), symbols)| Embedded {
+        .zip(&answers)
+        .map(|(((name, (history, overview)), symbols), answer)| Embedded {
             name,
             history,
             overview,
             symbols,
             policies,
+            answer,
         })
         .collect();
     let mut outcome = None;
@@ -115,7 +124,7 @@ fn write(
                 output::note(
                     args.quiet,
                     &format!(
-                        "{name}: {} are told one by one, the {} smallest as one sum; --blocks changes that",
+                        "{name}: {} are listed one by one, the {} smallest as one sum; --blocks changes that",
                         counted(told.blocks, "block"),
                         number(told.others)
                     ),
@@ -130,6 +139,14 @@ fn write(
     }
 }
 
+/// Replays a recording and returns the sentences at the top of the page.
+fn answer(path: &Path, overview: &Overview, quiet: bool) -> Result<Value, CliError> {
+    if overview.allocations > view::MOST_ANSWERED {
+        return Ok(view::too_long());
+    }
+    Ok(view::answer(&files::load(path, quiet)?.traces))
+}
+
 fn serve(
     args: &ViewArgs,
     names: Vec<String>,
@@ -140,7 +157,7 @@ fn serve(
     let listener = server::listen(args.port.unwrap_or(0)).map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
     let most = args.blocks.unwrap_or(MOST_SERVED);
-    let site = Site::new(&names, opened, policies, most).map_err(failed)?;
+    let site = Site::new(&args.files, &names, opened, policies, most).map_err(failed)?;
     let address = format!("http://127.0.0.1:{port}/{}/", site.token());
     output::print_line(&address)?;
     output::note(args.quiet, "serving on this machine alone; ctrl-c ends it");

@@ -9,7 +9,7 @@ use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{command, folder, run, small, trace};
+use support::{command, folder, json, run, small, trace};
 
 const EVIL: &str = "</script><img src=x onerror=alert(1)><!--<script>";
 
@@ -205,6 +205,50 @@ fn the_page_and_what_it_asks_for_are_served() {
     let head: Value = serde_json::from_slice(&sections(&parts[0])[0]).expect("JSON");
     assert_eq!(head["end"]["blocks"], 3);
     assert_eq!(head["end"]["events"], 4);
+}
+
+#[test]
+fn the_page_answers_first_what_the_program_needs() {
+    let folder = folder("view-answer");
+    let file = small(&folder, "small.csv");
+    // The last request is refused.
+    let refused = folder.join("refused.csv");
+    let csv = std::fs::read_to_string(&file).expect("a recording");
+    let head = csv.lines().next().expect("a head");
+    let values = head.split(',').map(|column| match column {
+        "time_us" => "9000000",
+        "action" => "oom",
+        "bytes" => "31457280",
+        "tag" => "",
+        _ => "0",
+    });
+    let row = values.collect::<Vec<_>>().join(",");
+    std::fs::write(&refused, format!("{}\n{row}\n", csv.trim_end())).expect("room");
+    let refused = refused.display().to_string();
+    let served = Served::start(&[&file, &refused]);
+    for (index, file) in [&file, &refused].into_iter().enumerate() {
+        let answer = served.json(&format!("{index}/answer"));
+        let said = answer[0]["sentences"].as_array().expect("sentences");
+        let replayed = json(&["replay", file, "--json"]);
+        let verdict = replayed["verdict"]["sentences"].as_array().expect("sentences");
+        assert!(said.ends_with(verdict), "{said:?} and {verdict:?}");
+        assert_eq!(answer[0]["failed"], index == 1);
+        let first = said[0].as_str().expect("text");
+        assert_eq!(
+            first.starts_with("The program ran out of memory"),
+            index == 1,
+            "{first}"
+        );
+        // A file has the same answer before everything else that it shows.
+        let out = folder.join("page.html").display().to_string();
+        assert_eq!(run(&["view", file, "--html", &out]).0, 0);
+        let html = std::fs::read_to_string(&out).expect("a page");
+        let (before, after) = html.split_once("id=\"answer-0\">").expect("an answer");
+        assert!(!before.contains("id=\"glance-0\""));
+        let embedded: Value =
+            serde_json::from_str(after.split("</script>").next().expect("an end")).expect("JSON");
+        assert_eq!(embedded, answer);
+    }
 }
 
 #[test]
@@ -407,9 +451,9 @@ fn names_in_a_file_cannot_run_and_large_numbers_do_no_harm() {
     assert_eq!(code, 0, "{stderr}");
     let html = std::fs::read_to_string(&out).expect("a page");
     assert!(!html.contains("<img") && !html.contains("<!--"));
-    // The script, its facts, and four parts of the recording: overview, blocks, stacks and findings.
-    assert_eq!(html.matches("<script").count(), 2 + 4);
-    assert_eq!(html.matches("</script").count(), 2 + 4);
+    // The script, its facts, and five parts of the recording: answer, overview, blocks, stacks and findings.
+    assert_eq!(html.matches("<script").count(), 2 + 5);
+    assert_eq!(html.matches("</script").count(), 2 + 5);
     assert_eq!(html.matches("<script>").count(), 1);
     for outside in [
         "http://", "https://", "@import", "url(", "<link", "<iframe", " href=",
@@ -577,6 +621,8 @@ fn a_browser_shows_it_whatever_names_and_numbers_say() {
         return;
     };
     assert_eq!(said["state"], "", "{said}");
+    let legend = said["legend"].as_str().expect("text");
+    assert!(legend.contains("</script>"), "{legend}");
     assert!(
         said["holders"]
             .as_str()
@@ -592,6 +638,14 @@ fn a_browser_shows_it_whatever_names_and_numbers_say() {
         figures.contains("60.00 MiB") && figures.contains("70.00 MiB"),
         "{figures}"
     );
+    let answers = said["answers"].as_str().expect("text");
+    assert!(
+        answers.starts_with("The program holds at most 60.0 MiB at once"),
+        "{answers}"
+    );
+    // The plot of small.csv has two bands. Each has a name and its bytes at the peak.
+    let legend = said["legend"].as_str().expect("text");
+    assert_eq!(legend.matches("30.00 MiB").count(), 2, "{legend}");
 }
 
 #[test]
@@ -608,7 +662,7 @@ fn a_browser_says_what_is_missing() {
     };
     let missing = said["missing"].as_str().expect("text");
     assert!(
-        missing.contains("is cut after") && missing.contains("told as one sum"),
+        missing.contains("is cut after") && missing.contains("listed as one sum"),
         "{missing}"
     );
 }

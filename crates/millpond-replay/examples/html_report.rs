@@ -35,6 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .map(|(result, placement)| page::Run {
             name: &result.policy,
             fidelity: &result.fidelity,
+            needs: result.smallest_device_bytes,
             placement,
         })
         .collect();

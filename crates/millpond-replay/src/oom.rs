@@ -34,6 +34,7 @@ pub use remedy::{Remedy, RemedyKind};
 
 use crate::tags::tag_group;
 use crate::web::text::Count;
+pub(crate) use event::{moment, time_us};
 pub(crate) use explain::{Own, failure};
 pub(crate) use layout::Look;
 use millpond_engine::display_size;
@@ -125,12 +126,8 @@ impl OutOfMemory {
     pub fn sentences(&self) -> Vec<String> {
         let request = &self.request;
         let place = match request.event {
-            Some(event) => format!("at event {}", Count(u64::from(event))),
+            Some(event) => moment(event, request.time_us),
             None => "before the first event".to_owned(),
-        };
-        let place = match request.time_us {
-            Some(us) => format!("{place}, {:.2} s in", us as f64 / 1e6),
-            None => place,
         };
         let who = match (self.origin, self.refused) {
             (OomOrigin::Replayed, _) => format!("{} runs out of memory", self.policy),

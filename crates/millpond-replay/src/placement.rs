@@ -54,12 +54,14 @@ impl PlacementRecorder {
                 ..Placement::default()
             },
             mapped: Ranges::default(),
+            // The last events may be refused requests, which are no operations.
             events: program
                 .ops
                 .iter()
                 .filter_map(Op::event)
                 .max()
-                .map_or(0, |e| e + 1),
+                .map_or(0, |e| e + 1)
+                .max(program.events as u32),
         }
     }
 

@@ -49,6 +49,17 @@ pub struct Report {
 }
 
 impl Report {
+    /// Returns the answer, one sentence each: why memory ran out if it did, and the verdict if there is one.
+    #[must_use]
+    pub fn answer(&self) -> Vec<String> {
+        let mut answer = self
+            .out_of_memory
+            .as_ref()
+            .map_or_else(Vec::new, OutOfMemory::sentences);
+        answer.extend(self.verdict.iter().flat_map(|verdict| verdict.sentences.clone()));
+        answer
+    }
+
     /// Returns the index of the policy to recommend. Candidates finish and make the host wait at no more than
     /// one in a hundred allocations. The one with the least peak wins. Among peaks that differ by less than
     /// [`ALIKE`], the one with the least driver time wins. Returns `None` if there is no candidate.

@@ -5,6 +5,8 @@
 //! compressed. The content security policy allows only the one script whose hash it names.
 
 pub(crate) mod encode;
+#[cfg(test)]
+mod tests;
 pub(crate) mod text;
 
 use base64::Engine;
@@ -25,6 +27,7 @@ const CORE: &str = concat!(
     include_str!("web/names.js"),
     include_str!("web/view_state.js"),
     include_str!("web/ink.js"),
+    include_str!("web/bands.js"),
     include_str!("web/theme.js"),
     include_str!("web/axis.js"),
     include_str!("web/pens.js"),
@@ -33,6 +36,7 @@ const CORE: &str = concat!(
     include_str!("web/plane.js"),
     include_str!("web/strip.js"),
     include_str!("web/rows.js"),
+    include_str!("web/legend.js"),
     include_str!("web/keys.js"),
 );
 

@@ -9,6 +9,8 @@ const SAID = `
   const text = (id) => document.getElementById(id).innerText;
   return {
     title: document.title,
+    answers: text('answers'),
+    legend: text('legend'),
     figures: text('figures'),
     facts: text('facts-line'),
     missing: text('missing-list'),
@@ -27,7 +29,7 @@ const SAID = `
   };
   try {
     await browser.go(process.argv[2]);
-    await browser.until("document.documentElement.dataset.told === 'yes'", 120_000);
+    await browser.until("document.documentElement.dataset.answered === 'yes'", 120_000);
     await new Promise((done) => setTimeout(done, 500));
     const said = await browser.run(SAID);
     if (said.images !== 0 || said.scripts !== 1) fail(`${said.images} images and ${said.scripts} scripts`);

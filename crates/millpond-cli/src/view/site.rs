@@ -8,6 +8,7 @@ use millpond_replay::view::{Served, WhatIf, glance, policy, served, stacks, told
 use millpond_trace::history::History;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// A kind of data about a recording.
@@ -21,6 +22,8 @@ pub(super) enum Thing {
     Stacks,
     /// Findings, steps and missing parts.
     Told,
+    /// What the program needs, in a few sentences.
+    Answer,
     /// The memory that the policy with this index would have taken.
     Replay(usize),
 }
@@ -38,6 +41,7 @@ impl Thing {
             "blocks" => Some(Self::Blocks),
             "stacks" => Some(Self::Stacks),
             "told" => Some(Self::Told),
+            "answer" => Some(Self::Answer),
             _ => None,
         }
     }
@@ -48,11 +52,13 @@ type Made = Result<String, String>;
 
 /// A recording that is served.
 struct Shown {
+    path: PathBuf,
     history: History,
     overview: Overview,
     glance: OnceLock<Made>,
     stacks: OnceLock<Made>,
     told: OnceLock<Made>,
+    answer: OnceLock<Made>,
     what_if: OnceLock<Result<WhatIf, String>>,
     replays: Vec<OnceLock<Made>>,
 }
@@ -82,6 +88,7 @@ pub(super) struct Site {
 
 impl Site {
     pub(super) fn new(
+        paths: &[PathBuf],
         names: &[String],
         opened: Vec<(History, Overview)>,
         policies: &[String],
@@ -92,12 +99,14 @@ impl Site {
             version: super::VERSION,
             policies,
         });
-        let recordings = opened.into_iter().map(|(history, overview)| Shown {
+        let recordings = paths.iter().zip(opened).map(|(path, (history, overview))| Shown {
+            path: path.clone(),
             history,
             overview,
             glance: OnceLock::new(),
             stacks: OnceLock::new(),
             told: OnceLock::new(),
+            answer: OnceLock::new(),
             what_if: OnceLock::new(),
             replays: policies::names().map(|_| OnceLock::new()).collect(),
         });
@@ -158,6 +167,12 @@ impl Site {
             Thing::Told => of.told.get_or_init(|| {
                 let told = told(&of.history, &symbols());
                 told.map(|told| told.to_string())
+                    .map_err(|error| error.to_string())
+            }),
+            Thing::Answer => of.answer.get_or_init(|| {
+                let answer = super::answer(&of.path, &of.overview, true);
+                answer
+                    .map(|answer| answer.to_string())
                     .map_err(|error| error.to_string())
             }),
             Thing::Replay(number) => match of.replays.get(number) {

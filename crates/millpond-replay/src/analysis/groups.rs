@@ -90,7 +90,7 @@ pub(super) struct Groups<'a> {
 
 /// The groups of one property.
 #[derive(Default)]
-pub(super) struct Names {
+struct Names {
     /// Groups by small row numbers.
     near: Vec<u32>,
     /// Groups by all other row numbers.
@@ -118,24 +118,6 @@ const UNKNOWN: u32 = u32::MAX;
 const NEAR: u64 = 1 << 16;
 
 impl Names {
-    /// Returns the group of a row in a recording whose definitions are still being read. A free has the tag
-    /// and the pool of its allocation, so both get the same group by these properties.
-    pub(super) fn of(&mut self, by: By, row: &Row, definitions: &Definitions) -> u32 {
-        let key = key(by, row);
-        match self.known(key) {
-            Some(group) => group,
-            None => {
-                let name = Groups::new(definitions, definitions, Lines::Told).called(by, row);
-                self.enter(key, name)
-            }
-        }
-    }
-
-    /// Returns the names of the groups, in the order of their numbers.
-    pub(super) fn names(&self) -> &[String] {
-        &self.names
-    }
-
     fn known(&self, key: u64) -> Option<u32> {
         let near = usize::try_from(key).ok().and_then(|at| self.near.get(at));
         match near {
@@ -197,7 +179,7 @@ impl<'a> Groups<'a> {
 
     /// Returns the names of the groups of one property, in the order of their numbers.
     pub(super) fn names(&self, by: By) -> &[String] {
-        self.ways[by as usize].names()
+        &self.ways[by as usize].names
     }
 
     /// Returns the definitions of the numbers in rows.

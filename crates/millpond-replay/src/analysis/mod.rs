@@ -43,7 +43,7 @@ pub use gate::{Gate, GateError, Verdict};
 pub use groups::{By, Lines};
 pub use held::{Group, Held, HeldBlock, Sum, Top, top};
 pub use moment::{At, Moment, MomentError, at};
-pub use overview::{Keeping, Overview, Sizes, Strand, Strands, open, overview};
+pub use overview::{Keeping, Overview, Sizes, open, overview};
 pub use report::{Report, report, report_with_timeline};
 pub use steps::{RecordedStep, RecordedSteps, StepSource, recorded_steps};
 pub use summary::{Hits, Lifetimes, Loss, Peak, PoolSummary, Summary, missing, summary};

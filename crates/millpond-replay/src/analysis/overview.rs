@@ -1,49 +1,21 @@
-//! Makes a coarse overview of a whole recording directly from its rows. A free repeats the facts of its
+//! Makes a coarse overview of a whole recording directly from its rows. A free repeats the bytes of its
 //! allocation, so nothing must be remembered about blocks, and the walk that opens a recording suffices.
-//! Exact answers need a table of blocks (`blocks.rs`). The overview is shown first.
+//! Groups and exact answers need a table of blocks (`blocks.rs`). The overview is shown first.
 //!
 //! The length of a recording is unknown before its end. So columns begin narrow, and when they run out, each
 //! two are merged into one.
 
-use super::groups::{By, Names};
 use super::{Map, shown};
 use millpond_trace::ReadOptions;
-use millpond_trace::history::{Definitions, Flow, History, HistoryError};
+use millpond_trace::history::{Flow, History, HistoryError};
 use millpond_trace::recording::{Gauge, Kind, Row};
 use serde::Serialize;
 use std::path::Path;
 
 /// The most columns.
 const MOST_COLUMNS: usize = 4096;
-/// The most groups that are distinguished during the walk.
-const MOST_GROUPS: usize = 1024;
-/// The most bands of each property.
-const BANDS: usize = 8;
 /// The most gaps that are listed one by one.
 const MOST_GAPS: usize = 1000;
-/// The properties by which an overview groups. A row determines them without a stack.
-const WAYS: [By; 3] = [By::Tag, By::Pool, By::Kind];
-
-/// A group over time: its bytes at the end of each column.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Strand {
-    /// The name of the group.
-    pub name: String,
-    /// One value for each column.
-    pub bytes: Vec<u64>,
-}
-
-/// The bands of one property.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Strands {
-    /// The name of the property.
-    pub by: &'static str,
-    /// The groups that hold most at the end of any column, with the largest first.
-    pub bands: Vec<Strand>,
-    /// The sum of all other groups.
-    pub rest: Vec<u64>,
-}
-
 /// An overview of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Overview {
@@ -64,8 +36,6 @@ pub struct Overview {
     /// The maximum in each column of the bytes that pools have taken from their sources. `None` if they are
     /// not recorded.
     pub reserved: Option<Vec<u64>>,
-    /// Bands by tag, by pool and by kind of memory.
-    pub strands: Vec<Strands>,
     /// Gaps as the time in nanoseconds and the number of lost events. Only the first thousand are listed.
     pub lost: Vec<(u64, u64)>,
     /// The number of blocks in each size class.
@@ -158,7 +128,7 @@ pub fn open(
     columns: usize,
 ) -> Result<(History, Overview), HistoryError> {
     let mut seen = OverviewWalk::new(columns, false);
-    let history = History::open_and_watch(path, options, |row, definitions| seen.note(row, definitions))?;
+    let history = History::open_and_watch(path, options, |row, _| seen.note(row))?;
     // If all rows have the same time, columns are ranges of rows, which needs another walk.
     let overview = if history.duration == 0 {
         overview(&history, columns)?
@@ -175,7 +145,7 @@ pub fn open(
 pub fn overview(history: &History, columns: usize) -> Result<Overview, HistoryError> {
     let mut seen = OverviewWalk::new(columns, history.duration == 0);
     history.walk(|row, _| {
-        seen.note(row, &history.definitions);
+        seen.note(row);
         Flow::On
     })?;
     Ok(seen.told(history))
@@ -183,7 +153,6 @@ pub fn overview(history: &History, columns: usize) -> Result<Overview, HistoryEr
 
 /// The state of a walk.
 struct OverviewWalk {
-    ways: [Way; WAYS.len()],
     total: u128,
     most: Vec<u128>,
     pools: Map<u32, u128>,
@@ -210,44 +179,11 @@ struct OverviewWalk {
 struct KeyframeSums {
     left: u64,
     total: u128,
-    now: [Vec<u128>; WAYS.len()],
-}
-
-/// Bytes by group, now and at the end of each column.
-#[derive(Default)]
-struct Way {
-    names: Names,
-    now: Vec<u128>,
-    columns: Vec<AtEnd>,
-}
-
-/// Bytes by group at the end of a column, and the bytes of groups that are not distinguished.
-struct AtEnd {
-    bytes: Vec<u128>,
-    beyond: u128,
-}
-
-/// Adds to the bytes of a group.
-fn add(now: &mut Vec<u128>, group: u32, bytes: u64) {
-    let at = group as usize;
-    if now.len() <= at {
-        now.resize(at + 1, 0);
-    }
-    now[at] += u128::from(bytes);
-}
-
-impl Way {
-    fn subtract(&mut self, group: u32, bytes: u64) {
-        if let Some(now) = self.now.get_mut(group as usize) {
-            *now = now.saturating_sub(u128::from(bytes));
-        }
-    }
 }
 
 impl OverviewWalk {
     fn new(columns: usize, by_rows: bool) -> Self {
         Self {
-            ways: Default::default(),
             total: 0,
             most: vec![0],
             pools: Map::default(),
@@ -268,7 +204,7 @@ impl OverviewWalk {
     }
 
     #[inline]
-    fn note(&mut self, row: &Row, definitions: &Definitions) {
+    fn note(&mut self, row: &Row) {
         // A live row belongs to an earlier time.
         if row.kind != Kind::Live {
             let at = if self.by_rows { self.rows } else { row.time };
@@ -278,23 +214,18 @@ impl OverviewWalk {
         }
         self.rows += 1;
         match row.kind {
-            Kind::Alloc => self.allocated(row, definitions),
+            Kind::Alloc => self.allocated(row),
             Kind::Free | Kind::FreeRequested => {
                 self.total = self.total.saturating_sub(u128::from(row.bytes));
-                for (way, by) in self.ways.iter_mut().zip(WAYS) {
-                    let group = way.names.of(by, row, definitions);
-                    way.subtract(group, row.bytes);
-                }
             }
             Kind::Keyframe => {
                 self.keyframe = Some(KeyframeSums {
                     left: row.bytes,
                     total: 0,
-                    now: Default::default(),
                 });
                 self.settle();
             }
-            Kind::Live => self.name(row, definitions),
+            Kind::Live => self.name(row),
             Kind::Reserve => self.reserve(row, |held, by| held + by),
             Kind::Release => self.reserve(row, u128::saturating_sub),
             Kind::Gauge if row.tag == Gauge::Reserved as u32 => self.reserve(row, |_, now| now),
@@ -308,25 +239,18 @@ impl OverviewWalk {
         }
     }
 
-    fn allocated(&mut self, row: &Row, definitions: &Definitions) {
+    fn allocated(&mut self, row: &Row) {
         self.allocations += 1;
         self.sizes.note(row.bytes);
-        for (way, by) in self.ways.iter_mut().zip(WAYS) {
-            let group = way.names.of(by, row, definitions);
-            add(&mut way.now, group, row.bytes);
-        }
         self.total += u128::from(row.bytes);
         self.rise();
     }
 
     /// Handles a block that a keyframe names.
-    fn name(&mut self, row: &Row, definitions: &Definitions) {
+    fn name(&mut self, row: &Row) {
         let Some(keyframe) = &mut self.keyframe else {
             return;
         };
-        for ((now, way), by) in keyframe.now.iter_mut().zip(&mut self.ways).zip(WAYS) {
-            add(now, way.names.of(by, row, definitions), row.bytes);
-        }
         keyframe.total += u128::from(row.bytes);
         keyframe.left = keyframe.left.saturating_sub(1);
         if self.is_vague {
@@ -340,9 +264,6 @@ impl OverviewWalk {
         let Some(keyframe) = self.keyframe.take_if(|keyframe| keyframe.left == 0) else {
             return;
         };
-        for (way, named) in self.ways.iter_mut().zip(keyframe.now) {
-            way.now = named;
-        }
         self.total = keyframe.total;
         self.is_vague = false;
         self.rise();
@@ -372,7 +293,6 @@ impl OverviewWalk {
             self.widen();
         }
         while at >= self.until {
-            self.close_column();
             self.most.push(self.total);
             self.reserved_most.push(self.reserved.unwrap_or(0));
             self.until = self.until.saturating_add(self.width);
@@ -389,14 +309,6 @@ impl OverviewWalk {
         };
         self.width = width;
         let open = self.most.len() - 1;
-        for way in &mut self.ways {
-            let mut at = 0;
-            // The end of a merged column is the end of its second half.
-            way.columns.retain(|_| {
-                at += 1;
-                at % 2 == 0
-            });
-        }
         for most in [&mut self.most, &mut self.reserved_most] {
             let pairs = most.chunks(2).map(|pair| pair.iter().copied().max().unwrap_or(0));
             *most = pairs.collect();
@@ -404,20 +316,8 @@ impl OverviewWalk {
         self.until = width.saturating_mul((open / 2 + 1) as u64);
     }
 
-    fn close_column(&mut self) {
-        for way in &mut self.ways {
-            let (told, beyond) = way.now.split_at(way.now.len().min(MOST_GROUPS));
-            way.columns.push(AtEnd {
-                bytes: told.to_vec(),
-                beyond: beyond.iter().sum(),
-            });
-        }
-    }
-
-    fn told(mut self, history: &History) -> Overview {
-        self.close_column();
+    fn told(self, history: &History) -> Overview {
         let numbers = |sums: &[u128]| sums.iter().copied().map(shown).collect::<Vec<u64>>();
-        let strands = self.ways.iter().zip(WAYS);
         Overview {
             to: history.duration,
             column: self.width,
@@ -427,43 +327,8 @@ impl OverviewWalk {
             peak: shown(self.peak),
             most: numbers(&self.most),
             reserved: self.reserved.map(|_| numbers(&self.reserved_most)),
-            strands: strands.map(|(way, by)| way.told(by)).collect(),
             lost: self.lost,
             sizes: self.sizes,
-        }
-    }
-}
-
-impl Way {
-    fn told(&self, by: By) -> Strands {
-        let names = self.names.names();
-        let groups = self.columns.last().map_or(0, |column| column.bytes.len());
-        let bytes = |column: &AtEnd, group: usize| column.bytes.get(group).copied().unwrap_or(0);
-        let most = |group: usize| {
-            let all = self.columns.iter().map(|column| bytes(column, group));
-            all.max().unwrap_or(0)
-        };
-        let mut ranked: Vec<(u128, usize)> = (0..groups).map(|group| (most(group), group)).collect();
-        ranked.retain(|(most, _)| *most > 0);
-        ranked.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| names[a.1].cmp(&names[b.1])));
-        ranked.truncate(BANDS);
-        let band = |group: usize| Strand {
-            name: names.get(group).cloned().unwrap_or_default(),
-            bytes: self
-                .columns
-                .iter()
-                .map(|column| shown(bytes(column, group)))
-                .collect(),
-        };
-        let rest = self.columns.iter().map(|column| {
-            let all: u128 = column.bytes.iter().sum::<u128>() + column.beyond;
-            let told: u128 = ranked.iter().map(|(_, group)| bytes(column, *group)).sum();
-            shown(all - told)
-        });
-        Strands {
-            by: by.name(),
-            rest: rest.collect(),
-            bands: ranked.iter().map(|(_, group)| band(*group)).collect(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::RefusedRequest;
 use crate::program::Selection;
+use crate::web::text::Count;
 use millpond_trace::{Action, Caution, Event, Format, Trace};
 
 /// Returns the requests that the recorded allocator refused, in recorded order.
@@ -41,8 +42,17 @@ pub(super) fn request(trace: &Trace, at: u32) -> Option<RefusedRequest> {
     })
 }
 
+/// Returns the words for the moment of an event.
+pub(crate) fn moment(event: u32, time_us: Option<u64>) -> String {
+    let at = format!("at event {}", Count(u64::from(event)));
+    match time_us {
+        Some(us) => format!("{at}, {:.2} s in", us as f64 / 1e6),
+        None => at,
+    }
+}
+
 /// Returns the time of an event since the first, if the recording has times.
-pub(super) fn time_us(trace: &Trace, event: u32) -> Option<u64> {
+pub(crate) fn time_us(trace: &Trace, event: u32) -> Option<u64> {
     if trace.cautions.iter().any(|c| matches!(c, Caution::NoTimes)) {
         return None;
     }

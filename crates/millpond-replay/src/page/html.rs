@@ -12,6 +12,7 @@ use super::{
     story,
     text::{Count, Human, Text},
 };
+use crate::oom::{moment, time_us};
 use crate::web::{Frame, blob};
 
 const SCRIPT: &str = concat!(
@@ -50,7 +51,7 @@ pub(crate) fn write_within(page: &Page<'_>, limit: u64, out: &mut impl Write) ->
     let page_frame = Frame::new(SCRIPT, false);
     let mut frame = Vec::new();
     page_frame.begin(&page.title, "what-if report", &mut frame)?;
-    lead(page, &mut frame)?;
+    lead(page, &requested, &mut frame)?;
     frame.write_all(include_str!("assets/body.html").as_bytes())?;
     results(page, &mut frame)?;
     writeln!(frame, "</main>")?;
@@ -76,8 +77,21 @@ pub(crate) fn write_within(page: &Page<'_>, limit: u64, out: &mut impl Write) ->
     writeln!(out, "</body>\n</html>")
 }
 
-fn lead(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
+/// Writes the answer, the facts about the recording, and the figures.
+fn lead(page: &Page<'_>, requested: &[u64], out: &mut impl Write) -> io::Result<()> {
     let trace = page.trace;
+    if !page.advice.is_empty() {
+        let class = if page.opens_at.is_some() {
+            "advice failed"
+        } else {
+            "advice"
+        };
+        writeln!(out, "<ol class=\"{class}\">")?;
+        for sentence in &page.advice {
+            writeln!(out, "<li>{}</li>", Text(sentence))?;
+        }
+        writeln!(out, "</ol>")?;
+    }
     write!(
         out,
         "<p class=\"facts-line\"><span>{} events</span>",
@@ -96,78 +110,57 @@ fn lead(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
         write!(out, "<span>device of {}</span>", Human(device))?;
     }
     writeln!(out, "</p>")?;
-    if !page.advice.is_empty() {
-        writeln!(out, "<ol class=\"advice\">")?;
-        for sentence in &page.advice {
-            writeln!(out, "<li>{}</li>", Text(sentence))?;
-        }
-        writeln!(out, "</ol>")?;
-    }
-    figures(page, out)?;
+    figures(page, requested, out)?;
     writeln!(out, "</section>")
 }
 
-/// Writes four figures: the lower bound, the policy in use, the best policy, and the difference.
-fn figures(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
+/// Writes four figures: the lower bound, the policy in use, the recommended policy, and the difference. Figures of
+/// different moments name their moment.
+fn figures(page: &Page<'_>, requested: &[u64], out: &mut impl Write) -> io::Result<()> {
+    let at = |event| moment(event, time_us(page.trace, event));
     writeln!(out, "<div class=\"answer\"><dl class=\"figures\">")?;
-    writeln!(
+    write!(
         out,
-        "<div><dt><span>Peak requested</span></dt><dd>{}<small>no policy can hold less</small></dd></div>",
-        Human(page.peak_requested)
+        "<div><dt><i class=\"swatch requested\"></i><span>Requested at peak</span></dt><dd>{}<small>{}; no allocator needs less</small></dd></div>",
+        Human(page.peak_requested),
+        at(peak_event(requested))
     )?;
-    let run = |index: Option<usize>| index.and_then(|index| page.runs.get(index).map(|run| (index, run)));
-    let mut policy = |label: &str, index: Option<usize>| -> io::Result<Option<u64>> {
-        let Some((index, run)) = run(index) else {
-            return Ok(None);
+    let mut policy = |label: &str, index: Option<usize>| -> io::Result<()> {
+        let Some((index, run)) = index.and_then(|index| Some((index, page.runs.get(index)?))) else {
+            return Ok(());
         };
-        let peak = run.peak_reserved();
-        write!(
-            out,
-            "<div><dt><i class=\"swatch policy-{}\"></i><span>{label}: {}</span></dt>",
-            index % 12,
-            Text(run.name)
-        )?;
-        let over = peak as f64 / page.peak_requested.max(1) as f64;
-        match run.placement.stopped_at {
-            None => writeln!(
-                out,
-                "<dd>{}<small>{over:.4} × requested</small></dd></div>",
-                Human(peak)
-            )?,
-            Some(event) => writeln!(
-                out,
-                "<dd>{}<small>then out of memory at event {}</small></dd></div>",
-                Human(peak),
-                Count(u64::from(event))
-            )?,
-        }
-        Ok(run.placement.stopped_at.is_none().then_some(peak))
-    };
-    let used = policy("In use", page.in_use)?;
-    let best = if page.best == page.in_use {
-        used
-    } else {
-        policy("Best", page.best)?
-    };
-    if let (Some(used), Some(best)) = (used, best) {
-        let saved = used.saturating_sub(best);
-        let part = 100.0 * saved as f64 / used.max(1) as f64;
-        let note = if page.best == page.in_use {
-            "what is in use is already best".to_owned()
-        } else {
-            format!("{part:.1} % less reserved at the peak")
+        let (event, peak) = run.peak_reserved_at();
+        let reserved = format!("reserved at peak, {}", at(event));
+        let (figure, note) = match (run.placement.stopped_at, run.needs) {
+            (Some(stop), _) => (peak, format!("{reserved}; out of memory {}", at(stop))),
+            (None, Some(needs)) => (needs, format!("needed; {} {reserved}", Human(peak))),
+            (None, None) => (peak, reserved),
         };
         writeln!(
             out,
-            "<div class=\"good\"><dt><span>To be won</span></dt><dd>{}<small>{note}</small></dd></div>",
-            Human(saved)
+            "<div><dt><i class=\"swatch policy-{}\"></i><span>{label}</span></dt><dd>{}<small>{}</small><small>{note}</small></dd></div>",
+            index % 12,
+            Human(figure),
+            Text(run.name)
+        )
+    };
+    policy("Your allocator", page.in_use)?;
+    if page.best != page.in_use {
+        policy("Recommended", page.best)?;
+    }
+    if let Some((saved, of, what)) = saving(page) {
+        writeln!(
+            out,
+            "<div class=\"good\"><dt><span>Potential saving</span></dt><dd>{}<small>{:.1} % less {what}</small></dd></div>",
+            Human(saved),
+            100.0 * saved as f64 / of.max(1) as f64
         )?;
     }
     writeln!(out, "</dl>")?;
     if !page.cautions.is_empty() {
         writeln!(
             out,
-            "<aside class=\"cautions\"><h2>What this cannot tell</h2><ul>"
+            "<aside class=\"cautions\"><h2>Limits of these figures</h2><ul>"
         )?;
         for sentence in &page.cautions {
             writeln!(out, "<li>{}</li>", Text(sentence))?;
@@ -177,10 +170,34 @@ fn figures(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "</div>")
 }
 
+/// Returns what the recommended policy saves, what the policy in use takes, and the meaning of both. `None` if either
+/// is missing or runs out of memory.
+fn saving(page: &Page<'_>) -> Option<(u64, u64, &'static str)> {
+    let finished = |index: Option<usize>| {
+        page.runs
+            .get(index?)
+            .filter(|run| run.placement.stopped_at.is_none())
+    };
+    let used = finished(page.in_use)?;
+    let best = finished(page.best.filter(|_| page.best != page.in_use))?;
+    let (of, then, what) = match (used.needs, best.needs) {
+        (Some(used), Some(best)) => (used, best, "needed"),
+        _ => (used.peak_reserved(), best.peak_reserved(), "reserved at peak"),
+    };
+    Some((of.saturating_sub(then), of, what))
+}
+
+/// Returns the first event after which the most bytes are held.
+fn peak_event(requested: &[u64]) -> u32 {
+    let most = requested.iter().max();
+    let at = requested.iter().position(|bytes| Some(bytes) == most);
+    at.unwrap_or(0) as u32
+}
+
 fn results(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
-        "<section class=\"panel\" aria-label=\"Results\"><div class=\"head\"><h2>Results</h2>\
+        "<section class=\"panel\" aria-label=\"Results\"><div class=\"head\"><h2>Results of all policies</h2>\
          <small id=\"results-more\" hidden>more columns to the right: scroll →</small></div>"
     )?;
     writeln!(
@@ -204,7 +221,10 @@ fn results(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
         }
         writeln!(out, "</tr>")?;
     }
-    writeln!(out, "</tbody></table></div></section>")
+    writeln!(
+        out,
+        "</tbody></table></div><p class=\"note\">Peak reserved is the peak of each policy, which may be at another event than the peak of requested bytes.</p></section>"
+    )
 }
 
 fn footer(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
@@ -216,10 +236,6 @@ fn footer(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn meta(page: &Page<'_>, requested: &[u64], glance: serde_json::Value, blobs: &Blobs) -> serde_json::Value {
-    let peak = requested
-        .iter()
-        .max()
-        .and_then(|peak| requested.iter().position(|bytes| bytes == peak));
     let runs = page.runs.iter().map(|run| {
         json!({
             "name": run.name,
@@ -239,7 +255,7 @@ fn meta(page: &Page<'_>, requested: &[u64], glance: serde_json::Value, blobs: &B
         "best": page.best,
         "opensAt": page.opens_at,
         "device": page.device_bytes,
-        "peakEvent": peak.unwrap_or(0),
+        "peakEvent": peak_event(requested),
         "timed": blobs.times.is_some(),
         "threshold": blobs.threshold.0,
         "glance": glance,

@@ -14,6 +14,8 @@ pub struct Run<'a> {
     pub name: &'a str,
     /// One sentence that says how far the replay can be trusted. It may be empty.
     pub fidelity: &'a str,
+    /// The smallest device on which the program finishes, if it was found.
+    pub needs: Option<u64>,
     /// The placement of the replay.
     pub placement: &'a Placement,
 }
@@ -21,12 +23,18 @@ pub struct Run<'a> {
 impl Run<'_> {
     /// Returns the most bytes that it ever held.
     pub(crate) fn peak_reserved(&self) -> u64 {
-        self.placement
-            .reserved
-            .iter()
-            .map(|&(_, bytes)| bytes)
-            .max()
-            .unwrap_or(0)
+        self.peak_reserved_at().1
+    }
+
+    /// Returns the first event after which it held the most bytes, and these bytes.
+    pub(crate) fn peak_reserved_at(&self) -> (u32, u64) {
+        let mut most = (0, 0);
+        for &(event, bytes) in &self.placement.reserved {
+            if bytes > most.1 {
+                most = (event, bytes);
+            }
+        }
+        most
     }
 }
 

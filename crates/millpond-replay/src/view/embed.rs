@@ -25,6 +25,8 @@ pub struct Embedded<'a> {
     pub symbols: &'a dyn Symbols,
     /// The policies under which it is replayed.
     pub policies: &'a [String],
+    /// The sentences at the top of the page, from [`answer`](super::answer()).
+    pub answer: &'a Value,
 }
 
 /// The size of each table in a page.
@@ -66,6 +68,7 @@ fn recording(
     most: u64,
     out: &mut dyn Write,
 ) -> Result<TableSize, TableError> {
+    json(&format!("answer-{index}"), of.answer, out)?;
     json(&format!("glance-{index}"), &glance(of.history, of.overview), out)?;
     let told = told(of.history, of.symbols).map_err(walked)?;
     json(&format!("told-{index}"), &told, out)?;

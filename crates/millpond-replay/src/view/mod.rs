@@ -5,6 +5,7 @@
 //!               analysis::blocks     the table of blocks, in parts that are made while the recording is walked
 //!               told.rs, stacks.rs   findings, steps, missing parts; names of functions, on request
 //!               replayed.rs          the memory that other policies would have taken, on request
+//!   Trace   ──▶ answer.rs            what the program needs, in a few sentences
 //!                     │
 //!                     ▼
 //!               page.rs, assets/     one page for both: it requests these from a server, or contains them (`embed.rs`)
@@ -14,12 +15,14 @@
 //! only sends the recording and answers no queries. So a file that was written for somebody else can do
 //! everything that the server's page can.
 
+mod answer;
 mod embed;
 mod page;
 mod replayed;
 mod stacks;
 mod told;
 
+pub use answer::{MOST_ANSWERED, answer, too_long};
 pub use embed::{Embedded, embed};
 pub use page::{Served, policy, served};
 pub use replayed::{WhatIf, WhatIfError};

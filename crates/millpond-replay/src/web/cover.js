@@ -15,8 +15,8 @@ function cover(width, height, x0, x1, y0, y1, visit) {
   }
 }
 
-// `cover` for colours, written out: this is the loop that a redraw spends its time in.
-function fill(paint, width, height, x0, x1, y0, y1, [r, g, b]) {
+// `cover` for the look of a band, written out: this is the loop that a redraw spends its time in.
+function fill(paint, width, height, x0, x1, y0, y1, { colour, stripe, slope }) {
   if (x0 < 0) x0 = 0;
   if (x1 > width) x1 = width;
   if (y1 > height) y1 = height;
@@ -27,9 +27,10 @@ function fill(paint, width, height, x0, x1, y0, y1, [r, g, b]) {
     let at = (y * width + left) * 4;
     for (let x = left; x < x1; x++, at += 4) {
       const part = high * (Math.min(x + 1, x1) - Math.max(x, x0));
-      paint[at] += r * part;
-      paint[at + 1] += g * part;
-      paint[at + 2] += b * part;
+      const ink = isStripe(x, y, slope) ? stripe : colour;
+      paint[at] += ink[0] * part;
+      paint[at + 1] += ink[1] * part;
+      paint[at + 2] += ink[2] * part;
       paint[at + 3] += part;
     }
   }

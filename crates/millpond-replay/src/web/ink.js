@@ -13,7 +13,7 @@ function readInk() {
   };
   ink = Object.fromEntries(NAMES.map((name) => [name, resolve(name)]));
   ink.policy = Array.from({ length: 12 }, (_, i) => resolve(`policy-${i}`));
-  ink.tag = Array.from({ length: 8 }, (_, i) => resolve(`tag-${i}`));
+  ink.tag = Array.from({ length: HUES }, (_, i) => resolve(`tag-${i}`));
   ink.font = getComputedStyle(document.body).fontFamily;
   probe.remove();
 }
@@ -28,10 +28,15 @@ function rgb(text) {
   return parsed.get(text);
 }
 
-// A colour that steps back: mostly the panel's.
-function faded(colour) {
+// So much of a colour over the panel's.
+function mixed(colour, part) {
   const panel = rgb(ink.panel);
-  return colour.map((value, i) => 0.28 * value + 0.72 * panel[i]);
+  return colour.map((value, i) => part * value + (1 - part) * panel[i]);
+}
+
+// A colour that steps back.
+function faded(colour) {
+  return mixed(colour, 0.28);
 }
 
 function policyInk(index) {

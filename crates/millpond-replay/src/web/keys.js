@@ -14,6 +14,7 @@ function switches(state, clicks, show) {
     press(byId('unit-human'), !state.exact);
     press(byId('unit-exact'), state.exact);
     byId('zoom-out').hidden = state.isWhole;
+    byId('go-peak').hidden = state.pinned === null;
     show();
   };
   state.listen(showAll);

@@ -39,7 +39,7 @@ class Plane {
     for (const block of [state.block, state.under]) if (block !== null) this.frame(context, block, bottom);
     context.restore();
     byteMarks(context, this.scale, bottom, this.extent);
-    axisMarks(context, this.axis, this.scale, height - 6);
+    if (!this.isStill) axisMarks(context, this.axis, this.scale, height - 6);
     if (state.inWindow(state.moment)) crosshair(context, this.scale.x(state.moment), 7, bottom, state);
     drawBrush(context, this.brush, 0, bottom);
   }

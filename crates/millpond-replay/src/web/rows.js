@@ -7,7 +7,7 @@ class Rows {
     this.rows = [];
   }
 
-  // Each item has a key, a name, bytes, blocks and a colour.
+  // Each item has a key, a name, bytes, blocks and a band.
   show(items, total, inFull, lit) {
     const widest = Math.max(...items.map((item) => item.bytes), 1);
     while (this.rows.length < items.length) this.rows.push(this.row());
@@ -26,7 +26,7 @@ class Rows {
       row.share.textContent = percent(item.bytes, total);
       row.blocks.textContent = plural(item.blocks, 'block');
       row.bar.style.width = `${(100 * item.bytes) / widest}%`;
-      row.bar.style.background = item.colour;
+      row.bar.className = LOOKS[item.band];
     });
   }
 

@@ -24,6 +24,10 @@ function plural(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? '' : 's'}`;
 }
 
+function capital(text) {
+  return text[0].toUpperCase() + text.slice(1);
+}
+
 function percent(part, whole) {
   return whole > 0 ? `${((100 * part) / whole).toFixed(1)} %` : '–';
 }

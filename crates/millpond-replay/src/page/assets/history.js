@@ -33,10 +33,7 @@ class History extends Plane {
     const toY = height / places.extent;
     const held = new Float32Array(width * height);
     const paint = new Float32Array(width * height * 4);
-    const palette = [...ink.tag, ink.rest, ink.waste].map(rgb);
-    const dimmed = palette.map(faded);
-    const REST = 8;
-    const WASTE = 9;
+    const [looks, dimmed] = bandLooks();
 
     for (const span of places.segments) {
       if (span.from >= to || span.to <= from) continue;
@@ -50,14 +47,12 @@ class History extends Plane {
     const draw = (i) => {
       if (spot[i] === UNSERVED) return;
       const group = grouping.ofTag[tag[i]];
-      let colour = grouping.colour[group];
-      if (colour < 0) colour = REST;
-      const inks = lit !== null && group !== lit ? dimmed : palette;
+      const inks = lit !== null && group !== lit ? dimmed : looks;
       const x0 = toX(birth[i]);
       const x1 = toX(gone[i]);
       const y0 = spot[i] * toY;
       const y1 = y0 + requested[i] * toY;
-      fill(paint, width, height, x0, x1, y0, y1, inks[colour]);
+      fill(paint, width, height, x0, x1, y0, y1, inks[grouping.band[group]]);
       if (slack[i] * toY > 0.05) fill(paint, width, height, x0, x1, y1, y1 + slack[i] * toY, inks[WASTE]);
     };
     for (const i of story.alive(first)) draw(i);

@@ -52,19 +52,11 @@ async function decode() {
     if (state.focus === index) data.shown = places[index];
     state.touch('data');
   };
-  const loadAll = async () => {
-    for (const index of places.keys()) {
-      data.allocated[index] = await places[index].allocated();
-      state.touch('data');
-      await breathe();
-    }
-  };
   state.listen((changed) => {
     if (changed.has('focus')) {
       if (places[state.focus].spot) data.shown = places[state.focus];
       load();
     }
-    if (changed.has('series') && state.series.allocated === 'all') loadAll();
   });
   await load();
   await story.readTimes();

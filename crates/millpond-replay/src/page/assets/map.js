@@ -57,16 +57,15 @@ class AddressMap {
     const scale = total / places.extent;
     const held = new Float32Array(total);
     const paint = new Float32Array(total * 4);
+    const [looks, dimmed] = bandLooks();
     for (const span of spans) cover(total, 1, span.spot * scale, (span.spot + span.bytes) * scale, 0, 1, (at, part) => { held[at] += part; });
     for (const i of this.blocks) {
       const group = grouping.ofTag[story.tag[i]];
       const waiting = story.death[i] <= this.state.moment;
-      const dim = this.state.lit !== null && group !== this.state.lit;
-      const full = rgb(waiting ? ink.mark : grouping.ink(group));
-      const colour = dim ? faded(full) : full;
+      const inks = this.state.lit !== null && group !== this.state.lit ? dimmed : looks;
       const x = places.spot[i] * scale;
-      fill(paint, total, 1, x, x + story.requested[i] * scale, 0, 1, colour);
-      if (places.slack[i] > 0) fill(paint, total, 1, x + story.requested[i] * scale, x + places.blockBytes(i) * scale, 0, 1, rgb(ink.waste));
+      fill(paint, total, 1, x, x + story.requested[i] * scale, 0, 1, inks[waiting ? WAITING : grouping.band[group]]);
+      if (places.slack[i] > 0) fill(paint, total, 1, x + story.requested[i] * scale, x + places.blockBytes(i) * scale, 0, 1, looks[WASTE]);
     }
     compose(this.strip, pixels, this.lanes, paint, held, (lane) => lane);
     context.imageSmoothingEnabled = false;

@@ -244,6 +244,12 @@ class Places {
     return index < 0 ? 0 : this.offsets[index] + address - this.starts[index];
   }
 
+  // Bytes of blocks that the program has freed and that wait for a stream after `event`.
+  waiting(event) {
+    const { story, slack } = this;
+    return story.alive(event).reduce((sum, i) => (story.death[i] <= event && slack[i] !== UNSERVED ? sum + this.blockBytes(i) : sum), 0);
+  }
+
   blockBytes(serial) {
     return this.story.requested[serial] + this.slack[serial];
   }

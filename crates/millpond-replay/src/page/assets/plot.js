@@ -1,4 +1,4 @@
-// Every policy's bytes over events, in one picture.
+// The bytes of policies over events, in one picture.
 
 class Plot extends Curves {
   constructor(state, axis, data) {
@@ -11,17 +11,13 @@ class Plot extends Curves {
   // The curves that are on, furthest back first.
   curves() {
     const { state, data } = this;
+    const { focus } = state;
     const curves = [];
-    const each = (kind, mode, list) => {
-      if (mode === 'off') return;
-      list.forEach((curve, index) => {
-        if (!curve || state.hidden.has(index)) return;
-        const focused = index === state.focus;
-        if (focused || mode === 'all') curves.push({ kind, index, curve, focused });
-      });
-    };
-    each('allocated', state.series.allocated, data.allocated);
-    each('reserved', state.series.reserved, data.reserved);
+    data.reserved.forEach((curve, index) => {
+      if (curve && state.isShown(index)) curves.push({ kind: 'reserved', index, curve, focused: index === focus });
+    });
+    const allocated = data.allocated[focus];
+    if (state.series.allocated && allocated) curves.push({ kind: 'allocated', index: focus, curve: allocated, focused: true });
     return curves.sort((a, b) => a.focused - b.focused);
   }
 
@@ -29,10 +25,9 @@ class Plot extends Curves {
     const { state, data } = this;
     if (!data.story) {
       const { scale, requested } = state.meta.glance;
-      if (state.range === 'all') return [0, scale * 1.06];
-      const peak = (index) => state.meta.runs[index]?.peak ?? 0;
+      const peaks = state.meta.runs.filter((_, index) => state.isShown(index)).map((run) => run.peak);
       const highest = (Math.max(...requested, 0) / 4095) * scale;
-      return [0, Math.max(peak(state.focus), peak(state.meta.inUse), peak(state.meta.best), highest, 1) * 1.06];
+      return [0, Math.max(...peaks, highest, 1) * 1.06];
     }
     const first = Math.floor(state.from);
     const last = Math.min(Math.ceil(state.to), state.meta.events - 1);
@@ -46,9 +41,7 @@ class Plot extends Curves {
       hi = Math.max(hi, curve.hi);
     };
     if (state.series.requested) take(data.story.requestedCurve);
-    // Unless all are asked for, the range follows the policies that matter; others may leave it.
-    const matters = [state.focus, state.meta.inUse, state.meta.best];
-    for (const { curve, index } of curves) if (state.range === 'all' || matters.includes(index)) take(curve);
+    for (const { curve } of curves) take(curve);
     if (!(hi > 0)) hi = 1;
     if (lo > hi) lo = 0;
     if (state.range !== 'fit') return [0, hi * 1.06];
@@ -77,36 +70,22 @@ class Plot extends Curves {
       }
       this.drawDevice(pen, y, lo, hi);
     });
-    if (data.story && state.range !== 'all') this.drawBeyond(pen, curves, hi);
-  }
-
-  // Names the policies that lie above a fitted picture.
-  drawBeyond(pen, curves, hi) {
-    const { state, scale } = this;
-    let x = scale.left + scale.span - 6;
-    pen.font = `11px ${ink.font}`;
-    pen.textAlign = 'right';
-    pen.textBaseline = 'top';
-    for (const { kind, index, curve } of curves) {
-      const last = Math.min(Math.ceil(state.to), curve.end - 1);
-      if (kind !== 'reserved' || last < state.from || curve.at(last) <= hi) continue;
-      const text = `↑ ${state.meta.runs[index].name}`;
-      pen.fillStyle = policyInk(index);
-      pen.fillText(text, x, 2);
-      x -= pen.measureText(text).width + 14;
-    }
   }
 
   // Before the columns are decoded: the curves as the writer summed them up.
   drawGlance(pen, y) {
     const { meta } = this.state;
     const { scale, requested, reserved, buckets } = meta.glance;
-    const x = (bucket) => this.scale.left + (bucket / buckets) * this.scale.span;
+    const x = (bucket) => this.scale.x((bucket / buckets) * meta.events);
     const value = (step) => (step / 4095) * scale;
-    const highest = Array.from({ length: buckets }, (_, i) => value(requested[2 * i + 1] ?? 0));
     pen.fillStyle = ink.water;
-    pen.fill(areaOf(this.scale.left, this.scale.span, y(0), highest, y));
+    pen.beginPath();
+    pen.moveTo(x(0), y(0));
+    for (let i = 0; i < buckets; i++) pen.lineTo(x(i + 0.5), y(value(requested[2 * i + 1] ?? 0)));
+    pen.lineTo(x(buckets), y(0));
+    pen.fill();
     reserved.forEach((steps, index) => {
+      if (!this.state.isShown(index)) return;
       pen.beginPath();
       for (let i = 0; i < steps.length / 2; i++) {
         pen.lineTo(x(i + 0.25), y(value(steps[2 * i])));
@@ -184,12 +163,11 @@ class Plot extends Curves {
   stroke(pen, index, focused, kind) {
     pen.lineJoin = 'round';
     pen.strokeStyle = policyInk(index);
-    pen.globalAlpha = focused ? 1 : 0.62;
+    pen.globalAlpha = focused ? 1 : 0.75;
     pen.lineWidth = focused ? 2 : 1.25;
     if (kind === 'allocated') {
-      pen.lineWidth = focused ? 1.25 : 1;
+      pen.lineWidth = 1.25;
       pen.setLineDash([3, 3]);
-      pen.globalAlpha = focused ? 0.9 : 0.5;
     }
     pen.stroke();
     pen.setLineDash([]);

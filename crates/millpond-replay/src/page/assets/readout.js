@@ -4,6 +4,7 @@ class Readout {
   constructor(state, axis, data) {
     Object.assign(this, { state, axis, data });
     this.body = byId('policies');
+    this.legend = new Legend(byId('colours'));
     this.rows = state.meta.runs.map((run, index) => this.row(run, index));
     state.listen((changed) => {
       this.show();
@@ -16,17 +17,17 @@ class Readout {
     const meta = state.meta;
     const key = index < 10 ? String((index + 1) % 10) : '';
     const eye = h('button', {
-      type: 'button', class: 'eye', title: `Show or hide ${run.name}`, 'aria-label': `Show ${run.name}`,
+      type: 'button', class: 'eye', title: `Show or hide the line of ${run.name}`, 'aria-label': `Show ${run.name}`,
       onclick: (click) => {
         click.stopPropagation();
         if (!state.hidden.delete(index)) state.hidden.add(index);
         state.touch('hidden');
       },
     }, h('i', { class: `swatch policy-${index % 12}` }));
-    const name = h('button', { type: 'button', class: 'pick', title: run.fidelity || run.name }, run.name);
+    const name = h('button', { type: 'button', class: 'pick', title: [run.name, run.fidelity].filter(Boolean).join(': ') }, run.name);
     const marks = [];
-    if (index === meta.best) marks.push(h('em', { class: 'best' }, 'best'));
-    if (index === meta.inUse) marks.push(h('em', {}, 'in use'));
+    if (index === meta.best) marks.push(h('em', { class: 'best' }, 'recommended'));
+    if (index === meta.inUse) marks.push(h('em', {}, 'yours'));
     if (run.stopped !== null) marks.push(h('em', { class: 'oom', title: `Ran out of memory at event ${count(run.stopped)}` }, 'OOM'));
     const row = { eye, name, reserved: h('td'), allocated: h('td'), index };
     row.element = h('tr', { onclick: () => state.set({ focus: index }) },
@@ -41,15 +42,15 @@ class Readout {
     const event = state.moment;
     const show = state.exact ? count : human;
     this.body.parentElement.classList.toggle('bytes', state.exact);
-    byId('readout-at').textContent = state.hover !== null ? 'Under the cursor' : state.pinned !== null ? 'Pinned' : state.cut ? 'Before it ran out' : state.meta.opensAt !== null ? 'When memory ran out' : 'At the peak';
+    byId('readout-at').textContent = capital(state.momentName);
     if (data.story) byId('requested-now').textContent = show(data.story.requestedCurve.at(event));
     for (const row of this.rows) {
       const reserved = data.reserved[row.index];
       const allocated = data.allocated[row.index];
       const past = reserved && event >= reserved.end;
       row.element.classList.toggle('focus', row.index === state.focus);
-      row.element.classList.toggle('off', state.hidden.has(row.index));
-      row.eye.setAttribute('aria-pressed', String(!state.hidden.has(row.index)));
+      row.element.classList.toggle('off', !state.isShown(row.index));
+      row.eye.setAttribute('aria-pressed', String(state.isShown(row.index)));
       row.name.setAttribute('aria-pressed', String(row.index === state.focus));
       row.reserved.textContent = past ? 'stopped' : reserved ? show(reserved.at(event)) : show(meta.runs[row.index].peak);
       row.allocated.textContent = past ? '' : allocated ? show(allocated.at(event)) : '';
@@ -97,33 +98,34 @@ class Readout {
       const requested = data.story.requestedCurve.at(event);
       const { found, rest } = places.alive(event);
       const holes = holesOf(places.held(event).map(({ spot, bytes }) => [spot, bytes]), found.map((i) => [places.spot[i], places.blockBytes(i)]));
-      const free = reserved - allocated;
-      facts.push(['reserved', human(reserved), 'what the device gave']);
-      facts.push(['free inside', human(Math.max(free, 0)), percent(Math.max(free, 0), reserved)]);
+      const waiting = places.waiting(event);
+      const free = Math.max(reserved - allocated - waiting, 0);
+      const rounding = Math.max(allocated - requested, 0);
+      facts.push(['reserved', human(reserved), 'taken from the device']);
+      facts.push(['free in it', human(free), percent(free, reserved)]);
       if (rest.blocks === 0) facts.push(['largest hole', human(holes.largest), `of ${plural(holes.count, 'hole')}`]);
-      facts.push(['rounding', human(Math.max(allocated - requested, 0)), percent(Math.max(allocated - requested, 0), allocated)]);
+      facts.push(['rounding', human(rounding), percent(rounding, allocated)]);
+      this.showLegend(rounding, waiting, free);
       byId('map-rest').textContent = rest.blocks > 0
         ? `Rest: ${count(rest.blocks)} smaller blocks of ${human(rest.bytes)} together are counted but not drawn one by one, to keep this file small.` : '';
     }
+    byId('map-at').textContent = state.momentName;
+    byId('fullness-title').textContent = `How full it is ${state.momentName}`;
     showFacts(byId('facts'), facts);
-    this.showLegend();
   }
 
-  showLegend() {
+  // The bands of the address pictures, with their bytes at the moment.
+  showLegend(rounding, waiting, free) {
     const { state, data } = this;
     const grouping = data.grouping();
-    const key = `${state.grouping} ${state.theme}`;
-    if (this.legendKey === key) return;
-    this.legendKey = key;
-    const entry = (className, text) => {
-      const swatch = h('i', { class: `swatch ${className}` });
-      return h('li', {}, swatch, h('span', { title: text }, text));
-    };
-    byId('colours').replaceChildren(
-      ...grouping.legend.map((name, i) => entry(`tag-${i}`, name)),
-      ...(grouping.more ? [entry('rest', 'everything else')] : []),
-      entry('waste', 'rounding'),
-      entry('free', 'reserved and free'),
-    );
+    const { bytes } = grouping.sums(data.story, state.moment);
+    const ofBand = new Float64Array(BANDS + 1);
+    bytes.forEach((sum, group) => (ofBand[grouping.band[group]] += sum));
+    const items = grouping.legend.map((name, band) => ({ look: LOOKS[band], name, bytes: ofBand[band] }));
+    if (grouping.more > 0) items.push({ look: LOOKS[REST], name: plural(grouping.more, 'other'), bytes: ofBand[REST] });
+    items.push({ look: LOOKS[WASTE], name: 'rounding', bytes: rounding });
+    if (waiting > 0) items.push({ look: LOOKS[WAITING], name: 'freed, waiting for a stream', bytes: waiting });
+    items.push({ look: LOOKS[UNUSED], name: 'reserved and free', bytes: free });
+    this.legend.show(items, state.exact);
   }
 }

@@ -1,23 +1,42 @@
 // What the reader of a report is looking at.
 
-// One policy far above the others would press them flat: then the picture starts without it.
-function startRange(meta) {
-  const peaks = meta.runs.map((run) => run.peak).sort((a, b) => b - a);
-  const shown = Math.max(meta.runs[meta.inUse]?.peak ?? 0, meta.runs[meta.best]?.peak ?? 0, 1);
-  return peaks[0] > 1.6 * shown ? 'zero' : 'all';
-}
-
 class State extends ViewState {
   constructor(meta) {
     super();
     this.meta = meta;
     this.focus = (meta.opensAt === null ? null : meta.inUse) ?? meta.best ?? meta.inUse ?? 0;
-    this.hidden = new Set();
-    this.series = { reserved: 'all', allocated: 'focus', requested: true };
-    this.to = Math.max(meta.events - 1, 1);
+    this.hidden = new Set(meta.runs.keys());
+    for (const index of this.main) this.hidden.delete(index);
+    this.series = { allocated: false, requested: true };
     this.axis = 'event';
-    this.range = startRange(meta);
+    this.range = 'zero';
     this.grouping = 'module';
+    // A failure early in the run has the picture to itself.
+    this.to = meta.opensAt === null ? this.end : Math.min(Math.max(meta.opensAt * 1.25, this.least), this.end);
+  }
+
+  // The policies with a line from the start: the one in use, and the recommended one or else `millpond`.
+  get main() {
+    const { inUse, best, runs } = this.meta;
+    const other = best ?? runs.findIndex((run) => run.name === 'millpond');
+    return [inUse, other].filter((index) => runs[index] !== undefined);
+  }
+
+  // Whether a policy has a line. The chosen one always has.
+  isShown(index) {
+    return index === this.focus || !this.hidden.has(index);
+  }
+
+  get showsAll() {
+    return this.hidden.size === 0;
+  }
+
+  // Shows the lines of all policies, or those from the start.
+  toggleAll() {
+    const all = this.showsAll;
+    this.hidden = new Set(all ? this.meta.runs.keys() : []);
+    if (all) for (const index of this.main) this.hidden.delete(index);
+    this.touch('hidden');
   }
 
   // The moment every view shows: under the cursor, else pinned, else the one that tells most.
@@ -39,6 +58,14 @@ class State extends ViewState {
   get cut() {
     const stopped = this.meta.runs[this.focus]?.stopped ?? null;
     return stopped !== null && stopped <= this.chief;
+  }
+
+  // The moment in words.
+  get momentName() {
+    if (this.hover !== null) return 'under the pointer';
+    if (this.pinned !== null) return 'at the pinned event';
+    if (this.cut) return 'before memory ran out';
+    return this.meta.opensAt === null ? 'at the peak of requested bytes' : 'when memory ran out';
   }
 
   // The last event.

@@ -10,7 +10,7 @@ const GROUPINGS = {
   frame: 'Frame',
 };
 
-// Which group each tag belongs to under one grouping, and each group's colour.
+// Which group each tag belongs to under one grouping, and each group's band.
 class Grouping {
   constructor(story, kind) {
     const parts = story.tags.map((tag, index) => tagParts(tag, story.sites[index]));
@@ -28,12 +28,12 @@ class Grouping {
       }
       this.ofTag[tag] = index.get(name);
     });
-    this.colour = this.colours(story);
+    this.band = this.bands(story);
   }
 
-  // The groups that cover most of the picture get a colour of their own; modules take their phase's.
-  colours(story) {
-    const byPhase = this.kind === 'module' && new Set(this.phases).size <= 8;
+  // The groups that cover most of the picture get a band of their own; modules take their phase's.
+  bands(story) {
+    const byPhase = this.kind === 'module' && new Set(this.phases).size <= BANDS;
     const keys = byPhase ? this.phases : this.names;
     const weight = new Map();
     for (let i = 0; i < story.allocations; i++) {
@@ -41,15 +41,25 @@ class Grouping {
       weight.set(key, (weight.get(key) ?? 0) + story.area(i));
     }
     const ranked = [...weight].sort((a, b) => b[1] - a[1]).map(([key]) => key);
-    this.legend = ranked.slice(0, 8);
-    this.more = ranked.length > 8;
+    this.legend = ranked.slice(0, BANDS);
+    this.more = ranked.length - this.legend.length;
     const place = new Map(this.legend.map((key, i) => [key, i]));
-    return keys.map((key) => place.get(key) ?? -1);
+    return keys.map((key) => place.get(key) ?? REST);
   }
 
-  ink(group) {
-    const colour = this.colour[group];
-    return colour < 0 ? ink.rest : ink.tag[colour];
+  // What the program holds after an event, by group.
+  sums(story, event) {
+    if (this.last?.event === event) return this.last;
+    const bytes = new Float64Array(this.names.length);
+    const blocks = new Uint32Array(this.names.length);
+    for (const i of story.alive(event)) {
+      if (story.death[i] <= event) continue;
+      const group = this.ofTag[story.tag[i]];
+      bytes[group] += story.requested[i];
+      blocks[group]++;
+    }
+    this.last = { event, bytes, blocks };
+    return this.last;
   }
 }
 
@@ -66,22 +76,6 @@ class TagList {
     state.listen(() => this.show(), 'moment', 'grouping', 'data', 'theme', 'lit', 'exact');
   }
 
-  sums(event) {
-    const { story } = this.data;
-    const grouping = this.data.grouping();
-    const bytes = new Float64Array(grouping.names.length);
-    const blocks = new Uint32Array(grouping.names.length);
-    for (const i of story.alive(event)) {
-      if (story.death[i] <= event) continue;
-      const group = grouping.ofTag[story.tag[i]];
-      bytes[group] += story.requested[i];
-      blocks[group]++;
-    }
-    const groups = [...bytes.keys()].filter((group) => blocks[group] > 0);
-    groups.sort((a, b) => bytes[b] - bytes[a]);
-    return { groups, bytes, blocks };
-  }
-
   show() {
     const { state, data } = this;
     for (const button of this.buttons.children) {
@@ -89,16 +83,18 @@ class TagList {
     }
     if (!data.story) return;
     const grouping = data.grouping();
-    const { groups, bytes, blocks } = this.sums(state.moment);
+    const { bytes, blocks } = grouping.sums(data.story, state.moment);
+    const groups = [...bytes.keys()].filter((group) => blocks[group] > 0);
+    groups.sort((a, b) => bytes[b] - bytes[a]);
     const total = data.story.requestedCurve.at(state.moment);
     const shown = groups.slice(0, groups.length > 13 ? 12 : 13);
-    this.title.textContent = state.hover === null && state.pinned === null && !state.cut && state.meta.opensAt === null ? 'Who holds the peak' : 'Who holds memory here';
+    this.title.textContent = `Held ${state.momentName}`;
     const item = (group) => ({
       key: group,
       name: grouping.names[group],
       bytes: bytes[group],
       blocks: blocks[group],
-      colour: grouping.ink(group),
+      band: grouping.band[group],
     });
     this.rows.show(shown.map(item), total, state.exact, state.lit);
     const others = groups.slice(shown.length);

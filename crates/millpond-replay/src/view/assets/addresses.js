@@ -2,8 +2,6 @@
 
 // Blocks that are drawn at most, the largest.
 const MOST_DRAWN = 200_000;
-// Blocks coloured like their groups, without one they are `REST`.
-const PLAIN = 8;
 
 class Addresses extends Plane {
   constructor(look, axis) {
@@ -18,6 +16,11 @@ class Addresses extends Plane {
     if (!recording.ready) return false;
     byId('addresses-panel').hidden = !recording.table.hasAddresses;
     return recording.table.hasAddresses;
+  }
+
+  // Whether all of it is of one moment, so that the run is no axis.
+  get isStill() {
+    return this.look.recording.glance.state_only;
   }
 
   // The blocks of the window, or the largest of them where there are too many: by classes of sizes, because to sort millions takes
@@ -125,12 +128,11 @@ class Addresses extends Plane {
     const toX = (event) => this.scale.x(recording.placeOf(event, look.axis)) - this.scale.left;
     const toY = height / this.extent;
     const paint = new Float32Array(width * height * 4);
-    const palette = [...ink.tag, ink.rest].map(rgb);
-    const dimmed = palette.map(faded);
+    const [looks, dimmed] = bandLooks();
     for (const { spot, reserved_bytes: bytes } of this.segments) {
       // Blocks are drawn over the segment, so only its holes are filled.
       let at = spot;
-      const hole = (to) => fill(paint, width, height, 0, width, at * toY, to * toY, rgb(ink.free));
+      const hole = (to) => fill(paint, width, height, 0, width, at * toY, to * toY, looks[UNUSED]);
       for (let i = this.firstFrom(spot); i < this.spots.length && this.spots[i] < spot + bytes; i++) {
         if (this.spots[i] > at) hole(this.spots[i]);
         at = Math.max(at, this.spots[i] + table.bytes[this.blocks[i]]);
@@ -138,12 +140,12 @@ class Addresses extends Plane {
       if (at < spot + bytes) hole(spot + bytes);
     }
     this.blocks.forEach((block, i) => {
-      const band = lens ? Math.min(lens.bandOf[table.origin[block]], PLAIN) : PLAIN;
+      const band = lens ? lens.bandOf[table.origin[block]] : REST;
       const isLit = look.lit === null || !lens || lens.groupOf[table.origin[block]] === look.lit;
       const x1 = table.death[block] === LIVES || this.segments.length > 0 ? width : toX(table.death[block]);
       const y = this.spots[i] * toY;
       const x0 = this.segments.length > 0 ? 0 : toX(table.birth[block]);
-      fill(paint, width, height, x0, x1, y, y + table.bytes[block] * toY, (isLit ? palette : dimmed)[band]);
+      fill(paint, width, height, x0, x1, y, y + table.bytes[block] * toY, (isLit ? looks : dimmed)[band]);
     });
     this.compose(width, height, paint);
     byId('addresses-note').textContent = [
@@ -194,7 +196,7 @@ class Addresses extends Plane {
     const pieces = this.blocks.map((block, i) => [this.spots[i], table.bytes[block]]).filter((_, i) => lives(this.blocks[i]));
     const held = pieces.reduce((sum, [, bytes]) => sum + bytes, 0);
     const holes = holesOf([[0, this.extent]], pieces);
-    byId('fullness-title').textContent = look.moment === null ? 'How full it is at the peak' : 'How full it is here';
+    byId('fullness-title').textContent = look.moment === null ? 'How full it is at the peak of this window' : 'How full it is at this moment';
     // Where not all blocks are drawn, what lies between these is not all free.
     const free = [size(holes.free), percent(holes.free, held + holes.free)];
     showFacts(byId('fullness'), this.left > 0 ? [

@@ -19,7 +19,7 @@ function lifetime(table, block) {
   const since = table.since(block);
   const alive = table.death[block] === LIVES;
   const until = alive ? table.end.end : table.time[table.death[block]];
-  const fate = { [FATES.lives]: 'still held at the end', [FATES.freed]: 'given back', [FATES.atOnce]: 'given back at once', [FATES.vanished]: 'gone by the next keyframe' }[table.fate[block]];
+  const fate = { [FATES.lives]: 'still held at the end', [FATES.freed]: 'freed', [FATES.atOnce]: 'freed at once', [FATES.vanished]: 'gone by the next keyframe' }[table.fate[block]];
   return { since, until, alive, fate, span: `${moment(since)} to ${alive ? 'the end' : moment(until)}, ${duration(until - since)} long` };
 }
 
@@ -44,9 +44,9 @@ class Card {
     const life = lifetime(table, block);
     const size = this.look.exact ? exact : human;
     const facts = [
-      ['bytes', size(table.bytes[block])],
-      ['asked for', size(table.bytes[block] - table.slack[block])],
-      ['handed out', moment(life.since)],
+      ['block', size(table.bytes[block])],
+      ['requested', size(table.bytes[block] - table.slack[block])],
+      ['allocated', moment(life.since)],
       [life.fate, life.alive ? '' : moment(life.until)],
       ['lived', duration(life.until - life.since)],
       ['address', table.address[block] > 0 ? hex(table.address[block]) : 'not recorded'],

@@ -68,7 +68,7 @@ class Flame {
   bar(context, node, x, width, row, above) {
     const y = row * FLAME_ROW;
     const colour = rgb(node.depth === 0 ? ink.rest : ink.tag[hash(node.name) % ink.tag.length]);
-    context.fillStyle = `rgb(${above ? faded(colour) : mixed(colour)})`;
+    context.fillStyle = `rgb(${above ? faded(colour) : mixed(colour, 0.55)})`;
     context.fillRect(x, y, Math.max(width - 1, 0.5), FLAME_ROW - 1);
     this.bars.push({ node, x, width, y });
     if (this.over === node) {
@@ -150,10 +150,4 @@ function hash(text) {
   let value = 0;
   for (let i = 0; i < text.length; i++) value = (value * 31 + text.charCodeAt(i)) >>> 0;
   return value;
-}
-
-// Text has to be read on it.
-function mixed(colour) {
-  const panel = rgb(ink.panel);
-  return colour.map((value, i) => Math.round(0.55 * value + 0.45 * panel[i]));
 }

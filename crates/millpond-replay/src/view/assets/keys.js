@@ -22,7 +22,6 @@ function controls(look) {
     press(byId('scale-shared'), look.shared);
     press(byId('scale-own'), !look.shared);
     byId('scale').hidden = look.recordings.length < 2;
-    byId('go-peak').hidden = look.pinned === null;
   });
 }
 

@@ -2,11 +2,8 @@
 // lived before them, and how the stack was made when it was highest among them.
 
 const CHUNK = 128;
-// Groups with a band of their own; one band more for the other groups, one for blocks that are not told one by one.
-const BANDS = 8;
-const REST = BANDS;
-const OTHERS = BANDS + 1;
-const LINES = BANDS + 2;
+// The bands of groups, of the other groups, and of blocks that are not listed one by one.
+const LINES = SMALL + 1;
 // Events between two breaths.
 const BREATH = 1 << 20;
 
@@ -94,8 +91,8 @@ class Lens {
     let by = block >= 0 ? bytes[block] : -bytes[~block];
     now[this.bandOf[origin[block >= 0 ? block : ~block]]] += by;
     if (others) {
-      by += others[event] - now[OTHERS];
-      now[OTHERS] = others[event];
+      by += others[event] - now[SMALL];
+      now[SMALL] = others[event];
     }
     return by;
   }

@@ -39,6 +39,25 @@ class Look extends ViewState {
     return place;
   }
 
+  // The moment in words.
+  get momentName() {
+    if (this.recording.glance?.state_only) return 'in the snapshot';
+    if (this.hover !== null) return 'under the pointer';
+    if (this.pinned !== null) return this.pinned === this.refusal ? 'when memory ran out' : 'at the pinned moment';
+    return this.isWhole ? 'at the peak' : 'at the peak of this window';
+  }
+
+  // Where the last request was refused.
+  get refusal() {
+    const last = this.recording.table.notes.findLast((note) => note.what === 'refused');
+    return last && (this.axis === 'time' ? last.time : last.event);
+  }
+
+  // A recording that ran out of memory opens at that moment, unless the reader has chosen another.
+  openOnRefusal() {
+    if (this.pinned === null && this.refusal !== undefined) this.set({ pinned: this.refusal });
+  }
+
   // Moves the pinned moment by events: a step in time is one from change to change.
   step(by) {
     const { recording } = this;

@@ -90,6 +90,8 @@ class Recording {
     this.lenses = new Map();
     this.stacks = null;
     this.told = null;
+    // What the program needs; null while that is not known.
+    this.answers = null;
     // Lines of other policies, by name.
     this.replays = new Map();
     this.failed = null;
@@ -104,7 +106,7 @@ class Recording {
     this.glance = await this.source.json('glance');
     changed('glance');
     await breathe();
-    // Blocks of keyframes may come beside those that were handed out; a part makes room for all its events.
+    // Blocks of keyframes may come beside those that were allocated; a part makes room for all its events.
     this.table = new Table(Math.min(this.glance.allocations, MOST_AT_ONCE) + 70_000);
     await this.source.parts((sections) => {
       this.table.take(sections);
@@ -113,6 +115,11 @@ class Recording {
     if (!this.table.end) throw new Error('the table of blocks has no end');
     this.base = await this.lens('kind');
     changed('data');
+  }
+
+  async loadAnswers(changed) {
+    this.answers = await this.source.json('answer');
+    changed('answers');
   }
 
   async loadMore(changed) {

@@ -54,6 +54,7 @@ function arrived(recording) {
     const whole = look.from <= 0 && look.to >= end;
     if (what === 'data' && recording.glance.by_rows && recordings.length === 1) look.axis = 'event';
     if (what === 'glance' && recordings.every(({ glance }) => glance?.state_only)) openOnAddresses();
+    if (what === 'data') look.openOnRefusal();
     if (what === 'glance' || what === 'data') {
       end = look.end;
       if (whole) look.look(0, end);
@@ -63,27 +64,29 @@ function arrived(recording) {
   };
 }
 
+// Takes a step for some recordings, one after the other.
+async function each(some, step) {
+  for (const recording of some) {
+    const changed = arrived(recording);
+    try {
+      await step(recording, changed);
+    } catch (error) {
+      recording.failed = error.message;
+      changed('failed');
+    }
+  }
+}
+
 document.addEventListener('DOMContentLoaded', async () => {
-  for (const recording of recordings) {
-    const changed = arrived(recording);
-    try {
-      await recording.load(changed);
-    } catch (error) {
-      recording.failed = error.message;
-      changed('failed');
-    }
-  }
+  // A file has the answers. A server replays the recordings for them, which waits until the page is complete.
+  const answer = () => each(recordings, (recording, changed) => recording.loadAnswers(changed));
+  if (!meta.served) await answer();
+  await each(recordings, (recording, changed) => recording.load(changed));
   whatIf.ask();
-  for (const recording of recordings.filter((recording) => recording.ready)) {
-    const changed = arrived(recording);
-    try {
-      await recording.loadMore(changed);
-    } catch (error) {
-      recording.failed = error.message;
-      changed('failed');
-    }
-  }
+  await each(recordings.filter((recording) => recording.ready), (recording, changed) => recording.loadMore(changed));
   document.documentElement.dataset.told = 'yes';
+  if (meta.served) await answer();
+  document.documentElement.dataset.answered = 'yes';
 });
 
 // For those who measure the page from outside: when the overview and the blocks were painted, in milliseconds, and how long pictures took.

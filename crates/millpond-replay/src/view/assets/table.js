@@ -84,7 +84,7 @@ class Table {
     this.names = Object.fromEntries(WAYS.map((way) => [way, []]));
     this.tags = new Map();
     this.notes = [];
-    // The sum of blocks that are not told one by one, after each event; and how many were born before it.
+    // The sum of blocks that are not listed one by one, after each event; and how many were born before it.
     this.others = null;
     this.otherBirths = null;
     this.reserved = new Samples();
@@ -222,7 +222,7 @@ class Table {
     return this.names[way][this.group(this.origin[block], way)] ?? '';
   }
 
-  // When a block was handed out, in nanoseconds.
+  // When a block was allocated, in nanoseconds.
   since(block) {
     return this.time[this.birth[block]] - (this.age.get(block) ?? 0);
   }

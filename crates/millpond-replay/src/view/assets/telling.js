@@ -3,7 +3,7 @@
 class Telling {
   constructor(look) {
     this.look = look;
-    look.listen(() => this.show(), 'told', 'focus', 'glance', 'data', 'failed', 'progress');
+    look.listen(() => this.show(), 'answers', 'told', 'focus', 'glance', 'data', 'failed', 'progress');
     byId('step-back').addEventListener('click', () => this.step(-1));
     byId('step-on').addEventListener('click', () => this.step(1));
     this.show();
@@ -11,6 +11,7 @@ class Telling {
 
   show() {
     const { recording } = this.look;
+    this.showAnswers(recording);
     this.showFacts(recording);
     this.showMissing(recording);
     this.showState(recording);
@@ -18,6 +19,17 @@ class Telling {
     const steps = recording.told?.steps;
     byId('steps').hidden = !steps || this.look.axis !== 'time';
     if (steps) byId('steps-count').textContent = `${count(steps.steps.length + steps.more)} steps`;
+  }
+
+  // The answer is the first thing on the page. Its place is kept free while the server replays the recording.
+  showAnswers({ answers, glance }) {
+    const list = byId('answers');
+    const waits = answers === null && !glance?.state_only;
+    list.hidden = answers?.length === 0 || glance?.state_only;
+    list.classList.toggle('waits', waits);
+    list.classList.toggle('failed', answers?.some(({ failed }) => failed) ?? false);
+    const sentences = answers?.flatMap(({ device, sentences }) => sentences.map((sentence, i) => (i === 0 && device !== null ? `Device ${device}: ${sentence}` : sentence)));
+    list.replaceChildren(...(sentences ?? ['The recording is being replayed to find what the program needs …']).map((sentence) => h('li', {}, sentence)));
   }
 
   showFacts(recording) {
@@ -40,7 +52,7 @@ class Telling {
     const sentences = [...(told?.missing ?? glance?.missing ?? [])];
     const { end } = table;
     if (end?.others > 0) {
-      sentences.push(end.othersUnder === null || end.blocks === 0 ? `${count(end.others)} blocks are told as one sum` : `${count(end.others)} blocks, all or most of them smaller than ${human(end.othersUnder)}, are told as one sum, to keep within what this page can hold`);
+      sentences.push(end.othersUnder === null || end.blocks === 0 ? `${count(end.others)} blocks are listed as one sum` : `${count(end.others)} blocks, all or most of them smaller than ${human(end.othersUnder)}, are listed as one sum, to keep within what this page can hold`);
     }
     if (end?.moreNotes > 0) sentences.push(`${count(end.moreNotes)} marks, refusals and losses are not shown: they are too many`);
     byId('missing').hidden = sentences.length === 0;
@@ -53,13 +65,13 @@ class Telling {
     state.hidden = recording.ready && !recording.failed;
     if (recording.failed) state.textContent = `This recording could not be shown: ${recording.failed}`;
     else if (!glance) state.textContent = 'Reading the recording …';
-    else state.textContent = `An overview; reading the blocks: ${percent(table.blocks, Math.max(glance.allocations, 1))}`;
+    else state.textContent = `Reading the blocks: ${percent(table.blocks, Math.max(glance.allocations, 1))}`;
   }
 
   showFindings(recording) {
     const { told } = recording;
     const list = byId('findings');
-    byId('findings-note').textContent = recording.glance?.state_only ? 'Findings need a history, and this snapshot has none.' : !told ? 'Still looking …' : told.findings.length === 0 ? 'Nothing here is worth changing.' : '';
+    byId('findings-note').textContent = recording.glance?.state_only ? 'Findings need a history, and this snapshot has none.' : !told ? 'Still looking …' : told.findings.length === 0 ? 'Nothing found that is worth changing.' : '';
     list.replaceChildren(...(told?.findings ?? []).map((finding) => {
       const when = finding.when;
       const go = when ? h('button', { type: 'button', class: 'plain', onclick: () => this.look.goTo(when[0], when[1]) }, 'Show') : null;

@@ -30,10 +30,10 @@ class Timeline extends Curves {
     return this.recording.lensNow(this.look.way);
   }
 
-  // The stacks of all columns: from the table, or from the glance where that is not there yet.
+  // The stacks of all columns; without bands until the table is there.
   measure(span) {
     const { recording, look } = this;
-    const key = [look.from, look.to, look.axis, look.way, span, recording.ready, this.lens !== null, recording.glance !== null].join();
+    const key = [look.from, look.to, look.axis, look.way, span, this.lens !== null, recording.glance !== null].join();
     if (this.measured?.key === key) return this.measured;
     const columns = Math.max(Math.round(span), 1);
     this.measured = { key, columns, ...(this.lens ? this.fromTable(columns) : this.fromGlance(columns)) };
@@ -54,27 +54,22 @@ class Timeline extends Curves {
       found.stacks.fill(0, Math.max(past, 0) * LINES);
       found.totals.fill(0, Math.max(past, 0));
     }
-    return { ...found, bands: lens.bands.map((group) => lens.names[group]), exact: true };
+    return { ...found, exact: true };
   }
 
+  // The most bytes in each column, from the overview.
   fromGlance(columns) {
     const { recording, look } = this;
-    const glance = recording.glance;
-    const stacks = new Float64Array(columns * LINES);
+    const { glance } = recording;
     const totals = new Float64Array(columns);
-    if (!glance || look.axis !== 'time') return { stacks, totals, bands: [], exact: false };
-    const strands = glance.strands.find((strands) => strands.by === look.way) ?? glance.strands[2];
-    const all = glance.most.length;
-    for (let i = 0; i < columns; i++) {
-      const a = Math.floor((look.from + ((look.to - look.from) * i) / columns) / glance.column);
-      const b = Math.max(Math.ceil((look.from + ((look.to - look.from) * (i + 1)) / columns) / glance.column), a + 1);
-      let high = a;
-      for (let column = a; column < Math.min(b, all); column++) if (glance.most[column] > (glance.most[high] ?? 0)) high = column;
-      strands.bands.forEach((band, line) => (stacks[i * LINES + line] = band.bytes[high] ?? 0));
-      stacks[i * LINES + REST] = strands.rest[high] ?? 0;
-      totals[i] = glance.most[high] ?? 0;
+    if (glance && look.axis === 'time') {
+      for (let i = 0; i < columns; i++) {
+        const a = Math.floor((look.from + ((look.to - look.from) * i) / columns) / glance.column);
+        const b = Math.max(Math.ceil((look.from + ((look.to - look.from) * (i + 1)) / columns) / glance.column), a + 1);
+        for (let column = a; column < b; column++) totals[i] = Math.max(totals[i], glance.most[column] ?? 0);
+      }
     }
-    return { stacks, totals, bands: strands.bands.map((band) => band.name), exact: false };
+    return { totals, exact: false };
   }
 
   // The most of a figure in each column; none where nothing tells.
@@ -153,7 +148,8 @@ class Timeline extends Curves {
     const beside = this.beside(measured.columns);
     this.clipped(pen, floor, () => {
       if (look.shows.reserved && beside.reserved) this.drawReserved(pen, beside.reserved, floor);
-      this.drawStack(pen, measured);
+      if (measured.exact) this.drawStack(pen, measured);
+      else this.drawTotal(pen, measured);
       this.drawBeside(pen, measured, beside);
       this.drawReplayed(pen, measured.columns);
       this.visible = null;
@@ -204,17 +200,18 @@ class Timeline extends Curves {
     return path;
   }
 
-  inkOf(band) {
-    if (band === OTHERS) return ink.faint;
-    return band === REST ? ink.rest : ink.tag[band];
+  // Before the blocks are there: the sum of all groups.
+  drawTotal(pen, { totals }) {
+    pen.fillStyle = ink.water;
+    pen.fill(areaOf(this.scale.left, this.scale.span, this.floor, totals, this.y));
   }
 
   drawStack(pen, { stacks, columns }) {
     const { scale, look, lens } = this;
     const below = new Float64Array(columns);
     const wide = scale.span / columns;
-    const order = [...Array(BANDS).keys(), REST, OTHERS];
-    for (const band of order) {
+    const [looks, dimmed] = bandLooks();
+    for (let band = 0; band < LINES; band++) {
       let any = false;
       pen.beginPath();
       for (let i = 0; i < columns; i++) {
@@ -227,8 +224,8 @@ class Timeline extends Curves {
         pen.rect(scale.left + i * wide, high, wide + 0.3, Math.max(low - high, 0.4));
       }
       if (!any) continue;
-      const isLit = look.lit === null || !lens || (band < REST ? lens.bands[band] === look.lit : lens.bandOfGroup[look.lit] === band);
-      pen.fillStyle = isLit ? this.inkOf(band) : `rgb(${faded(rgb(this.inkOf(band)))})`;
+      const isLit = look.lit === null || lens.bandOfGroup[look.lit] === band;
+      pen.fillStyle = lookFill(pen, (isLit ? looks : dimmed)[band]);
       pen.fill();
     }
   }
@@ -405,7 +402,7 @@ class Timeline extends Curves {
     let group = null;
     for (let line = 0; line < LINES && group === null; line++) {
       at += measured.stacks[column * LINES + line];
-      if (bytes >= 0 && bytes < at) group = line < REST ? this.lens.names[this.lens.bands[line]] : line === REST ? `${count(this.lens.more)} other groups` : 'smaller blocks, told as one sum';
+      if (bytes >= 0 && bytes < at) group = line < REST ? this.lens.names[this.lens.bands[line]] : line === REST ? `${count(this.lens.more)} other groups` : 'small blocks, listed as one sum';
     }
     const hit = this.visible?.find((piece) => {
       const i = column - piece.from;

@@ -99,11 +99,11 @@ class WhatIf {
     if (replay.failed) return { text: 'cannot be replayed', title: replay.failed };
     const { peak, stopped, coarse, fidelity } = replay.told;
     const title = [
-      `What ${replay.told.policy} reserves, on devices without a limit: ${exact(peak)} at most`,
+      `Reserved by ${replay.told.policy} at its peak, on devices without a limit: ${exact(peak)}`,
       `how true it is: ${fidelity}`,
       coarse ? 'drawn as the most in each of many stretches of time' : '',
       stopped === null ? '' : `it could not go on at ${moment(stopped)}`,
     ].filter(Boolean).join('; ');
-    return { text: stopped === null ? size(peak) : `stops at ${moment(stopped)}`, title };
+    return { text: stopped === null ? `${size(peak)} at peak` : `stops at ${moment(stopped)}`, title };
   }
 }

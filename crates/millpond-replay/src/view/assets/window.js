@@ -9,7 +9,7 @@ class Sums {
     this.total = 0;
     this.requested = 0;
     this.count = 0;
-    // Bytes of blocks that are not told one by one.
+    // Bytes of blocks that are not listed one by one.
     this.others = 0;
   }
 
@@ -102,7 +102,7 @@ class Part {
     return this.once('allocated', () => born(this.table, this.first, this.end, () => true));
   }
 
-  // Blocks born in the part that are not told one by one.
+  // Blocks born in the part that are not listed one by one.
   get otherBirths() {
     const births = this.table.otherBirths;
     if (!births || this.end === 0) return 0;

@@ -10,12 +10,12 @@ const path = require('path');
 const assets = path.join(__dirname, '..', 'assets');
 const shared = path.join(__dirname, '..', '..', 'web');
 const read = (folder) => (name) => fs.readFileSync(path.join(folder, name), 'utf8');
-const source = [...['bytes.js', 'series.js', 'names.js'].map(read(shared)), ...['table.js', 'lens.js', 'window.js', 'tree.js'].map(read(assets))].join('\n');
+const source = [...['bytes.js', 'series.js', 'names.js', 'bands.js'].map(read(shared)), ...['table.js', 'lens.js', 'window.js', 'tree.js'].map(read(assets))].join('\n');
 
 function engine(chunk) {
   const text = source.replace('const CHUNK = 128;', `const CHUNK = ${chunk};`);
   if (chunk !== 128 && text === source) throw new Error('there is no chunk to change');
-  return new Function(`${text}\nreturn { Table, Lens, Part, Stacks, sectionsOf, treeOf, held, LINES, BANDS, REST, OTHERS, WAYS, FATES };`)();
+  return new Function(`${text}\nreturn { Table, Lens, Part, Stacks, sectionsOf, treeOf, held, LINES, BANDS, REST, SMALL, WAYS, FATES };`)();
 }
 
 function groups(sums, ways) {
@@ -34,7 +34,7 @@ function told(sums, ways) {
 }
 
 async function answer({ parts, windows, columns, chunk }) {
-  const { Table, Lens, Part, Stacks, sectionsOf, treeOf, LINES, BANDS, REST, OTHERS, WAYS } = engine(chunk);
+  const { Table, Lens, Part, Stacks, sectionsOf, treeOf, LINES, BANDS, REST, SMALL, WAYS } = engine(chunk);
   const table = new Table();
   const bytes = fs.readFileSync(parts);
   const all = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.length);
@@ -80,7 +80,7 @@ async function answer({ parts, windows, columns, chunk }) {
     totals: Array.from(totals),
     bands: Object.fromEntries(lens.bands.map((group, band) => [lens.names[group], line(band)])),
     rest: line(REST),
-    others: line(OTHERS),
+    others: line(SMALL),
     bandLimit: BANDS,
     notes: table.notes.map((note) => note.what),
     reserved: Array.from(table.reserved.values.trimmed()),
