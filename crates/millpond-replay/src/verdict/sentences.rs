@@ -62,7 +62,8 @@ impl Facts<'_> {
             None => format!("{holds}, and does not finish under {} on any device.", own.name),
         };
         let mut all = vec![first];
-        all.extend(self.waste());
+        // The explanation of a refused request says where the memory was.
+        all.extend(self.waste().filter(|_| !self.is_refused));
         all.push(self.advice());
         all
     }
