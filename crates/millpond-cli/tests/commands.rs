@@ -17,10 +17,7 @@ fn tune_ends_with_lines_to_paste() {
             "{line}"
         );
     }
-    assert!(
-        stdout.contains("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
-        "{stdout}"
-    );
+    assert!(stdout.contains("export PYTORCH_CUDA_ALLOC_CONF="), "{stdout}");
 }
 
 #[test]
