@@ -275,9 +275,21 @@ pub(crate) fn where_from(tag: &str) -> Vec<String> {
         lines.push(format!("in {}", labels.join("; ")));
     }
     let frames: Vec<&str> = tag_frames(frames).filter(|frame| !frame.is_empty()).collect();
-    lines.extend(frames.iter().take(FRAMES).map(|frame| format!("at {frame}")));
-    if frames.len() > FRAMES {
-        lines.push(format!("   … {} more frames", frames.len() - FRAMES));
+    // The lines of a Python program say more than those of the libraries that they call.
+    let of_program: Vec<&str> = frames
+        .iter()
+        .copied()
+        .filter(|frame| frame.contains(".py:"))
+        .collect();
+    let told = if of_program.is_empty() {
+        &frames
+    } else {
+        &of_program
+    };
+    lines.extend(told.iter().take(FRAMES).map(|frame| format!("at {frame}")));
+    let left = frames.len() - told.len().min(FRAMES);
+    if left > 0 {
+        lines.push(format!("   … {}", counted(left as u64, "more frame")));
     }
     lines
 }
@@ -285,6 +297,18 @@ pub(crate) fn where_from(tag: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_the_program_come_before_those_of_libraries() {
+        assert_eq!(
+            where_from("at::empty<x.cpp:at::add<optimizer.py:step:78<train.py:run:54"),
+            [
+                "at optimizer.py:step:78",
+                "at train.py:run:54",
+                "   … 2 more frames"
+            ]
+        );
+    }
 
     #[test]
     fn tags_of_both_kinds_are_readable() {

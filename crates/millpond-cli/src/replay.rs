@@ -113,7 +113,7 @@ fn shown<'a>(one: &'a Done, args: &ReplayArgs, options: &Options) -> Shown<'a> {
         report: &one.report,
         label: &one.label,
         device: device::describe(&args.device, options.device),
-        limited: options.device.bytes.is_some(),
+        device_bytes: options.device.bytes,
         detailed: !args.policy.is_empty() || args.all,
         calls: args.calls,
     }

@@ -14,8 +14,8 @@ pub(crate) struct Shown<'a> {
     pub(crate) label: &'a str,
     /// A description of the device in one line.
     pub(crate) device: String,
-    /// Whether the device has a limit, so that finishing on it is worth a mention.
-    pub(crate) limited: bool,
+    /// Bytes of the device. `None` sets no limit.
+    pub(crate) device_bytes: Option<u64>,
     /// Whether the user named policies, so that the table has all their figures.
     pub(crate) detailed: bool,
     /// Whether to show the calls to the driver.
@@ -23,6 +23,12 @@ pub(crate) struct Shown<'a> {
 }
 
 impl Shown<'_> {
+    /// Returns whether the program holds more than the device has, so that no allocator can run it.
+    fn is_too_large(&self) -> bool {
+        let peak = self.report.peak_requested_bytes;
+        self.device_bytes.is_some_and(|bytes| peak > bytes)
+    }
+
     /// Returns whether the table compares the program's own allocator with policies that the program cannot use.
     fn foreign(&self) -> bool {
         let own = self
@@ -76,12 +82,19 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
         out.push_str(&format!("{}\n", wrap(&line, columns, 0)));
     }
     out.push('\n');
-    if let Some(oom) = &report.out_of_memory {
-        out.push_str(&failure::text(oom, columns));
-        out.push('\n');
-    }
-    if let Some(verdict) = &report.verdict {
-        out.push_str(&format!("{}\n", verdict::text(verdict)));
+    let failure = report
+        .out_of_memory
+        .iter()
+        .map(|oom| format!("{}\n", failure::text(oom, columns)));
+    let verdict = report
+        .verdict
+        .iter()
+        .map(|verdict| format!("{}\n", verdict::text(verdict)));
+    // If the program itself is too large, where an allocator fails is of little interest.
+    if shown.is_too_large() {
+        out.extend(verdict.chain(failure));
+    } else {
+        out.extend(failure.chain(verdict));
     }
     let (grid, rows) = grid(shown, advised(report));
     out.push_str(&grid.render(&rows));
@@ -110,6 +123,9 @@ pub(crate) fn advised(report: &Report) -> Option<usize> {
         return best();
     }
     let better = verdict.better.as_ref()?;
+    if better.result.first_failure.is_some() {
+        return None;
+    }
     report
         .results
         .iter()
@@ -235,7 +251,7 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
             column("", &|r| percent_down(r.hit_rate)),
         );
     }
-    if failed || shown.limited {
+    if failed || shown.device_bytes.is_some() {
         grid.column("first\nfailure", Align::Right, column("", &failure_cell));
     }
     if shown.detailed {

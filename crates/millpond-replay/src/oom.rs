@@ -173,7 +173,7 @@ impl OutOfMemory {
                 self.policy
             )),
             Some(true) if self.tried > 0 => Some(format!(
-                "None of {} other settings, policies and changes of the program that were replayed serves it.",
+                "The program finishes with none of {} other settings, policies and changes that were replayed.",
                 self.tried
             )),
             _ => None,

@@ -1,6 +1,6 @@
 //! Changes of the program with which it needs less memory, each replayed.
 
-use super::{TunedFamily, smallest};
+use super::{Family, TunedFamily, smallest};
 use crate::allocator::Setup;
 use crate::edit::{self, AppliedEdit};
 use crate::parallel;
@@ -48,7 +48,10 @@ pub(super) fn proposals(
 ) -> Vec<Proposal> {
     let (trace, options) = (prepared.trace(), prepared.options());
     let own = &prepared.own().setup;
-    let best = family.and_then(best).unwrap_or_else(|| own.clone());
+    // If the program is too large for the device, only the verdict has searched settings.
+    let better = || setup(Family::of(&own.policy)?, &verdict.better.as_ref()?.result.conf);
+    let best = family.and_then(best).or_else(better);
+    let best = best.unwrap_or_else(|| own.clone());
     let Some(unchanged) = verdict.own.needs() else {
         return Vec::new();
     };
@@ -105,11 +108,14 @@ pub(super) fn proposals(
 
 /// Returns the recommended setting of an allocator.
 fn best(family: &TunedFamily) -> Option<Setup> {
-    let trial = family.trials.get(family.best)?;
-    let (policy, settings) = family.family.settings(&trial.conf)?;
+    setup(family.family, &family.trials.get(family.best)?.conf)
+}
+
+fn setup(family: Family, conf: &str) -> Option<Setup> {
+    let (policy, settings) = family.settings(conf)?;
     Some(Setup {
         policy: policy.to_owned(),
         settings,
-        conf: trial.conf.clone(),
+        conf: conf.to_owned(),
     })
 }
