@@ -2,9 +2,9 @@
 //! same size.
 
 use super::explain::Own;
+use crate::family::Family;
 use crate::program::{Program, Selection};
 use crate::run::{Device, Run, run};
-use crate::tune::Family;
 use crate::{parallel, verify};
 use millpond_engine::{Policy, Settings, TorchBackend, TorchConf, policies};
 use millpond_trace::Trace;

@@ -1,13 +1,14 @@
 //! Changes of the program with which it needs less memory, each replayed.
 
-use super::{Family, TunedFamily, smallest};
 use crate::allocator::Setup;
 use crate::edit::{self, AppliedEdit};
+use crate::family::Family;
 use crate::parallel;
 use crate::prepared::Prepared;
 use crate::program::Program;
 use crate::report::Verdict;
 use crate::run::{Device, run};
+use crate::trials::{TunedFamily, smallest};
 use millpond_engine::policies;
 use serde::Serialize;
 

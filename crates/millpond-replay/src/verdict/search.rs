@@ -3,10 +3,11 @@
 use super::{Replay, WORTH};
 use crate::allocator::Setup;
 use crate::error::ReplayError;
+use crate::family::Family;
 use crate::outcome::{Fit, PolicyResult};
 use crate::parallel;
 use crate::prepared::Prepared;
-use crate::tune::{Family, each_alone, runs_below};
+use crate::trials::{each_alone, runs_below};
 
 /// The number of settings for which the smallest device is found. A search by the peak, which takes one replay
 /// for each setting, selects them.

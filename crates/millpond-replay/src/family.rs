@@ -1,4 +1,4 @@
-//! Lists the settings to try.
+//! The allocators whose settings can be searched, and the settings to try.
 
 use crate::program::{OpKind, Program};
 use crate::run::Device;
