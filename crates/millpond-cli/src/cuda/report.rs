@@ -43,7 +43,7 @@ fn shown(facts: &Facts) -> Shown<'_> {
         report: &facts.report,
         label: &facts.label,
         device: about(&facts.source),
-        limited: facts.source.limit_bytes.is_some(),
+        device_bytes: facts.source.limit_bytes,
         detailed: true,
         calls: true,
     }
