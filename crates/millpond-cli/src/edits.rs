@@ -44,7 +44,7 @@ fn moved(edit: &AppliedEdit) -> String {
         .map_or_else(String::new, |bytes| format!(", {} moved per step", size(bytes)))
 }
 
-/// Returns the change of the program that saves most, as a sentence. `None` if no change pays.
+/// Returns a sentence about the change of the program that saves most. Returns `None` if no change saves enough.
 pub(crate) fn best(proposals: &[Proposal]) -> Option<String> {
     let first = proposals.first()?;
     let also = match first.best_needs_bytes < first.needs_bytes && !first.best_conf.is_empty() {
@@ -58,7 +58,7 @@ pub(crate) fn best(proposals: &[Proposal]) -> Option<String> {
     ))
 }
 
-/// Returns the proposals as a list, the one with which the program needs least first. Empty if there are none.
+/// Returns the proposals as a list. Empty if there are none.
 pub(crate) fn proposals(proposals: &[Proposal], limited: bool) -> String {
     let Some(first) = proposals.first() else {
         return String::new();

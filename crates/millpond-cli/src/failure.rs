@@ -225,7 +225,7 @@ impl Facts {
             let spare = format!("{:>9} to spare", size(remedy.spare_bytes));
             self.row("", &format!("{spare}  {}", green(text)));
             if let Some(edit) = &remedy.edit {
-                // It is not cut, because it is to be pasted.
+                // Users paste this text, so it is not cut.
                 self.line("", &format!("--edit '{edit}'"));
             }
         }
@@ -275,7 +275,7 @@ pub(crate) fn where_from(tag: &str) -> Vec<String> {
         lines.push(format!("in {}", labels.join("; ")));
     }
     let frames: Vec<&str> = tag_frames(frames).filter(|frame| !frame.is_empty()).collect();
-    // The lines of a Python program say more than those of the libraries that they call.
+    // Frames of Python are lines of the program. Those of the libraries below it are only counted.
     let of_program: Vec<&str> = frames
         .iter()
         .copied()

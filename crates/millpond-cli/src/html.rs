@@ -114,8 +114,8 @@ fn opens_at(report: &Report, trace: &Trace, runs: &[page::Run<'_>]) -> Option<u3
     }
 }
 
-/// Returns the smallest device on which the program finishes with the settings of a row. The verdict may know it if the row
-/// does not.
+/// Returns the smallest device on which the program finishes with the settings of a row. If the row does not have it, it comes
+/// from the verdict.
 fn needs(report: &Report, row: &PolicyResult) -> Option<u64> {
     let verdict = report.verdict.iter();
     let mut choices = verdict.flat_map(|verdict| std::iter::once(&verdict.own).chain(&verdict.better));

@@ -21,8 +21,6 @@ use std::path::Path;
 
 /// The number of blocks that are listed at a moment.
 const LARGEST: usize = 5;
-/// Longer recordings are not replayed, because a report of them would take minutes.
-const MOST_ROWS: u64 = 2_000_000;
 /// The number of columns of a plot in a file.
 const PLOT_COLUMNS: usize = 1000;
 /// The number of bands of a plot.
@@ -90,12 +88,13 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// Adds what replays tell: why memory ran out on each device, and what the program needs. This reads the file again,
-/// because rows cannot be replayed.
+/// Replays the recording, and adds why memory ran out on each device and what the program needs. This reads the file
+/// again, because rows cannot be replayed.
 fn replay(told: &mut Told<'_>, window: Window) -> Result<(), CliError> {
     let (args, history) = (told.args, told.history);
     let has_failed = told.at.summary.refused > 0;
-    if told.whole.is_none() || (history.len > MOST_ROWS && !has_failed) {
+    let is_short = told.at.summary.allocated.blocks <= Verdict::MOST_ALLOCATIONS;
+    if told.whole.is_none() || !(is_short || has_failed) {
         return Ok(());
     }
     let recording = match files::load(&args.file, args.quiet) {
@@ -127,9 +126,7 @@ fn replay(told: &mut Told<'_>, window: Window) -> Result<(), CliError> {
         });
         told.out_of_memory = explained.collect();
     }
-    if history.len <= MOST_ROWS
-        && let Some(trace) = files::heaviest(recording.traces)
-    {
+    if is_short && let Some(trace) = files::heaviest(recording.traces) {
         let bar = Progress::steps(args.quiet, "replaying");
         let report = |done: usize, all: usize| bar.set(done as u64, Some(all as u64));
         told.verdict = Verdict::of(&trace, &options, &report).ok();

@@ -90,7 +90,7 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
         .verdict
         .iter()
         .map(|verdict| format!("{}\n", verdict::text(verdict)));
-    // If the program itself is too large, where an allocator fails is of little interest.
+    // An allocator's failure matters little if the program holds more than the device has.
     if shown.is_too_large() {
         out.extend(verdict.chain(failure));
     } else {

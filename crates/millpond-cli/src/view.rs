@@ -18,6 +18,7 @@ use crate::exit::{CliError, Exit};
 use crate::symbols::ModuleSymbols;
 use crate::text::{counted, number, size};
 use crate::{files, output, settings};
+use millpond_replay::Verdict;
 use millpond_replay::analysis::{Overview, TableError};
 use millpond_replay::view::{self, Embedded, MOST_SERVED, embed, open as open_recording};
 use millpond_trace::history::History;
@@ -139,9 +140,9 @@ fn write(
     }
 }
 
-/// Replays a recording and returns the sentences at the top of the page.
+/// Replays a recording. Returns the sentences at the top of the page.
 fn answer(path: &Path, overview: &Overview, quiet: bool) -> Result<Value, CliError> {
-    if overview.allocations > view::MOST_ANSWERED {
+    if overview.allocations > Verdict::MOST_ALLOCATIONS {
         return Ok(view::too_long());
     }
     Ok(view::answer(&files::load(path, quiet)?.traces))

@@ -1,5 +1,6 @@
 //! The allocator that a recorded program runs under.
 
+use crate::family::Family;
 use crate::options::Options;
 use crate::verify::recorded_conf;
 use millpond_engine::{Settings, TorchBackend, TorchConf};
@@ -17,6 +18,16 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// Returns the allocator of a family with settings. Returns `None` if they cannot be parsed.
+    pub(crate) fn of(family: Family, conf: &str) -> Option<Self> {
+        let (policy, settings) = family.settings(conf)?;
+        Some(Self {
+            policy: policy.to_owned(),
+            settings,
+            conf: conf.to_owned(),
+        })
+    }
+
     /// Returns the allocator in words that its users know.
     pub(crate) fn name(&self) -> String {
         let plain = match self.policy.as_str() {

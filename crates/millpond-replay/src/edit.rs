@@ -161,7 +161,7 @@ pub struct AppliedEdit {
 }
 
 impl AppliedEdit {
-    /// Returns the edit in words that follow "with".
+    /// Returns a description of the edit, such as "the batch times 0.5". A sentence puts "with" before it.
     #[must_use]
     pub fn words(&self) -> String {
         let (kind, rest) = self.edit.split_once('=').unwrap_or((&self.edit, ""));

@@ -81,7 +81,7 @@ pub struct Fit {
     pub moved_bytes: u64,
 }
 
-/// A policy that stalls at a larger share of the allocations is not recommended for a device.
+/// The largest share of the allocations at which a recommended policy stalls.
 const MOST_STALLS: f64 = 0.01;
 
 impl Fit {

@@ -104,6 +104,10 @@ fn fits(options: &Options) -> bool {
 pub(crate) type Row = (PolicyResult, Placement);
 
 impl Verdict {
+    /// The most allocations of a recording that a report or a page replays without being asked to. A longer one takes
+    /// minutes.
+    pub const MOST_ALLOCATIONS: u64 = 1_000_000;
+
     /// Replays one recording under the program's own allocator and its most promising settings. [`replay`] does the
     /// same and more if [`Options::verdict`] is set. `options.policies` is not read.
     ///

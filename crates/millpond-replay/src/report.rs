@@ -48,16 +48,18 @@ pub struct Report {
     pub verdict: Option<Verdict>,
 }
 
+/// Returns why memory ran out and the verdict, one sentence each.
+pub(crate) fn answer(out_of_memory: Option<&OutOfMemory>, verdict: Option<&Verdict>) -> Vec<String> {
+    let mut answer = out_of_memory.map_or_else(Vec::new, OutOfMemory::sentences);
+    answer.extend(verdict.iter().flat_map(|verdict| verdict.sentences.clone()));
+    answer
+}
+
 impl Report {
     /// Returns the answer, one sentence each: why memory ran out if it did, and the verdict if there is one.
     #[must_use]
     pub fn answer(&self) -> Vec<String> {
-        let mut answer = self
-            .out_of_memory
-            .as_ref()
-            .map_or_else(Vec::new, OutOfMemory::sentences);
-        answer.extend(self.verdict.iter().flat_map(|verdict| verdict.sentences.clone()));
-        answer
+        answer(self.out_of_memory.as_ref(), self.verdict.as_ref())
     }
 
     /// Returns the index of the policy to recommend. Candidates finish and make the host wait at no more than

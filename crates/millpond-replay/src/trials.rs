@@ -39,8 +39,8 @@ pub struct TunedFamily {
     pub family: Family,
     /// The environment variable that takes its settings.
     pub variable: &'static str,
-    /// Every setting tried. The recommended one is first. The others follow, best first by their figures
-    /// alone, those with a smallest device before the others.
+    /// Every setting tried. The recommended one is first. Those with a smallest device follow, and then the
+    /// others, each sorted by their figures with the best first.
     pub trials: Vec<Trial>,
     /// Index into `trials` of the default settings.
     pub default: usize,
@@ -91,7 +91,7 @@ pub struct Trial {
     pub modelled_driver_ms: f64,
     #[serde(skip)]
     settings: u32,
-    /// Whether the program seldom stalls on the smallest device, or at least on one that is slightly smaller than what it
+    /// Whether the program seldom stalls on the smallest device, or on one that is one per cent smaller than what it
     /// needs under the defaults.
     #[serde(skip)]
     seldom_stalls: bool,
@@ -114,6 +114,7 @@ pub(crate) fn each_alone(
     Ok(trials)
 }
 
+/// A search of the settings of allocators for one program.
 pub(crate) struct Search<'a> {
     program: &'a Program,
     options: &'a Options,
@@ -135,6 +136,7 @@ impl<'a> Search<'a> {
 }
 
 impl Search<'_> {
+    /// Searches the settings of one allocator. Returns `None` if it has no defaults.
     pub(crate) fn family(&mut self, family: Family) -> Result<Option<TunedFamily>, ReplayError> {
         let spaces = family::spaces(family, self.program, self.options.device);
         let mut trials: Vec<Trial> = Vec::new();
@@ -208,11 +210,15 @@ impl Search<'_> {
         let Some(needed) = default.and_then(|trial| trial.smallest_device_bytes) else {
             return;
         };
+        let slightly_smaller = Device {
+            bytes: Some(needed - needed / 100),
+            ..self.options.device
+        };
         for trial in trials {
             if trial.fit.is_some() && !trial.seldom_stalls {
                 let settings = family.settings(&trial.conf);
                 trial.seldom_stalls = settings.is_some_and(|(policy, settings)| {
-                    runs_below(self.program, policy, &settings, self.options.device.paged, needed)
+                    runs_well(self.program, policy, &settings, slightly_smaller)
                 });
             }
         }
@@ -280,18 +286,8 @@ impl Search<'_> {
     }
 }
 
-/// Returns whether a policy finishes and seldom stalls on a device that is one per cent smaller than `needed`.
-pub(crate) fn runs_below(
-    program: &Program,
-    policy: &str,
-    settings: &Settings,
-    paged: bool,
-    needed: u64,
-) -> bool {
-    let device = Device {
-        bytes: Some(needed - needed / 100),
-        paged,
-    };
+/// Returns whether a policy finishes and seldom stalls on a device.
+pub(crate) fn runs_well(program: &Program, policy: &str, settings: &Settings, device: Device) -> bool {
     let Ok(policy) = policies::build(policy, settings) else {
         return false;
     };

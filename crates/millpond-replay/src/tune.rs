@@ -1,5 +1,4 @@
-//! Searches the settings of the program's allocator, and changes of the program, for what lowers the memory that
-//! it needs.
+//! Searches for settings of the program's allocator, and for changes of the program, with which it needs less memory.
 
 mod proposals;
 
@@ -64,15 +63,14 @@ pub struct Tuned {
     pub device_bytes: Option<u64>,
     /// The most bytes that were requested and held at once.
     pub peak_requested_bytes: u64,
-    /// The answer in a few sentences. Its better settings are the best ones that were found.
+    /// The answer in a few sentences. The settings that it recommends are the best ones that were found.
     pub verdict: Verdict,
     /// One entry for each allocator searched. Empty if the program holds more than the device has, because
     /// then no setting of any allocator can help, or if the program's own allocator has no settings to search.
     pub families: Vec<TunedFamily>,
     /// The edits that the recording went through before the search.
     pub edits: Vec<AppliedEdit>,
-    /// Changes of the program that lower the memory that it needs by at least 2 %, the one with which it needs
-    /// least first.
+    /// Changes with which the program needs at least 2 % less memory. The change with which it needs least is first.
     pub proposals: Vec<Proposal>,
 }
 
@@ -129,7 +127,7 @@ pub fn tune(
 }
 
 impl TunedFamily {
-    /// Returns the best settings as the only ones to compare with those of the program.
+    /// Returns the best settings. Only these are compared with the settings of the program.
     fn candidates(&self, prepared: &Prepared<'_>) -> Candidates {
         let best = self.trials.get(self.best);
         let best = best.filter(|best| best.conf != prepared.own().setup.conf);

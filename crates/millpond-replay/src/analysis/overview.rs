@@ -16,6 +16,7 @@ use std::path::Path;
 const MOST_COLUMNS: usize = 4096;
 /// The most gaps that are listed one by one.
 const MOST_GAPS: usize = 1000;
+
 /// An overview of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Overview {

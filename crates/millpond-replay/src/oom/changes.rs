@@ -1,4 +1,4 @@
-//! Finds changes of the program with which a refused request is served. Each is replayed on a device of the same size.
+//! Finds changes of the program that would have served a refused request. Each is replayed on a device of the same size.
 
 use super::remedy::{Remedy, RemedyKind, Trials};
 use crate::edit;
@@ -17,8 +17,8 @@ impl Trials<'_> {
         let Ok(program) = Program::new(trace, self.selection) else {
             return (Vec::new(), 0);
         };
-        // A changed program starts without the recorded state. If the unchanged one finishes from there too, a replay
-        // proves nothing.
+        // The replay of a changed program starts with an empty cache. If the unchanged program finishes from there
+        // too, a replay proves nothing.
         let fails = |program: &Program| {
             let outcome = self.replay_from_start(program, &self.own.policy, &self.own.settings);
             outcome.is_some_and(|run| run.stop.is_some())
@@ -50,7 +50,7 @@ impl Trials<'_> {
     }
 }
 
-/// Returns the recording with a request that was served instead of refused, and freed at once.
+/// Returns the recording as if a refused request had been served and its block freed at once.
 fn with_request(trace: &Trace, event: u32) -> Trace {
     let mut trace = trace.clone();
     let at = event as usize;

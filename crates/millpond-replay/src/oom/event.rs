@@ -42,7 +42,7 @@ pub(super) fn request(trace: &Trace, at: u32) -> Option<RefusedRequest> {
     })
 }
 
-/// Returns the words for the moment of an event.
+/// Returns the position and the time of an event in words.
 pub(crate) fn moment(event: u32, time_us: Option<u64>) -> String {
     let at = format!("at event {}", Count(u64::from(event)));
     match time_us {

@@ -63,9 +63,9 @@ pub(super) fn least_memory(trials: &[Trial]) -> u64 {
     finished.or_else(|| trials.iter().map(memory).min()).unwrap_or(0)
 }
 
-/// Orders trials, the best first. Trials that finish come first, and among them those with a smallest device. Then
-/// the memory decides in steps of two per cent, then stalls, driver time and hit rate. Of two equal trials, the
-/// simpler one is first.
+/// Orders trials, the best first. Trials that finish come first, and among them those with a smallest device. The next
+/// criteria are the memory in steps of two per cent, the stalls, the driver time and the hit rate. Of two equal trials,
+/// the simpler one is first.
 pub(super) fn order(a: &Trial, b: &Trial, least: u64) -> Ordering {
     if !(a.fits && b.fits) {
         let further = b.served.cmp(&a.served);

@@ -92,6 +92,22 @@ fn settings_that_only_lower_the_peak_save_no_memory() {
 }
 
 #[test]
+fn a_policy_that_stalls_in_every_step_does_not_run_well() {
+    let found = torch(Device::UNLIMITED, 1);
+    let trace = growing();
+    let program = Program::new(&trace, Selection::default()).expect("allocations");
+    let (policy, settings) = Family::Torch.settings("").expect("the defaults");
+    let on = |bytes| {
+        let device = Device { bytes, paged: true };
+        runs_well(&program, policy, &settings, device)
+    };
+    let smallest = found.trials[found.default].smallest_device_bytes;
+    assert!(!on(smallest), "it gives its cache back in every step");
+    assert!(on(Some(64 << 30)));
+    assert!(!on(smallest.map(|bytes| bytes - (4 << 20))), "it does not finish");
+}
+
+#[test]
 fn the_recommended_setting_is_first_and_the_index_of_the_default_is_right() {
     let known: Vec<Family> = Family::all().collect();
     assert_eq!(known.len(), 2);

@@ -7,7 +7,7 @@ use crate::parallel;
 use crate::prepared::Prepared;
 use crate::program::Program;
 use crate::report::Verdict;
-use crate::run::{Device, run};
+use crate::run::run;
 use crate::trials::{TunedFamily, smallest};
 use millpond_engine::policies;
 use serde::Serialize;
@@ -15,7 +15,7 @@ use serde::Serialize;
 /// The least share of the memory needed that a proposal must save.
 const WORTH: f64 = 0.02;
 
-/// The most proposals. Those with the lowest peaks under the recommended setting are measured.
+/// The most proposals. The changes with which the program holds least are measured.
 const MOST: usize = 6;
 
 /// A change of the program with which it needs less memory. All figures but `fits` are smallest devices on which a
@@ -41,7 +41,7 @@ pub struct Proposal {
     pub fits: bool,
 }
 
-/// Returns the changes that pay, the one with which the program needs least first.
+/// Returns the changes that save enough memory. The change with which the program needs least is first.
 pub(super) fn proposals(
     prepared: &Prepared<'_>,
     family: Option<&TunedFamily>,
@@ -50,7 +50,7 @@ pub(super) fn proposals(
     let (trace, options) = (prepared.trace(), prepared.options());
     let own = &prepared.own().setup;
     // If the program is too large for the device, only the verdict has searched settings.
-    let better = || setup(Family::of(&own.policy)?, &verdict.better.as_ref()?.result.conf);
+    let better = || Setup::of(Family::of(&own.policy)?, &verdict.better.as_ref()?.result.conf);
     let best = family.and_then(best).or_else(better);
     let best = best.unwrap_or_else(|| own.clone());
     let Some(unchanged) = verdict.own.needs() else {
@@ -63,20 +63,16 @@ pub(super) fn proposals(
         let program = Program::new(&edited.trace, options.selection).ok()?;
         Some((edited, program))
     };
-    let runs = |program: &Program, device: Device| {
-        let policy = policies::build(&best.policy, &best.settings).ok()?;
-        Some(run(program, policy, device.source(), &mut ()))
-    };
-    let unlimited = Device {
-        bytes: None,
-        paged: device.paged,
-    };
+    // What the program holds is a bound that no allocator changes.
     let mut promising = parallel::map(options.threads, edits.len(), |index| {
-        let (_, program) = edited(index)?;
-        Some((runs(&program, unlimited)?.stats.reserved.peak, index))
+        Some((edited(index)?.1.peak_requested, index))
     });
     promising.sort_unstable();
     promising.truncate(MOST);
+    let finishes = |program: &Program| {
+        let policy = policies::build(&best.policy, &best.settings).ok()?;
+        Some(run(program, policy, device.source(), &mut ()).stop.is_none())
+    };
     let mut found = parallel::map(options.threads, promising.len(), |index| {
         let (edited, program) = edited(promising[index].1)?;
         let needs =
@@ -92,12 +88,11 @@ pub(super) fn proposals(
             unchanged_bytes: unchanged,
             needs_bytes,
             best_conf: best.conf.clone(),
-            best_needs_bytes: if best.conf == own.conf {
-                needs_bytes
-            } else {
-                needs(&best)?
+            best_needs_bytes: match (&best.policy, &best.conf) == (&own.policy, &own.conf) {
+                true => needs_bytes,
+                false => needs(&best)?,
             },
-            fits: device.bytes.is_none() || runs(&program, device)?.stop.is_none(),
+            fits: device.bytes.is_none() || finishes(&program)?,
         })
     });
     found.sort_by(|a, b| {
@@ -107,16 +102,7 @@ pub(super) fn proposals(
     found
 }
 
-/// Returns the recommended setting of an allocator.
+/// Returns an allocator with its recommended settings.
 fn best(family: &TunedFamily) -> Option<Setup> {
-    setup(family.family, &family.trials.get(family.best)?.conf)
-}
-
-fn setup(family: Family, conf: &str) -> Option<Setup> {
-    let (policy, settings) = family.settings(conf)?;
-    Some(Setup {
-        policy: policy.to_owned(),
-        settings,
-        conf: conf.to_owned(),
-    })
+    Setup::of(family.family, &family.trials.get(family.best)?.conf)
 }

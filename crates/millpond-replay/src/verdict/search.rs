@@ -4,10 +4,10 @@ use super::{Replay, WORTH};
 use crate::allocator::Setup;
 use crate::error::ReplayError;
 use crate::family::Family;
-use crate::outcome::{Fit, PolicyResult};
-use crate::parallel;
+use crate::outcome::PolicyResult;
 use crate::prepared::Prepared;
-use crate::trials::{each_alone, runs_below};
+use crate::run::Device;
+use crate::trials::{each_alone, runs_well};
 
 /// The number of settings for which the smallest device is found. A search by the peak, which takes one replay
 /// for each setting, selects them.
@@ -21,18 +21,12 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// Returns a setting of the allocator of a family. `None` if the setting cannot be parsed.
+    /// Returns the allocator of a family with settings. Returns `None` if they cannot be parsed.
     pub(crate) fn new(family: Family, conf: &str) -> Option<Self> {
-        let (policy, settings) = family.settings(conf)?;
+        let line = family.line(conf);
         Some(Self {
-            apply: family
-                .line(conf)
-                .unwrap_or_else(|| format!("unset {}", family.variable())),
-            setup: Setup {
-                policy: policy.to_owned(),
-                settings,
-                conf: conf.to_owned(),
-            },
+            setup: Setup::of(family, conf)?,
+            apply: line.unwrap_or_else(|| format!("unset {}", family.variable())),
         })
     }
 }
@@ -40,6 +34,7 @@ impl Candidate {
 /// The settings to compare with those of the program.
 #[derive(Debug)]
 pub(crate) struct Candidates {
+    /// The settings.
     pub(crate) list: Vec<Candidate>,
     /// Whether [`tune`](crate::tune()) tries no more settings.
     pub(crate) is_complete: bool,
@@ -54,54 +49,71 @@ pub(super) struct Found<T> {
     pub(super) more: T,
 }
 
-/// Returns the settings with which the program needs the least memory. Among settings that differ by less than
-/// one per cent, those with the fewest keys win. Settings that stall often wherever they save memory are left out. Returns `None` if nothing saves one per cent, unless the
-/// program's own allocator does not finish on the device and another one does.
+/// Returns the settings with which the program needs the least memory. Settings with few keys are tried first, and
+/// longer ones replace them only if they save one per cent more. Settings that stall often wherever they save memory
+/// are left out.
+///
+/// Returns `None` if nothing saves one per cent, unless the program's own allocator does not finish on the device and
+/// another one does.
 pub(super) fn better<T: Send>(
     prepared: &Prepared<'_>,
     own_result: &PolicyResult,
     candidates: &[Candidate],
     replay: Replay<'_, T>,
 ) -> Option<Found<T>> {
-    let mut finalists = parallel::map(prepared.options().threads, candidates.len(), |index| {
-        let Candidate { setup, apply } = &candidates[index];
-        let (result, more) = replay(setup).ok()?;
-        Some(Found {
-            setup: setup.clone(),
-            apply: apply.clone(),
-            result,
-            more,
-        })
-    });
-    let (program, device) = (prepared.program(), prepared.options().device);
-    finalists.retain(|one| {
-        let needed = own_result.smallest_device_bytes.unwrap_or(0);
-        one.result.fit.as_ref().is_some_and(Fit::seldom_stalls)
-            || runs_below(
-                program,
-                &one.setup.policy,
-                &one.setup.settings,
-                device.paged,
-                needed,
-            )
-    });
-    let finishes = |result: &PolicyResult| result.first_failure.is_none();
-    if finalists.iter().any(|one| finishes(&one.result)) {
-        finalists.retain(|one| finishes(&one.result));
+    let mut in_order: Vec<&Candidate> = candidates.iter().collect();
+    in_order.sort_by_key(|candidate| candidate.setup.conf.split(',').count());
+    let mut best: Option<Found<T>> = None;
+    for Candidate { setup, apply } in in_order {
+        let so_far = best.as_ref().map_or(own_result, |best| &best.result);
+        // One replay tells whether the search for the smallest device is worth its many replays.
+        if !can_be_better(prepared, setup, so_far) {
+            continue;
+        }
+        let Ok((result, more)) = replay(setup) else {
+            continue;
+        };
+        let is_usable = result
+            .fit
+            .as_ref()
+            .is_some_and(|fit| so_far.fit.is_some() || fit.seldom_stalls());
+        if is_usable && (finishes(&result) || !finishes(so_far)) {
+            best = Some(Found {
+                setup: setup.clone(),
+                apply: apply.clone(),
+                result,
+                more,
+            });
+        }
     }
-    let least = finalists
-        .iter()
-        .filter_map(|one| one.result.smallest_device_bytes)
-        .min();
-    let least = least?;
-    let needs = |result: &PolicyResult| result.smallest_device_bytes.unwrap_or(u64::MAX) as f64;
-    finalists.retain(|one| needs(&one.result) <= least as f64 * (1.0 + WORTH));
-    let keys = |one: &Found<T>| one.setup.conf.split(',').count();
-    let best = finalists.into_iter().min_by_key(keys);
     best.filter(|best| {
+        let needs = |result: &PolicyResult| result.smallest_device_bytes.unwrap_or(u64::MAX) as f64;
         let saves = needs(&best.result) < needs(own_result) * (1.0 - WORTH);
         saves || (finishes(&best.result) && !finishes(own_result))
     })
+}
+
+fn finishes(result: &PolicyResult) -> bool {
+    result.first_failure.is_none()
+}
+
+/// Returns whether the program finishes and seldom stalls with one per cent less memory than it needs so far, or on the
+/// device if it fails there so far.
+fn can_be_better(prepared: &Prepared<'_>, setup: &Setup, so_far: &PolicyResult) -> bool {
+    let device = prepared.options().device;
+    let runs_in = |bytes: u64| {
+        let device = Device {
+            bytes: Some(bytes),
+            ..device
+        };
+        runs_well(prepared.program(), &setup.policy, &setup.settings, device)
+    };
+    if !finishes(so_far) && device.bytes.is_some_and(runs_in) {
+        return true;
+    }
+    so_far
+        .smallest_device_bytes
+        .is_none_or(|needed| runs_in(needed - needed / 100))
 }
 
 /// Returns the most promising settings of the program's own allocator, each tried alone.
@@ -124,7 +136,7 @@ pub(crate) fn candidates(
     })
 }
 
-/// Returns what replaces an allocator without settings.
+/// Returns the allocators that can replace one without settings to search.
 pub(crate) fn others(prepared: &Prepared<'_>) -> Candidates {
     let list = match prepared.own().setup.policy.as_str() {
         "rmm-pool" => resources(prepared),

@@ -22,7 +22,7 @@ mod replayed;
 mod stacks;
 mod told;
 
-pub use answer::{MOST_ANSWERED, answer, too_long};
+pub use answer::{answer, too_long};
 pub use embed::{Embedded, embed};
 pub use page::{Served, policy, served};
 pub use replayed::{WhatIf, WhatIfError};

@@ -13,8 +13,8 @@ const UNUSED = BANDS + 4;
 // The class of a look in the style sheet.
 const LOOKS = [...Array.from({ length: BANDS }, (_, band) => `tag-${band}`), 'others', 'small', 'waste', 'waiting', 'free'];
 
-// The looks of all bands: the colour, the colour of the stripes, and their slope, which is 0 without stripes. The second list has the
-// looks of bands that step back.
+// Returns the looks of all bands: the colour, the colour of the stripes, and their slope, which is 0 without stripes. The second list has
+// the same looks dimmed.
 function bandLooks() {
   const plain = (colour) => ({ colour, stripe: colour, slope: 0 });
   const striped = (colour) => ({ colour, stripe: mixed(colour, 0.5), slope: 1 });
@@ -25,12 +25,12 @@ function bandLooks() {
   return [looks, looks.map(({ colour, stripe, slope }) => ({ colour: faded(colour), stripe: faded(stripe), slope }))];
 }
 
-// Whether a pixel is of the stripes.
+// Returns whether a pixel belongs to a stripe.
 function isStripe(x, y, slope) {
   return slope !== 0 && ((x + slope * y) & 7) > 4;
 }
 
-// What a canvas fills with a look.
+// Returns the fill style of a look for a canvas.
 function lookFill(pen, { colour, stripe, slope }) {
   if (slope === 0) return `rgb(${colour})`;
   const tile = document.createElement('canvas');

@@ -28,13 +28,13 @@ function rgb(text) {
   return parsed.get(text);
 }
 
-// So much of a colour over the panel's.
+// Mixes a share of a colour with the colour of the panel.
 function mixed(colour, part) {
   const panel = rgb(ink.panel);
   return colour.map((value, i) => part * value + (1 - part) * panel[i]);
 }
 
-// A colour that steps back.
+// Dims a colour.
 function faded(colour) {
   return mixed(colour, 0.28);
 }

@@ -1,4 +1,4 @@
-// What the looks in a picture mean: each with its name and its bytes at the moment.
+// The legend of a picture: each look with its name and its bytes at the moment.
 
 class Legend {
   constructor(list, pick) {

@@ -18,7 +18,7 @@ class Addresses extends Plane {
     return recording.table.hasAddresses;
   }
 
-  // Whether all of it is of one moment, so that the run is no axis.
+  // Whether everything belongs to one moment, so that time is not an axis.
   get isStill() {
     return this.look.recording.glance.state_only;
   }

@@ -30,7 +30,7 @@ class Timeline extends Curves {
     return this.recording.lensNow(this.look.way);
   }
 
-  // The stacks of all columns; without bands until the table is there.
+  // The stacks of all columns. They have no bands until the table is loaded.
   measure(span) {
     const { recording, look } = this;
     const key = [look.from, look.to, look.axis, look.way, span, this.lens !== null, recording.glance !== null].join();
@@ -200,7 +200,7 @@ class Timeline extends Curves {
     return path;
   }
 
-  // Before the blocks are there: the sum of all groups.
+  // Draws the sum of all groups until the blocks are loaded.
   drawTotal(pen, { totals }) {
     pen.fillStyle = ink.water;
     pen.fill(areaOf(this.scale.left, this.scale.span, this.floor, totals, this.y));
