@@ -6,7 +6,7 @@ use crate::table::{Align, Grid};
 use crate::terminal::width;
 use crate::text::{number, size, wrap};
 use crate::{files, output};
-use millpond_engine::Costs;
+use millpond_engine::{Costs, display_size_exact};
 use millpond_replay::{Device, DeviceSize, cards, cards_like};
 
 /// The most bytes of a table of costs. The longest existing table has a hundredth of this.
@@ -73,7 +73,7 @@ pub(crate) fn describe(args: &DeviceArgs, device: Device) -> String {
         less.push(format!("{} reserved", size(reserve)));
     }
     if less.is_empty() {
-        return format!("device: {}{}{pages}", size(bytes), decimal(named));
+        return format!("device: {}{}{pages}", display_size_exact(bytes), decimal(named));
     }
     format!(
         "device: {}, {}{} less {} = {} for the program{pages}",
@@ -81,7 +81,7 @@ pub(crate) fn describe(args: &DeviceArgs, device: Device) -> String {
         size(named.total),
         decimal(named),
         less.join(" and "),
-        size(bytes)
+        display_size_exact(bytes)
     )
 }
 

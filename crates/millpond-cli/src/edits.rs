@@ -3,6 +3,7 @@
 use crate::exit::CliError;
 use crate::terminal::{bold, green, width};
 use crate::text::{Unit, counted, item, size, wrap};
+use millpond_engine::display_size_up;
 use millpond_replay::{AppliedEdit, Edit, Edited, Proposal, apply_edits};
 use millpond_trace::Trace;
 
@@ -53,8 +54,8 @@ pub(crate) fn best(proposals: &[Proposal]) -> Option<String> {
     };
     Some(format!(
         "A change of the program saves most: with {}{also}, it needs {}.",
-        first.edit.words(),
-        size(first.best_needs_bytes)
+        first.words(),
+        display_size_up(first.best_needs_bytes)
     ))
 }
 
@@ -74,9 +75,9 @@ pub(crate) fn proposals(proposals: &[Proposal], limited: bool) -> String {
     );
     let mut out = format!("\n{}\n\n", wrap(&head, columns, 0));
     for proposal in proposals {
-        let after = unit.show(proposal.best_needs_bytes);
+        let after = unit.show_needed(proposal.best_needs_bytes);
         let best = match proposal.best_needs_bytes < proposal.needs_bytes {
-            true => format!(", {} without that setting", size(proposal.needs_bytes)),
+            true => format!(", {} without that setting", display_size_up(proposal.needs_bytes)),
             false => String::new(),
         };
         let fits = if limited && !proposal.fits {
@@ -84,19 +85,26 @@ pub(crate) fn proposals(proposals: &[Proposal], limited: bool) -> String {
         } else {
             ""
         };
-        let line = format!("{}{best}{}{fits}", proposal.edit.words(), moved(&proposal.edit));
+        let moved: String = proposal.edits.iter().map(moved).collect();
+        let line = format!("{}{best}{moved}{fits}", proposal.words());
         out.push_str(&format!(
             "{}\n",
             item(&bold(&format!("{after:>10}")), &line, columns)
         ));
-        let edit = format!("--edit '{}'", proposal.edit.edit);
-        out.push_str(&format!("{}\n", item(&format!("{:10}", ""), &edit, columns)));
+        let flags = flags(proposal.edits.iter().map(|edit| edit.edit.as_str()));
+        out.push_str(&format!("{}\n", item(&format!("{:10}", ""), &flags, columns)));
     }
-    let assumed = format!(
-        "{} assumes: {}",
-        first.edit.edit.split('=').next().unwrap_or_default(),
-        first.edit.assumes.join(" ")
-    );
-    out.push_str(&format!("\n{}\n", item(&green("→"), &assumed, columns)));
+    out.push('\n');
+    for edit in &first.edits {
+        let kind = edit.edit.split('=').next().unwrap_or_default();
+        let assumed = format!("{kind} assumes: {}", edit.assumes.join(" "));
+        out.push_str(&format!("{}\n", item(&green("→"), &assumed, columns)));
+    }
     out
+}
+
+/// Returns edits as they are written on a command line.
+pub(crate) fn flags<'a>(edits: impl Iterator<Item = &'a str>) -> String {
+    let flags: Vec<String> = edits.map(|edit| format!("--edit '{edit}'")).collect();
+    flags.join(" ")
 }

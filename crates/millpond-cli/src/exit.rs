@@ -1,6 +1,8 @@
 //! Exit codes, and errors of one line.
 
+use crate::args::Cli;
 use crate::text::harmless;
+use clap::CommandFactory;
 use millpond_engine::plan::PlanError;
 use millpond_engine::{ConfError, CostsError};
 use millpond_replay::analysis::AnalysisError;
@@ -137,18 +139,38 @@ pub(crate) fn complain(error: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "millpond: {}", harmless(&line, false));
 }
 
-/// Returns the argument that is not an option if it is a negative number.
-fn negative_number(error: &clap::Error) -> Option<&str> {
+/// Returns the argument that the command does not have.
+fn unknown(error: &clap::Error) -> Option<&str> {
     use clap::error::{ContextKind, ContextValue, ErrorKind};
     match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(argument)) if error.kind() == ErrorKind::UnknownArgument => {
-            let digits = argument.strip_prefix('-')?;
-            digits
-                .starts_with(|c: char| c.is_ascii_digit())
-                .then_some(argument.as_str())
-        }
+        Some(ContextValue::String(argument)) if error.kind() == ErrorKind::UnknownArgument => Some(argument),
         _ => None,
     }
+}
+
+/// Returns the argument that is not an option if it is a negative number.
+fn negative_number(error: &clap::Error) -> Option<&str> {
+    let argument = unknown(error)?;
+    let digits = argument.strip_prefix('-')?;
+    digits
+        .starts_with(|c: char| c.is_ascii_digit())
+        .then_some(argument)
+}
+
+/// Returns an option that the command does not have, and the commands that have it.
+fn of_another_command(error: &clap::Error) -> Option<(&str, String)> {
+    let argument = unknown(error)?;
+    let name = argument.strip_prefix("--")?;
+    let all = Cli::command();
+    let has = |command: &&clap::Command| {
+        let mut options = command.get_arguments().filter(|option| !option.is_hide_set());
+        options.any(|option| option.get_long() == Some(name))
+    };
+    let owners = all.get_subcommands().filter(has);
+    let owners: Vec<String> = owners
+        .map(|command| format!("`millpond {}`", command.get_name()))
+        .collect();
+    (!owners.is_empty()).then(|| (argument, owners.join(" or ")))
 }
 
 /// Prints help as clap formats it, and any other problem with the command line as one line.
@@ -168,6 +190,12 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     if let Some(number) = negative_number(error) {
         complain(&format!(
             "{number} is a negative number, and no option here takes one; see --help"
+        ));
+        return ExitCode::from(BAD_INPUT);
+    }
+    if let Some((argument, owners)) = of_another_command(error) {
+        complain(&format!(
+            "this command has no {argument}, but {owners} has; see --help"
         ));
         return ExitCode::from(BAD_INPUT);
     }

@@ -1,5 +1,6 @@
 //! Explains why memory ran out: for the recorded program or the policy in use in full, for other policies in a line each.
 
+use crate::edits;
 use crate::terminal::{bold, dim, green, red};
 use crate::text::{counted, duration_us, item, number, short, size, wrap};
 use millpond_replay::{
@@ -224,9 +225,9 @@ impl Facts {
             }
             let spare = format!("{:>9} to spare", size(remedy.spare_bytes));
             self.row("", &format!("{spare}  {}", green(text)));
-            if let Some(edit) = &remedy.edit {
+            if !remedy.edits.is_empty() {
                 // Users paste this text, so it is not cut.
-                self.line("", &format!("--edit '{edit}'"));
+                self.line("", &edits::flags(remedy.edits.iter().map(String::as_str)));
             }
         }
     }

@@ -110,6 +110,9 @@ fn open_pipe(path: &Path) -> std::io::Result<Option<File>> {
     if metadata.is_file() {
         return Ok(None);
     }
+    if metadata.is_dir() {
+        return refused("it is a folder; name a recording in it");
+    }
     if !is_pipe(&metadata) {
         return refused("it is no file, but a device or a socket");
     }

@@ -8,7 +8,7 @@ use crate::values::SourceKind;
 use crate::{device, files};
 use millpond_engine::plan::{Plan, PlanError};
 use millpond_engine::{ConfError, MillpondConf, Settings, TorchConf, policies};
-use millpond_replay::{Applied, Options, Selection, TickEvery, check_settings};
+use millpond_replay::{Applied, Family, Options, Selection, TickEvery, check_settings};
 use std::env::VarError;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -52,9 +52,19 @@ pub(crate) fn options(args: &ReplayArgs) -> Result<Options, CliError> {
 /// Returns the settings of pools and their policies, and their source: `--conf` or else `MILLPOND_CONF`, if either is set.
 pub(crate) fn text(args: &ReplayArgs) -> Result<Option<(String, &'static str)>, CliError> {
     match &args.conf {
-        Some(text) => Ok(Some((text.clone(), "--conf"))),
+        Some(text) => Ok(Some((value(text, VARIABLE).to_owned(), "--conf"))),
         None => Ok(from_environment()?.map(|text| (text, VARIABLE))),
     }
+}
+
+/// Returns the value of a line that sets a variable, such as `tune` prints. Any other text is a value itself.
+fn value<'a>(text: &'a str, variable: &str) -> &'a str {
+    let line = text.trim();
+    let line = line.strip_prefix("export ").unwrap_or(line).trim_start();
+    let value = line
+        .strip_prefix(variable)
+        .and_then(|rest| rest.strip_prefix('='));
+    value.unwrap_or(text)
 }
 
 /// Parses the settings of policies. Settings that only pools have are checked too.
@@ -99,6 +109,7 @@ pub(crate) fn read(args: &ReplayArgs) -> Result<(Settings, Vec<Applied>), CliErr
     };
     let refused = |option| move |source| CliError::Conf { option, source };
     if let Some(text) = &args.torch_conf {
+        let text = value(text, Family::Torch.variable());
         settings.torch = TorchConf::parse(text).map_err(refused("--torch-conf"))?;
         apply(["torch-native", "torch-expandable"], text, "--torch-conf");
     }

@@ -211,7 +211,7 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
     if fitted {
         let smallest = |r: &PolicyResult| {
             r.smallest_device_bytes
-                .map_or_else(|| "none".to_owned(), |b| unit.show(b))
+                .map_or_else(|| "none".to_owned(), |b| unit.show_needed(b))
         };
         grid.column(
             "\nneeds",

@@ -70,17 +70,30 @@ impl Unit {
     /// Formats a size in this unit with two decimals, so that one per cent of most peaks is visible. A size that would show as
     /// 0 gets its own unit.
     pub(crate) fn show(self, bytes: u64) -> String {
-        let (scale, name) = match self {
-            Self::GiB => (30, "GiB"),
-            Self::MiB => (20, "MiB"),
-            Self::KiB => (10, "KiB"),
-        };
+        let (scale, name) = self.scale();
         let value = bytes as f64 / (1u64 << scale) as f64;
         // No memory is this large. Such a number comes from a hostile file, and its length would break the layout.
         if bytes > 0 && value < 0.005 || value >= 1e7 {
             return size(bytes);
         }
         format!("{value:.2} {name}")
+    }
+
+    /// Formats the size of a device that is needed. It is rounded up, so that a device of the printed size is large enough.
+    pub(crate) fn show_needed(self, bytes: u64) -> String {
+        let unit = 1u64 << self.scale().0;
+        let hundredths = (u128::from(bytes) * 100).div_ceil(u128::from(unit));
+        let up = (hundredths * u128::from(unit)).div_ceil(100);
+        self.show(u64::try_from(up).unwrap_or(bytes))
+    }
+
+    /// Returns the power of two of the unit, and its name.
+    fn scale(self) -> (u32, &'static str) {
+        match self {
+            Self::GiB => (30, "GiB"),
+            Self::MiB => (20, "MiB"),
+            Self::KiB => (10, "KiB"),
+        }
     }
 }
 
@@ -231,6 +244,9 @@ mod tests {
         assert_eq!(Unit::GiB.show(0), "0.00 GiB");
         assert_eq!(Unit::GiB.show(5 << 20), "5.00 MiB");
         assert_eq!(Unit::GiB.show(6 << 20), "0.01 GiB");
+        assert_eq!(Unit::GiB.show(3762 << 20), "3.67 GiB");
+        assert_eq!(Unit::GiB.show_needed(3762 << 20), "3.68 GiB");
+        assert_eq!(Unit::GiB.show_needed(48 << 30), "48.00 GiB");
         assert_eq!(
             [1.0094, 227.88, 20_971.5].map(overhead),
             ["1.009", "227.9", "20,972"]

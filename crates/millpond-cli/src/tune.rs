@@ -8,6 +8,7 @@ use crate::terminal::{bold, width};
 use crate::text::{Unit, duration_us, nearest, number, overhead, size, wrap};
 use crate::values::SourceKind;
 use crate::{device, edits, files, output, verdict};
+use millpond_engine::display_size_up;
 use millpond_replay::{
     Choice, Family, Gain, Redactor, Selection, Trial, TuneOptions, Tuned, TunedFamily, tune,
 };
@@ -164,11 +165,7 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
         |of: &dyn Fn(usize, &Trial) -> String| trials.iter().map(|(at, t)| of(*at, t)).collect::<Vec<_>>();
     let mut grid = Grid::new();
     let mark = |at| if at == family.best { "▸" } else { " " };
-    grid.column(
-        "  rank",
-        Align::Left,
-        column(&|at, _| format!("{} {:>4}", mark(at), at + 1)),
-    );
+    grid.column(" ", Align::Left, column(&|at, _| mark(at).to_owned()));
     if tuned.device_bytes.is_some() {
         grid.column(
             "fits",
@@ -181,7 +178,7 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
         Align::Right,
         column(&|_, t| {
             t.smallest_device_bytes
-                .map_or_else(|| "-".to_owned(), |bytes| unit.show(bytes))
+                .map_or_else(|| "-".to_owned(), |bytes| unit.show_needed(bytes))
         }),
     );
     grid.column(
@@ -308,7 +305,7 @@ fn said(gain: &Gain, default: &Trial) -> String {
             format!(
                 "lowers what the program needs by {} ({share:.1} %) to {}",
                 size(*bytes),
-                size(after)
+                display_size_up(after)
             )
         }
         Gain::Stalls { fewer } => {

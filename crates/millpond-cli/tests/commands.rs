@@ -73,11 +73,15 @@ fn tune_and_report_begin_with_the_verdict() {
 }
 
 #[test]
-fn tune_marks_the_first_rank_and_sets_nothing_where_nothing_is_gained() {
+fn tune_marks_the_first_setting_and_sets_nothing_where_nothing_is_gained() {
     let (_, stdout, _) = run(&["tune", &growing(&folder("tune_first"))]);
-    let ranks: Vec<&str> = stdout.lines().filter(|line| line.starts_with('▸')).collect();
-    assert_eq!(ranks.len(), 1, "{stdout}");
-    assert!(ranks.iter().all(|rank| rank.starts_with("▸    1 ")), "{ranks:?}");
+    let rows = stdout.lines().skip_while(|line| !line.starts_with("──")).skip(1);
+    let marked: Vec<usize> = (0..)
+        .zip(rows)
+        .filter(|(_, row)| row.starts_with('▸'))
+        .map(|(at, _)| at)
+        .collect();
+    assert_eq!(marked, [0], "{stdout}");
     // Two whole pages. No setting could do better.
     let path = folder("tune_nothing").join("run.csv");
     std::fs::write(
@@ -430,7 +434,7 @@ fn tune_proposes_changes_of_the_program_that_replay_confirms() {
     let proposals = tuned["proposals"].as_array().expect("a list");
     let edits: Vec<&str> = proposals
         .iter()
-        .filter_map(|proposal| proposal["edit"].as_str())
+        .filter_map(|proposal| proposal["edits"][0]["edit"].as_str())
         .collect();
     assert!(edits.contains(&"scale=0.5"), "{edits:?}");
     assert!(
@@ -441,7 +445,8 @@ fn tune_proposes_changes_of_the_program_that_replay_confirms() {
     );
     assert!(edits.contains(&"recompute=layers.*"), "{edits:?}");
     for proposal in proposals {
-        let edit = proposal["edit"].as_str().expect("an edit");
+        let edit = proposal["edits"][0]["edit"].as_str().expect("an edit");
+        assert_eq!(proposal["edits"].as_array().map(Vec::len), Some(1));
         let policy = proposal["policy"].as_str().expect("a policy");
         let replayed = json(&[
             "replay", &file, "--json", "--fit", "--policy", policy, "--edit", edit,
@@ -462,6 +467,92 @@ fn tune_proposes_changes_of_the_program_that_replay_confirms() {
         stdout.contains("--edit 'scale=0.5'") && stdout.contains("the batch times 0.5"),
         "{stdout}"
     );
+}
+
+#[test]
+fn a_line_that_was_pasted_is_read_like_its_value() {
+    let file = growing(&folder("pasted"));
+    let with = |conf: &str| {
+        json(&[
+            "replay",
+            &file,
+            "--json",
+            "-p",
+            "torch-native",
+            "--torch-conf",
+            conf,
+        ])
+    };
+    let value = with("max_split_size_mb:64")["results"][0]["peak_reserved_bytes"].clone();
+    for line in [
+        "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64",
+        " export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64",
+    ] {
+        assert_eq!(with(line)["results"][0]["peak_reserved_bytes"], value, "{line}");
+    }
+    let (code, _, stderr) = run(&["replay", &file, "--torch-conf", "OTHER=max_split_size_mb:64"]);
+    assert_eq!(code, 2, "{stderr}");
+}
+
+#[test]
+fn an_option_of_another_command_is_told_as_such_and_a_folder_as_a_folder() {
+    let dir = folder("elsewhere");
+    let file = growing(&dir);
+    let (code, _, stderr) = run(&["tune", &file, "--html", "page.html"]);
+    assert_eq!(code, 2);
+    assert!(
+        stderr.contains("this command has no --html, but `millpond replay`"),
+        "{stderr}"
+    );
+    let (code, _, stderr) = run(&["tune", &dir.display().to_string()]);
+    assert_eq!(code, 2);
+    assert!(
+        stderr.contains("it is a folder; name a recording in it"),
+        "{stderr}"
+    );
+}
+
+/// Each change alone leaves the program too large for the device.
+#[test]
+fn two_changes_are_tried_together_if_one_is_not_enough() {
+    let file = training("two_changes");
+    let policy = ["--policy", "torch"];
+    let alone = json(&[&["tune", &file, "--json"][..], &policy].concat());
+    let least = alone["proposals"][0]["best_needs_bytes"].as_u64().expect("bytes");
+    let device = format!("{}MiB", (least >> 20) - 2);
+    let on_device = ["--device", &device];
+    let (code, stdout, _) = run(&[&["tune", &file, "--json"][..], &policy, &on_device].concat());
+    assert_eq!(code, 3, "no setting makes it fit");
+    let tuned: Value = serde_json::from_str(&stdout).expect("JSON");
+    let best = &tuned["proposals"][0];
+    assert_eq!(best["fits"], true, "{best}");
+    let edits: Vec<&str> = best["edits"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|edit| edit["edit"].as_str())
+        .collect();
+    assert_eq!(edits.len(), 2, "{best}");
+    let flags = ["--edit", edits[0], "--edit", edits[1]];
+
+    // Both commands print the flags, and the replay with them finishes.
+    let printed = format!("--edit '{}' --edit '{}'", edits[0], edits[1]);
+    let (_, stdout, _) = run(&[&["tune", &file][..], &policy, &on_device].concat());
+    assert!(
+        stdout
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .contains(&printed),
+        "{stdout}"
+    );
+    let own = ["replay", &file, "-p", "torch-native"];
+    let (_, stdout, _) = run(&[&own[..], &on_device, &["--json"]].concat());
+    let failed: Value = serde_json::from_str(&stdout).expect("JSON");
+    let remedy = &failed["out_of_memory"]["remedies"][0];
+    assert_eq!(remedy["edits"].as_array().map(Vec::len), Some(2), "{remedy}");
+    let (code, stdout, _) = run(&[&own[..], &on_device, &flags].concat());
+    assert_eq!(code, 0, "{stdout}");
 }
 
 /// The program holds more than the device has, so only a change of the program helps.
@@ -490,7 +581,7 @@ fn changes_of_the_program_that_serve_a_refused_request_finish_on_the_device() {
     assert!(!remedies.is_empty());
     for remedy in remedies {
         assert_eq!(remedy["kind"], "change", "no allocator can help: {remedy}");
-        let edit = remedy["edit"].as_str().expect("an edit");
+        let edit = remedy["edits"][0].as_str().expect("an edit");
         let changed = on_device(&["--edit", edit]);
         assert!(changed["results"][0]["first_failure"].is_null(), "{edit}");
         assert_eq!(

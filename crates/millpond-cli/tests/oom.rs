@@ -139,8 +139,14 @@ fn the_json_has_every_figure() {
     assert_eq!(told["remedies"][0]["kind"], "setting");
     assert_eq!(told["remedies"][0]["spare_bytes"], 90 * MIB);
     assert_eq!(told["holders"][0]["bytes"], 200 * MIB);
-    // A device that is named says what others held. It does not change the recorded event.
-    let named = json(&["replay", &file, "--json", "-p", "torch-native", "-d", "600MiB"]);
+    // A device that is named says what others held. It does not change the recorded event. The replay makes the refused
+    // request again, and runs out of memory too.
+    let (code, stdout, _) = run(&["replay", &file, "--json", "-p", "torch-native", "-d", "600MiB"]);
+    let named: Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!(
+        (code, &named["results"][0]["first_failure"]["event"]),
+        (3, &Value::from(30))
+    );
     assert_eq!(named["out_of_memory"]["others_bytes"], 90 * MIB);
     assert_eq!(named["out_of_memory"]["remedies"], told["remedies"]);
 }

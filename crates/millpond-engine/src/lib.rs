@@ -62,7 +62,7 @@ pub use index::{Entry, SizeIndex};
 pub use meter::{Calls, Meter};
 pub use policy::{Adopted, Fidelity, Mark, Policy, Refusal};
 pub use simulated::{Change, Fault, Simulated};
-pub use size::{ParseSizeError, display_size, parse_size};
+pub use size::{ParseSizeError, display_size, display_size_exact, display_size_up, parse_size};
 pub use source::{Event, Range, Segment, Source};
 pub use space::{BlockId, Piece, PieceState, Space, State};
 pub use stats::{Gauge, Stats};

@@ -60,28 +60,73 @@ pub fn parse_size(text: &str) -> Result<u64, ParseSizeError> {
 /// Formats bytes with a binary unit and three significant digits, such as `"53.1 GiB"`.
 #[must_use]
 pub fn display_size(bytes: u64) -> impl fmt::Display {
-    Size(bytes)
+    Size(bytes, Rounding::Nearest)
 }
 
-struct Size(u64);
+/// Formats bytes like [`display_size`], but rounds up. A device of the printed size has at least so many bytes.
+#[must_use]
+pub fn display_size_up(bytes: u64) -> impl fmt::Display {
+    Size(bytes, Rounding::Up)
+}
+
+/// Formats bytes like [`display_size`], with up to three decimals if these give the exact number. A size that was read
+/// from a text is printed with the digits of that text.
+#[must_use]
+pub fn display_size_exact(bytes: u64) -> impl fmt::Display {
+    Size(bytes, Rounding::Exact)
+}
+
+struct Size(u64, Rounding);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Rounding {
+    Nearest,
+    Up,
+    Exact,
+}
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let Self(bytes, rounding) = *self;
+        // A value above these limits would be rounded to one more digit.
+        let [four, three, two] = match rounding {
+            Rounding::Up => [1023.0, 99.9, 9.99],
+            Rounding::Nearest | Rounding::Exact => [
+                1023.5_f64.next_down(),
+                99.95_f64.next_down(),
+                9.995_f64.next_down(),
+            ],
+        };
         let mut unit = 0;
-        let mut value = self.0 as f64;
-        // 1023.5 would round to 1024, so it is shown in the next unit.
-        while value >= 1023.5 && unit + 1 < UNITS.len() {
+        let mut value = bytes as f64;
+        while value > four && unit + 1 < UNITS.len() {
             value /= 1024.0;
             unit += 1;
         }
-        let digits = match value {
+        let mut digits = match value {
             _ if unit == 0 => 0,
-            v if v < 9.995 => 2,
-            v if v < 99.95 => 1,
+            v if v <= two => 2,
+            v if v <= three => 1,
             _ => 0,
         };
-        // The text is on the stack, because sizes are printed when memory has run out. It is at most "1023 KiB".
+        let scale = (1u64 << (10 * unit)) as f64;
+        match rounding {
+            Rounding::Nearest => {}
+            Rounding::Up => {
+                let factor = 10f64.powi(digits as i32);
+                // The division by a power of two is exact, so the product is rounded once at most.
+                value = (value * factor).ceil() / factor;
+            }
+            Rounding::Exact => {
+                let is_exact = |digits: &usize| {
+                    let factor = 10f64.powi(*digits as i32);
+                    ((value * factor).round() / factor * scale) as u64 == bytes
+                };
+                digits = (digits..=3).find(is_exact).unwrap_or(digits);
+            }
+        }
+        // The text is on the stack, because sizes are printed when memory has run out. It is at most "1023.999 KiB".
         let mut text = Line::default();
         write!(text, "{value:.digits$} {}", UNITS[unit])?;
         f.pad(text.as_str())
@@ -145,5 +190,50 @@ mod tests {
         ] {
             assert_eq!(display_size(bytes).to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_size_that_is_rounded_up_is_enough_when_it_is_read_again() {
+        const MIB: u64 = 1 << 20;
+        for (bytes, text) in [
+            (3762 * MIB, "3.68 GiB"),
+            (10_235 * MIB, "10.0 GiB"),
+            (10_241 * MIB, "10.1 GiB"),
+            (102_297 * MIB, "99.9 GiB"),
+            (102_300 * MIB, "100 GiB"),
+            (1023 * MIB, "1023 MiB"),
+            (1023 * MIB + 1, "1.00 GiB"),
+            (48 << 30, "48.0 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(display_size_up(bytes).to_string(), text);
+        }
+        for power in 0..31 {
+            let bytes = 3u64.pow(power);
+            for some in bytes..bytes + 100 {
+                let read = parse_size(&display_size_up(some).to_string()).expect("a size");
+                assert!(
+                    read >= some && (read - some) as f64 <= 0.01 * some as f64 + 1.0,
+                    "{some}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_size_is_printed_as_it_was_written() {
+        for text in [
+            "11.64 GiB",
+            "3.674 GiB",
+            "24.0 GiB",
+            "1.00 KiB",
+            "900.5 MiB",
+            "17 B",
+        ] {
+            let bytes = parse_size(text).expect("a size");
+            assert_eq!(display_size_exact(bytes).to_string(), text);
+        }
+        // No short text gives this number.
+        assert_eq!(display_size_exact((3 << 30) + 12_345).to_string(), "3.00 GiB");
     }
 }

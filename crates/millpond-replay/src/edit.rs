@@ -37,7 +37,7 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use error::EditError;
-pub(crate) use propose::propose;
+pub(crate) use propose::{pairs, propose};
 
 /// The most pieces and ranks of an edit.
 const MOST_PARTS: u32 = 1024;
@@ -169,18 +169,25 @@ impl AppliedEdit {
         let of = match tag.matches(',').count() {
             0 => format!("`{tag}`"),
             _ if tag.contains("loss") || tag.contains("softmax") => "the loss".to_owned(),
+            _ if tag.split(',').all(|group| group.contains("optim")) => "the optimizer's state".to_owned(),
             more => format!("{} groups", more + 1),
         };
         match kind {
             "scale" => format!("the batch times {number}"),
             "chunk" => format!("{of} in {number} pieces"),
-            "shard" => format!("{of} divided among {number} ranks"),
+            "shard" => format!("{of} divided among {number} GPUs"),
             "recompute" => format!("checkpointing of `{rest}`"),
             "offload" => format!("`{rest}` elsewhere between uses"),
             "free-early" => format!("`{rest}` freed after its last use"),
             _ => self.edit.clone(),
         }
     }
+}
+
+/// Returns a description of edits that are applied together.
+pub(crate) fn words(edits: &[AppliedEdit]) -> String {
+    let words: Vec<String> = edits.iter().map(AppliedEdit::words).collect();
+    words.join(" and ")
 }
 
 /// A changed recording.

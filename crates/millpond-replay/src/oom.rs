@@ -25,7 +25,6 @@ mod remedy;
 mod rules;
 
 pub use cause::Cause;
-pub(crate) use event::is_refused;
 pub use event::refused_requests;
 pub use failure::Failure;
 pub use holders::{Holder, holders};

@@ -54,7 +54,7 @@ impl PlacementRecorder {
                 ..Placement::default()
             },
             mapped: Ranges::default(),
-            // The last events may be refused requests, which are not operations.
+            // The last events may be refused requests that no replay makes.
             events: program
                 .ops
                 .iter()

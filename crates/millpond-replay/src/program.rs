@@ -1,7 +1,7 @@
 //! The calls of a recording, without the information that an allocator cannot see.
 
 use crate::error::{MOST_HELD, ReplayError};
-use millpond_trace::{Action, InitialBlock, Trace};
+use millpond_trace::{Action, Event, InitialBlock, Trace};
 
 /// The kind of an [`Op`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,17 @@ pub enum OpKind {
     FreeCompleted,
     /// Says that the recorded allocator released this segment. Only a verification uses it.
     SegmentFree,
+}
+
+impl OpKind {
+    /// Returns the bytes that a program holds after a call, if it held `held` before.
+    fn held(self, held: u64, bytes: u64) -> u64 {
+        match self {
+            Self::Alloc => held.saturating_add(bytes),
+            Self::Free | Self::FreeRequested => held.saturating_sub(bytes),
+            Self::FreeCompleted | Self::SegmentFree => held,
+        }
+    }
 }
 
 /// One call. It takes 32 bytes.
@@ -83,6 +94,20 @@ pub struct Selection {
     pub window_us: Option<(u64, u64)>,
 }
 
+impl Selection {
+    /// Returns the selected requests that the recorded allocator refused, with the position of their event.
+    pub(crate) fn refused(self, trace: &Trace) -> impl Iterator<Item = (u32, &Event)> {
+        let start = trace.events.first().map_or(0, |event| event.time_us);
+        let is_inside = move |event: &Event| {
+            let time = event.time_us.saturating_sub(start);
+            self.window_us
+                .is_none_or(|(from, to)| (from..=to).contains(&time))
+        };
+        let events = (0u32..).zip(&trace.events);
+        events.filter(move |(_, event)| event.action == Action::OutOfMemory && is_inside(event))
+    }
+}
+
 /// The calls of one recording on one device, ready to be replayed.
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -102,28 +127,41 @@ pub struct Program {
     pub merged_streams: usize,
     /// The number of blocks that lived before the first event.
     pub initial_blocks: u64,
+    /// The number of requests that the recorded allocator refused and that a replay makes again.
+    pub refused: u64,
 }
 
 impl Program {
     /// Builds a program from a recording for a replay.
     ///
+    /// A request that the recorded allocator refused becomes an allocation, and its block is freed at once, because
+    /// the recording does not say how long the program would have held it. A request that no device can serve is left
+    /// out.
+    ///
     /// # Errors
     /// Returns an error if the selection leaves nothing to replay, or if it holds more than [`MOST_HELD`] at
     /// once.
     pub fn new(trace: &Trace, selection: Selection) -> Result<Self, ReplayError> {
-        let program = Self::as_recorded(trace, selection)?;
-        if program.peak_requested > MOST_HELD {
-            return Err(ReplayError::Beyond {
-                trace: trace.origin.name.clone(),
-                held: program.peak_requested,
-                event: program.ops.get(program.peak_op).and_then(Op::event),
-            });
-        }
+        let mut program = Self::as_recorded(trace, selection)?;
+        program.check(trace)?;
+        program.add_refused(trace, selection);
         Ok(program)
     }
 
-    /// Builds a program without a limit on the bytes held. Use this to inspect a program, and for replays
-    /// that make it smaller.
+    /// Returns an error if the program holds more than [`MOST_HELD`] at once.
+    pub(crate) fn check(&self, trace: &Trace) -> Result<(), ReplayError> {
+        if self.peak_requested > MOST_HELD {
+            return Err(ReplayError::Beyond {
+                trace: trace.origin.name.clone(),
+                held: self.peak_requested,
+                event: self.ops.get(self.peak_op).and_then(Op::event),
+            });
+        }
+        Ok(())
+    }
+
+    /// Builds a program of the calls that succeeded, without a limit on the bytes held. Use this to inspect a
+    /// program, and for replays that make it smaller.
     ///
     /// # Errors
     /// Returns an error if the selection leaves nothing to replay.
@@ -190,6 +228,7 @@ impl Program {
             events,
             merged_streams,
             initial_blocks,
+            refused: 0,
             ops,
         })
     }
@@ -200,37 +239,45 @@ impl Program {
         self.ops.partition_point(is_earlier)
     }
 
-    /// Returns the program with one more request at a call, as if the recorded allocator had not refused it. It
-    /// is freed at once. Returns `None` if the program then holds more than [`MOST_HELD`].
-    pub(crate) fn with_request(&self, at: usize, event: u32, wanted: Wanted) -> Option<Self> {
-        let op = Op {
-            bytes: wanted.bytes,
-            address: 0,
-            allocation: self.allocations,
-            event,
-            stream: wanted.stream,
-            pool: wanted.pool,
-            kind: OpKind::Alloc,
-        };
-        let free = Op {
-            kind: OpKind::Free,
-            ..op
-        };
-        let at = at.min(self.ops.len());
-        let mut ops = Vec::with_capacity(self.ops.len() + 2);
-        ops.extend_from_slice(&self.ops[..at]);
-        ops.extend([op, free]);
-        ops.extend_from_slice(&self.ops[at..]);
-        let (peak_requested, peak_op) = peak(&ops);
-        let allocations = self.allocations.checked_add(1)?;
-        (peak_requested <= MOST_HELD).then_some(Self {
-            ops,
-            allocations,
-            requests: self.requests + 1,
-            peak_requested,
-            peak_op,
-            ..*self
-        })
+    /// Adds the requests that the recorded allocator refused. Each block is freed at once.
+    fn add_refused(&mut self, trace: &Trace, selection: Selection) {
+        let refused = selection.refused(trace);
+        let mut ops = Vec::new();
+        let (mut done, mut held) = (0, 0);
+        for (at, event) in refused {
+            let next = self.position(at);
+            for op in &self.ops[done..next] {
+                held = op.kind.held(held, op.bytes);
+            }
+            ops.extend_from_slice(&self.ops[done..next]);
+            done = next;
+            let Some(allocations) = self
+                .allocations
+                .checked_add(1)
+                .filter(|_| is_servable(held, event.bytes))
+            else {
+                continue;
+            };
+            let op = Op {
+                bytes: event.bytes,
+                address: 0,
+                allocation: self.allocations,
+                event: at,
+                stream: if selection.merge_streams { 0 } else { event.stream },
+                pool: event.pool,
+                kind: OpKind::Alloc,
+            };
+            let kind = OpKind::Free;
+            ops.extend([op, Op { kind, ..op }]);
+            self.allocations = allocations;
+            self.refused += 1;
+        }
+        if self.refused > 0 {
+            ops.extend_from_slice(&self.ops[done..]);
+            self.ops = ops;
+            self.requests += self.refused;
+            (self.peak_requested, self.peak_op) = peak(&self.ops);
+        }
     }
 
     /// Returns the allocations that are held after the first `ops` calls, the oldest first.
@@ -251,18 +298,17 @@ impl Program {
     }
 }
 
+/// Returns whether a device can serve a request of a program that holds `held` bytes.
+pub(crate) fn is_servable(held: u64, bytes: u64) -> bool {
+    held.saturating_add(bytes) <= MOST_HELD
+}
+
 fn peak(ops: &[Op]) -> (u64, usize) {
     let (mut held, mut peak, mut at) = (0u64, 0, 0);
     for (index, op) in ops.iter().enumerate() {
-        match op.kind {
-            OpKind::Alloc => {
-                held = held.saturating_add(op.bytes);
-                if held > peak {
-                    (peak, at) = (held, index);
-                }
-            }
-            OpKind::Free | OpKind::FreeRequested => held = held.saturating_sub(op.bytes),
-            OpKind::FreeCompleted | OpKind::SegmentFree => {}
+        held = op.kind.held(held, op.bytes);
+        if held > peak {
+            (peak, at) = (held, index);
         }
     }
     (peak, at)

@@ -82,7 +82,8 @@ pub fn verify(trace: &Trace) -> Result<Verification, ReplayError> {
         ));
     }
     let conf = recorded_conf(&trace.settings)?;
-    let program = Program::new(trace, Selection::default())?;
+    let program = Program::as_recorded(trace, Selection::default())?;
+    program.check(trace)?;
     let script = trace
         .events
         .iter()

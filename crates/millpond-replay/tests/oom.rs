@@ -1,6 +1,8 @@
 //! Tests the explanation of out-of-memory events: one small recording for each cause, and hostile ones.
 
-use millpond_replay::{Cause, Device, OomOrigin, Options, OutOfMemory, RemedyKind, Selection, replay};
+use millpond_replay::{
+    Cause, Device, OomOrigin, Options, OutOfMemory, Program, RemedyKind, Selection, apply_edits, replay,
+};
 use millpond_trace::{ReadOptions, Trace, read_bytes};
 
 const MIB: u64 = 1 << 20;
@@ -371,18 +373,18 @@ fn holders_have_an_age() {
 #[test]
 fn many_events_are_counted_and_the_last_is_explained() {
     let mut rows = pieces();
-    for _ in 0..100_000 {
+    for _ in 0..10_000 {
         rows.oom(150 * MIB, 10 * MIB);
     }
     rows.oom(160 * MIB, 10 * MIB);
     let told = rows.explain();
-    assert_eq!((told.refused, told.request.bytes), (100_001, 160 * MIB));
+    assert_eq!((told.refused, told.request.bytes), (10_001, 160 * MIB));
     assert_eq!(
         told.first.as_ref().map(|first| (first.event, first.bytes)),
         Some((Some(30), 150 * MIB))
     );
     assert!(
-        told.sentences()[0].contains("100,001 times"),
+        told.sentences()[0].contains("10,001 times"),
         "{:?}",
         told.sentences()
     );
@@ -534,4 +536,79 @@ fn a_window_without_the_event_has_no_explanation() {
     };
     assert!(within(None) && within(Some((0, 30_000_000))));
     assert!(!within(Some((0, 29_000_000))));
+}
+
+#[test]
+fn a_refused_request_is_replayed_as_an_allocation() {
+    let mut rows = pieces();
+    let before = Program::new(&rows.trace(), Selection::default()).expect("a program");
+    rows.oom(350 * MIB, 10 * MIB);
+    let trace = rows.trace();
+    let program = Program::new(&trace, Selection::default()).expect("a program");
+    // 200 MiB are held at the event, and 420 MiB before it.
+    assert_eq!((before.peak_requested, before.refused), (420 * MIB, 0));
+    assert_eq!((program.peak_requested, program.refused), (550 * MIB, 1));
+    assert_eq!(program.requests, before.requests + 1);
+    assert_eq!(program.ops[program.peak_op].event(), Some(30));
+    let as_recorded = Program::as_recorded(&trace, Selection::default()).expect("a program");
+    assert_eq!(
+        (as_recorded.ops, as_recorded.peak_requested),
+        (before.ops, 420 * MIB)
+    );
+
+    let options = |device| Options {
+        device,
+        verdict: true,
+        ..Options::default()
+    };
+    let report = replay(&trace, &options(Device::UNLIMITED), &|_, _| {})
+        .expect("a report")
+        .report;
+    let verdict = report.verdict.as_ref().expect("a verdict");
+    assert!(
+        verdict.own.needs() >= Some(550 * MIB),
+        "{:?}",
+        verdict.own.needs()
+    );
+    let answer = report.answer().join(" ");
+    let first = "With the refused request, the program holds at most 550 MiB at once and needs ";
+    assert!(answer.contains(first), "{answer}");
+    // The device of the recording is too small for it.
+    let report = replay(
+        &trace,
+        &options(Device {
+            bytes: Some(510 * MIB),
+            ..Device::UNLIMITED
+        }),
+        &|_, _| {},
+    )
+    .expect("a report")
+    .report;
+    let own = &report.verdict.as_ref().expect("a verdict").own;
+    let failure = own.result.first_failure.as_ref().expect("it fails");
+    assert_eq!((failure.event, failure.bytes), (Some(30), 350 * MIB));
+
+    // Edits change the request too.
+    let edits = ["shard=net;head:2".parse().expect("an edit")];
+    let edited = apply_edits(&trace, &edits).expect("it matches the request");
+    assert_eq!(edited.edits[0].changed_blocks, 1);
+    let program = Program::new(&edited.trace, Selection::default()).expect("a program");
+    assert_eq!((program.peak_requested, program.refused), (420 * MIB, 0));
+}
+
+#[test]
+fn a_request_that_no_device_can_serve_is_left_out() {
+    let mut rows = pieces();
+    rows.oom(1 << 61, 0);
+    let trace = rows.trace();
+    let program = Program::new(&trace, Selection::default()).expect("a program");
+    assert_eq!((program.peak_requested, program.refused), (420 * MIB, 0));
+    let options = Options {
+        verdict: true,
+        ..Options::default()
+    };
+    let report = replay(&trace, &options, &|_, _| {}).expect("a report").report;
+    let answer = report.answer().join(" ");
+    let first = "Without the request that no device can serve, the program holds at most 420 MiB";
+    assert!(answer.contains(first), "{answer}");
 }

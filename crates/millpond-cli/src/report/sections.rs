@@ -422,7 +422,10 @@ fn pools(summary: &Summary) -> String {
 
 fn findings(found: &[Finding]) -> String {
     if found.is_empty() {
-        return format!("\n{}\n", dim("Nothing found that is worth changing."));
+        return format!(
+            "\n{}\n",
+            dim("No finding: nothing else stands out in these events.")
+        );
     }
     let mut out = format!("\n{}\n", bold("Worth changing"));
     let room = width().saturating_sub(2);

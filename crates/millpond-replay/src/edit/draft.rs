@@ -1,6 +1,7 @@
 //! A program as the lives of its blocks, which edits can change.
 
 use super::error::EditError;
+use crate::program::is_servable;
 use millpond_trace::{Action, Event, InitialBlock, Strings, Trace};
 use std::collections::HashMap;
 
@@ -73,6 +74,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
+    /// Reads the blocks of a recording. A request that was refused is a block that is freed at once.
     pub(super) fn new(trace: &Trace) -> Self {
         let mut lives: Vec<Life> = Vec::with_capacity(trace.allocations as usize);
         let mut number = vec![usize::MAX; trace.allocations as usize];
@@ -94,23 +96,29 @@ impl Draft {
             });
         }
         for (at, event) in trace.events.iter().enumerate() {
+            let made = Life {
+                bytes: event.bytes,
+                tag: event.tag,
+                stream: event.stream,
+                pool: event.pool,
+                made: Some(Moment::at(at)),
+                freed: None,
+                completed: None,
+                waits: false,
+                pending: false,
+                removed: false,
+            };
+            if event.action == Action::OutOfMemory && is_servable(0, event.bytes) {
+                let freed = Some(Moment { event: at, rank: 1 });
+                lives.push(Life { freed, ..made });
+                continue;
+            }
             let Some(number) = number.get_mut(event.allocation as usize) else {
                 continue;
             };
             if event.action == Action::Alloc {
                 *number = lives.len();
-                lives.push(Life {
-                    bytes: event.bytes,
-                    tag: event.tag,
-                    stream: event.stream,
-                    pool: event.pool,
-                    made: Some(Moment::at(at)),
-                    freed: None,
-                    completed: None,
-                    waits: false,
-                    pending: false,
-                    removed: false,
-                });
+                lives.push(made);
                 continue;
             }
             let Some(life) = lives.get_mut(*number) else {

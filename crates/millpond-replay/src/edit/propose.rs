@@ -78,6 +78,23 @@ pub(crate) fn propose(trace: &Trace, program: &Program) -> Vec<Edit> {
     edits
 }
 
+/// The most edits that are combined.
+const MOST_COMBINED: usize = 4;
+
+/// Returns pairs of edits to apply together: those of different kinds for different groups. The most useful edits must
+/// be first, and only a few are combined.
+pub(crate) fn pairs(edits: &[Edit]) -> Vec<Vec<Edit>> {
+    let few = &edits[..edits.len().min(MOST_COMBINED)];
+    let mut pairs = Vec::new();
+    for (at, first) in few.iter().enumerate() {
+        let differs =
+            |second: &&Edit| second.change.name() != first.change.name() && second.pattern != first.pattern;
+        let seconds = few[at + 1..].iter().filter(differs);
+        pairs.extend(seconds.map(|second| vec![first.clone(), second.clone()]));
+    }
+    pairs
+}
+
 /// Returns the groups that hold the peak.
 fn holders(trace: &Trace, program: &Program, draft: &Draft, phases: &Phases) -> BTreeMap<String, Group> {
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();

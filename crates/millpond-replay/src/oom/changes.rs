@@ -1,73 +1,67 @@
 //! Finds changes of the program that would have served a refused request. Each is replayed on a device of the same size.
 
 use super::remedy::{Remedy, RemedyKind, Trials};
-use crate::edit;
+use crate::edit::{self, Edit};
 use crate::parallel;
 use crate::program::Program;
 use millpond_engine::policies;
-use millpond_trace::{Action, Event, Trace};
 use std::cmp::Reverse;
 
 impl Trials<'_> {
     /// Returns the changes with which the program finishes under the allocator in use, the best first, and the number
-    /// of those that were tried.
+    /// of those that were tried. If no single change is enough, two are tried together.
     pub(super) fn changes(&self) -> (Vec<Remedy>, usize) {
-        let served = self.event.map(|event| with_request(self.trace, event));
-        let trace = served.as_ref().unwrap_or(self.trace);
-        let Ok(program) = Program::new(trace, self.selection) else {
-            return (Vec::new(), 0);
-        };
         // The replay of a changed program starts with an empty cache. If the unchanged program finishes from there
         // too, a replay proves nothing.
-        let fails = |program: &Program| {
-            let outcome = self.replay_from_start(program, &self.own.policy, &self.own.settings);
+        let fails = || {
+            let outcome = self.replay_from_start(self.program, &self.own.policy, &self.own.settings);
             outcome.is_some_and(|run| run.stop.is_some())
         };
-        if served.is_some() && !fails(&program) {
+        if self.request.is_some() && !fails() {
             return (Vec::new(), 0);
         }
-        let mut edits = edit::propose(trace, &program);
-        edits.truncate(Self::most_replays(&program));
-        let mut found = parallel::map(self.threads, edits.len(), |index| {
-            let edited = edit::apply(trace, &edits[index..=index]).ok()?;
+        let mut alone = edit::propose(self.trace, self.program);
+        alone.truncate(Self::most_replays(self.program));
+        let mut tried = self.try_changes(alone.into_iter().map(|edit| vec![edit]).collect());
+        let mut count = tried.len();
+        if tried.iter().all(|tried| tried.remedy.is_none()) {
+            tried.sort_by_key(|tried| tried.peak);
+            let alone: Vec<Edit> = tried.into_iter().flat_map(|tried| tried.edits).collect();
+            tried = self.try_changes(edit::pairs(&alone));
+            count += tried.len();
+        }
+        let mut found: Vec<Remedy> = tried.into_iter().filter_map(|tried| tried.remedy).collect();
+        found.sort_by_key(|remedy| Reverse(remedy.spare_bytes));
+        (found, count)
+    }
+
+    /// Replays the changed programs. Leaves out changes that cannot be applied.
+    fn try_changes(&self, changes: Vec<Vec<Edit>>) -> Vec<Tried> {
+        parallel::map(self.threads, changes.len(), |index| {
+            let edits = &changes[index];
+            let edited = edit::apply(self.trace, edits).ok()?;
             let program = Program::new(&edited.trace, self.selection).ok()?;
             let run = self.replay_from_start(&program, &self.own.policy, &self.own.settings)?;
-            if !self.is_useful(&program, &run) {
-                return None;
-            }
             let policy = policies::build(&self.own.policy, &self.own.settings).ok()?;
-            let edit = edited.edits.into_iter().next()?;
-            Some(self.remedy(
-                RemedyKind::Change,
-                edit.words(),
-                Some(edit.edit),
-                policy.as_ref(),
-                &run,
-            ))
-        });
-        found.sort_by_key(|remedy| Reverse(remedy.spare_bytes));
-        (found, edits.len())
+            let text = edit::words(&edited.edits);
+            let remedy = || {
+                let edits = edited.edits.iter().map(|edit| edit.edit.clone()).collect();
+                self.remedy(RemedyKind::Change, text, edits, policy.as_ref(), &run)
+            };
+            Some(Tried {
+                edits: edits.clone(),
+                peak: program.peak_requested,
+                remedy: self.is_useful(&program, &run).then(remedy),
+            })
+        })
     }
 }
 
-/// Returns the recording as if a refused request had been served and its block freed at once.
-fn with_request(trace: &Trace, event: u32) -> Trace {
-    let mut trace = trace.clone();
-    let at = event as usize;
-    let Some(refused) = trace.events.get(at).copied() else {
-        return trace;
-    };
-    let alloc = Event {
-        action: Action::Alloc,
-        address: 0,
-        allocation: trace.allocations,
-        ..refused
-    };
-    let free = Event {
-        action: Action::Free,
-        ..alloc
-    };
-    trace.allocations += 1;
-    trace.events.splice(at..=at, [alloc, free]);
-    trace
+/// Changes that were made together.
+struct Tried {
+    edits: Vec<Edit>,
+    /// The most bytes that the changed program holds.
+    peak: u64,
+    /// `None` if the changed program does not finish.
+    remedy: Option<Remedy>,
 }

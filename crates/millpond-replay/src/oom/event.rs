@@ -3,30 +3,12 @@
 use super::RefusedRequest;
 use crate::program::Selection;
 use crate::web::text::Count;
-use millpond_trace::{Action, Caution, Event, Format, Trace};
+use millpond_trace::{Caution, Event, Format, Trace};
 
 /// Returns the requests that the recorded allocator refused, in recorded order.
 pub fn refused_requests(trace: &Trace) -> impl Iterator<Item = RefusedRequest> + '_ {
-    let all = refusals(trace, Selection::default());
-    all.filter_map(|event| request(trace, event))
-}
-
-/// Returns the selected events at which a request was refused.
-pub(super) fn refusals(trace: &Trace, selection: Selection) -> impl Iterator<Item = u32> + '_ {
-    let window = selection.window_us;
-    let start = trace.events.first().map_or(0, |event| event.time_us);
-    let inside = move |event: &Event| {
-        let time = event.time_us.saturating_sub(start);
-        window.is_none_or(|(from, to)| (from..=to).contains(&time))
-    };
-    let events = (0u32..).zip(&trace.events);
-    let refused = events.filter(move |(_, event)| event.action == Action::OutOfMemory && inside(event));
-    refused.map(|(at, _)| at)
-}
-
-/// Returns whether the recorded allocator refused a request.
-pub(crate) fn is_refused(trace: &Trace, selection: Selection) -> bool {
-    refusals(trace, selection).next().is_some()
+    let all = Selection::default().refused(trace);
+    all.filter_map(|(at, _)| request(trace, at))
 }
 
 /// Returns the request of an event.

@@ -1,7 +1,7 @@
 //! Collects the explanation of an out-of-memory event.
 
 use super::cause::{Cause, Shortage};
-use super::event::{device_free, pool, refusals, request, time_us};
+use super::event::{device_free, pool, request, time_us};
 use super::holders::{Holder, Holding, holders};
 use super::layout::{Layout, Look};
 use super::recorded::{AtEvent, at_event};
@@ -10,8 +10,7 @@ use super::rules::Rules;
 use super::{Failure, OomOrigin, OutOfMemory, RefusedRequest};
 use crate::allocator::usual_policy;
 use crate::options::Options;
-use crate::program::Program;
-use crate::program::Wanted;
+use crate::program::{Program, Wanted};
 use crate::run::{Device, Run, Stop, run};
 use crate::steps::Steps;
 use crate::ticks::Ticks;
@@ -27,7 +26,7 @@ impl OutOfMemory {
     /// selected events.
     #[must_use]
     pub fn recorded(trace: &Trace, options: &Options) -> Option<Self> {
-        let refused: Vec<u32> = refusals(trace, options.selection).collect();
+        let refused: Vec<u32> = options.selection.refused(trace).map(|(at, _)| at).collect();
         let last = *refused.last()?;
         let event = trace.events.get(last as usize)?;
         let own = Own::recorded(trace);
@@ -59,8 +58,8 @@ impl OutOfMemory {
         };
         let at = program.as_ref().map_or(0, |program| program.position(last));
         let held = Held::new(trace, program.as_ref(), at);
-        let program = program.and_then(|program| program.with_request(at, last, wanted));
-        let program = program.filter(|_| device.bytes.is_some());
+        let is_made = |program: &Program| program.ops.get(at).is_some_and(|op| op.event == last);
+        let program = program.filter(|program| device.bytes.is_some() && is_made(program));
         if let (None, Some(program)) = (&after, &program) {
             // Where the recording does not say where memory was, a replay of the same allocator does.
             (before, after, free) = own
@@ -111,7 +110,6 @@ impl OutOfMemory {
                 own: &own,
                 threads: options.threads,
                 request: Some(at),
-                event: Some(last),
                 is_too_large: cause == Cause::NothingFree,
             });
         }
@@ -175,7 +173,6 @@ impl OutOfMemory {
             own,
             threads: options.threads,
             request: None,
-            event: None,
             is_too_large: told.cause == Cause::NothingFree,
         });
         Some(told)
@@ -222,8 +219,16 @@ impl Own {
         device: Device,
     ) -> Option<(Option<Layout>, Option<Layout>, Option<u64>)> {
         let policy = policies::build(&self.policy, &self.settings).ok()?;
-        let mut look = Look::new(program, rules, Some(at));
-        let stop = run(program, policy, device.source(), &mut look).stop?;
+        let refused = program.ops.get(at)?.event;
+        // Earlier requests that were refused are not made, so that the replay reaches this one.
+        let mut program = program.clone();
+        let first = program.allocations - program.refused as u32;
+        program
+            .ops
+            .retain(|op| op.allocation < first || op.event == refused);
+        let at = program.position(refused);
+        let mut look = Look::new(&program, rules, Some(at));
+        let stop = run(&program, policy, device.source(), &mut look).stop?;
         (stop.op == at).then_some((look.before, look.after, Some(stop.device_free)))
     }
 }

@@ -43,8 +43,8 @@ pub struct Remedy {
     pub kind: RemedyKind,
     /// The line for the environment, the change in words, or the name of the policy.
     pub text: String,
-    /// The change as `--edit` takes it. `None` for settings and policies.
-    pub edit: Option<String>,
+    /// The changes as `--edit` takes them. Empty for settings and policies.
+    pub edits: Vec<String>,
     /// The policy that was replayed.
     pub policy: String,
     /// How faithfully the policy reproduces its original.
@@ -70,7 +70,7 @@ pub(super) struct Proved {
 /// The program and the device on which candidates are tried.
 pub(super) struct Trials<'a> {
     pub(super) trace: &'a Trace,
-    /// The program, with the refused request.
+    /// The program, with the refused requests.
     pub(super) program: &'a Program,
     pub(super) device: Device,
     /// The events and the streams of the program.
@@ -82,8 +82,6 @@ pub(super) struct Trials<'a> {
     /// The index of the request that the recorded allocator refused. `None` if a replay refused it, which need
     /// not be made again.
     pub(super) request: Option<usize>,
-    /// The event of this request.
-    pub(super) event: Option<u32>,
     /// Whether the program holds more than the device has, so that no allocator can serve the request.
     pub(super) is_too_large: bool,
 }
@@ -242,7 +240,7 @@ impl Trials<'_> {
             self.remedy(
                 candidate.kind,
                 candidate.text.clone(),
-                None,
+                Vec::new(),
                 policy.as_ref(),
                 &run,
             )
@@ -254,7 +252,7 @@ impl Trials<'_> {
         &self,
         kind: RemedyKind,
         text: String,
-        edit: Option<String>,
+        edits: Vec<String>,
         policy: &dyn Policy,
         run: &Run,
     ) -> Remedy {
@@ -262,7 +260,7 @@ impl Trials<'_> {
         Remedy {
             kind,
             text,
-            edit,
+            edits,
             policy: policy.name().to_owned(),
             fidelity: policy.fidelity().as_str().to_owned(),
             spare_bytes: self
@@ -289,7 +287,7 @@ fn the_best(remedies: Vec<Remedy>) -> Vec<Remedy> {
         let own = keys(&remedy.text);
         let adds = |other: &Remedy| {
             other.kind == remedy.kind
-                && remedy.edit.is_none()
+                && remedy.edits.is_empty()
                 && keys(&other.text).iter().all(|key| own.contains(key))
         };
         let of_kind = kept.iter().filter(|other| other.kind == remedy.kind).count();

@@ -132,15 +132,15 @@ fn figures(page: &Page<'_>, requested: &[u64], out: &mut impl Write) -> io::Resu
         let (event, peak) = run.peak_reserved_at();
         let reserved = format!("reserved at peak, {}", at(event));
         let (figure, note) = match (run.placement.stopped_at, run.needs) {
-            (Some(stop), _) => (peak, format!("{reserved}; out of memory {}", at(stop))),
-            (None, Some(needs)) => (needs, format!("needed; {} {reserved}", Human(peak))),
-            (None, None) => (peak, reserved),
+            (Some(stop), _) => (Human(peak), format!("{reserved}; out of memory {}", at(stop))),
+            (None, Some(needs)) => (Human::up(needs), format!("needed; {} {reserved}", Human(peak))),
+            (None, None) => (Human(peak), reserved),
         };
         writeln!(
             out,
             "<div><dt><i class=\"swatch policy-{}\"></i><span>{label}</span></dt><dd>{}<small>{}</small><small>{note}</small></dd></div>",
             index % 12,
-            Human(figure),
+            figure,
             Text(run.name)
         )
     };

@@ -429,8 +429,9 @@ fn a_window_is_a_recording_of_what_was_replayed() {
 }
 
 #[test]
-fn memory_stays_until_a_refused_request_at_the_end() {
-    let csv = "time_us,action,id,bytes,stream,tag\n0,alloc,1,3000000,0,a\n5,oom,0,64000000,0,b\n";
+fn memory_stays_until_the_end_if_the_last_request_was_refused() {
+    // A replay makes the first of these requests again, and no device can serve the second.
+    let csv = "time_us,action,id,bytes,stream,tag\n0,alloc,1,3000000,0,a\n5,oom,0,64000000,0,b\n6,oom,0,99999999999999999,0,b\n";
     let recording = read_bytes(csv.as_bytes(), "made", &ReadOptions::default()).unwrap();
     let options = Options {
         policies: vec!["torch-native".into()],
@@ -439,7 +440,7 @@ fn memory_stays_until_a_refused_request_at_the_end() {
     };
     let replayed = replay(&recording.traces[0], &options, &|_, _| {}).unwrap();
     let ends = replayed.placements[0].segments.iter().map(|span| span.to_event);
-    assert_eq!(ends.collect::<Vec<_>>(), [2]);
+    assert_eq!(ends.collect::<Vec<_>>(), [3, 3]);
 }
 
 /// A snapshot whose first event completes the free of a block of 512 bytes. The second event allocates 64 bytes.

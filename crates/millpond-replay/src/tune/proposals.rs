@@ -1,7 +1,7 @@
 //! Changes of the program with which it needs less memory, each replayed.
 
 use crate::allocator::Setup;
-use crate::edit::{self, AppliedEdit};
+use crate::edit::{self, AppliedEdit, Edit, Edited};
 use crate::family::Family;
 use crate::parallel;
 use crate::prepared::Prepared;
@@ -18,13 +18,12 @@ const WORTH: f64 = 0.02;
 /// The most proposals. The changes with which the program holds least are measured.
 const MOST: usize = 6;
 
-/// A change of the program with which it needs less memory. All figures but `fits` are smallest devices on which a
+/// A change of the program, or two together, with which it needs less memory. All figures but `fits` are smallest devices on which a
 /// replay finishes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Proposal {
-    /// The change.
-    #[serde(flatten)]
-    pub edit: AppliedEdit,
+    /// The changes. Two are proposed only if no single change is enough for the device.
+    pub edits: Vec<AppliedEdit>,
     /// The most bytes that the changed program requests and holds at once.
     pub peak_requested_bytes: u64,
     /// The policy that the program runs under.
@@ -41,65 +40,118 @@ pub struct Proposal {
     pub fits: bool,
 }
 
-/// Returns the changes that save enough memory. The change with which the program needs least is first.
+impl Proposal {
+    /// Returns a description of the changes. A sentence puts "with" before it.
+    #[must_use]
+    pub fn words(&self) -> String {
+        edit::words(&self.edits)
+    }
+}
+
+/// Returns the changes that save enough memory. The change with which the program needs least is first. If some fit the
+/// device, the others are left out.
 pub(super) fn proposals(
     prepared: &Prepared<'_>,
     family: Option<&TunedFamily>,
     verdict: &Verdict,
 ) -> Vec<Proposal> {
-    let (trace, options) = (prepared.trace(), prepared.options());
     let own = &prepared.own().setup;
     // If the program is too large for the device, only the verdict has searched settings.
     let better = || Setup::of(Family::of(&own.policy)?, &verdict.better.as_ref()?.result.conf);
     let best = family.and_then(best).or_else(better);
-    let best = best.unwrap_or_else(|| own.clone());
     let Some(unchanged) = verdict.own.needs() else {
         return Vec::new();
     };
-    let device = options.device;
-    let edits = edit::propose(trace, prepared.program());
-    let edited = |index: usize| {
-        let edited = edit::apply(trace, &edits[index..=index]).ok()?;
-        let program = Program::new(&edited.trace, options.selection).ok()?;
+    let trials = Trials {
+        prepared,
+        best: best.as_ref().unwrap_or(own),
+        unchanged,
+    };
+    let alone = edit::propose(prepared.trace(), prepared.program());
+    let mut found = trials.measure(alone.into_iter().map(|edit| vec![edit]).collect());
+    if !found.iter().any(|(_, proposal)| proposal.fits) {
+        let alone: Vec<Edit> = found.iter().flat_map(|(edits, _)| edits).cloned().collect();
+        found.extend(trials.measure(edit::pairs(&alone)));
+        Trials::sort(&mut found);
+    }
+    if prepared.options().device.bytes.is_some() && found.iter().any(|(_, proposal)| proposal.fits) {
+        found.retain(|(_, proposal)| proposal.fits);
+    }
+    found.into_iter().map(|(_, proposal)| proposal).collect()
+}
+
+/// The replays of changed programs.
+struct Trials<'a> {
+    prepared: &'a Prepared<'a>,
+    /// The recommended settings.
+    best: &'a Setup,
+    /// The memory that the program as recorded needs.
+    unchanged: u64,
+}
+
+/// Changes that are made together, and their result.
+type Measured = (Vec<Edit>, Proposal);
+
+impl Trials<'_> {
+    /// Replays with the changes after which the program holds least. Returns those that save enough memory.
+    fn measure(&self, changes: Vec<Vec<Edit>>) -> Vec<Measured> {
+        let threads = self.prepared.options().threads;
+        // What the program holds is a bound that no allocator changes.
+        let mut promising = parallel::map(threads, changes.len(), |index| {
+            Some((self.edited(&changes[index])?.1.peak_requested, index))
+        });
+        promising.sort_unstable();
+        promising.truncate(MOST);
+        let mut found = parallel::map(threads, promising.len(), |at| {
+            let edits = &changes[promising[at].1];
+            Some((edits.clone(), self.replay(edits)?))
+        });
+        Self::sort(&mut found);
+        found
+    }
+
+    fn sort(found: &mut [Measured]) {
+        found.sort_by_key(|(edits, proposal)| {
+            let edits: Vec<String> = edits.iter().map(Edit::to_string).collect();
+            (proposal.best_needs_bytes, proposal.needs_bytes, edits)
+        });
+    }
+
+    fn edited(&self, edits: &[Edit]) -> Option<(Edited, Program)> {
+        let edited = edit::apply(self.prepared.trace(), edits).ok()?;
+        let program = Program::new(&edited.trace, self.prepared.options().selection).ok()?;
         Some((edited, program))
-    };
-    // What the program holds is a bound that no allocator changes.
-    let mut promising = parallel::map(options.threads, edits.len(), |index| {
-        Some((edited(index)?.1.peak_requested, index))
-    });
-    promising.sort_unstable();
-    promising.truncate(MOST);
-    let finishes = |program: &Program| {
-        let policy = policies::build(&best.policy, &best.settings).ok()?;
-        Some(run(program, policy, device.source(), &mut ()).stop.is_none())
-    };
-    let mut found = parallel::map(options.threads, promising.len(), |index| {
-        let (edited, program) = edited(promising[index].1)?;
+    }
+
+    /// Returns the result of changes. Returns `None` if they do not save enough.
+    fn replay(&self, edits: &[Edit]) -> Option<Proposal> {
+        let device = self.prepared.options().device;
+        let (own, best) = (&self.prepared.own().setup, self.best);
+        let (edited, program) = self.edited(edits)?;
         let needs =
             |setup: &Setup| Some(smallest(&program, &setup.policy, &setup.settings, device.paged)?.bytes);
         let needs_bytes = needs(own)?;
-        if needs_bytes as f64 > unchanged as f64 * (1.0 - WORTH) {
+        if needs_bytes as f64 > self.unchanged as f64 * (1.0 - WORTH) {
             return None;
         }
+        let finishes = || {
+            let policy = policies::build(&best.policy, &best.settings).ok()?;
+            Some(run(&program, policy, device.source(), &mut ()).stop.is_none())
+        };
         Some(Proposal {
-            edit: edited.edits.into_iter().next()?,
+            edits: edited.edits,
             peak_requested_bytes: program.peak_requested,
             policy: own.policy.clone(),
-            unchanged_bytes: unchanged,
+            unchanged_bytes: self.unchanged,
             needs_bytes,
             best_conf: best.conf.clone(),
             best_needs_bytes: match (&best.policy, &best.conf) == (&own.policy, &own.conf) {
                 true => needs_bytes,
-                false => needs(&best)?,
+                false => needs(best)?,
             },
-            fits: device.bytes.is_none() || finishes(&program)?,
+            fits: device.bytes.is_none() || finishes()?,
         })
-    });
-    found.sort_by(|a, b| {
-        let key = |proposal: &Proposal| (proposal.best_needs_bytes, proposal.needs_bytes);
-        key(a).cmp(&key(b)).then_with(|| a.edit.edit.cmp(&b.edit.edit))
-    });
-    found
+    }
 }
 
 /// Returns an allocator with its recommended settings.

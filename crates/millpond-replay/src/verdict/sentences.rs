@@ -1,10 +1,10 @@
 //! The sentences of a verdict.
 
 use super::WORTH;
-use crate::oom::is_refused;
 use crate::prepared::Prepared;
 use crate::report::Choice;
-use millpond_engine::display_size;
+use crate::web::text::Count;
+use millpond_engine::{display_size, display_size_exact, display_size_up};
 
 /// Additional driver time below this is not mentioned, in milliseconds.
 const TIME_NOTICED: f64 = 10.0;
@@ -22,7 +22,8 @@ pub(super) fn sentences(
         own,
         better,
         is_complete,
-        is_refused: is_refused(prepared.trace(), prepared.options().selection),
+        made: prepared.program().refused,
+        refused: prepared.options().selection.refused(prepared.trace()).count() as u64,
     };
     match facts.device {
         Some(device) if facts.peak > device => facts.too_much(device),
@@ -40,22 +41,21 @@ struct Facts<'a> {
     own: &'a Choice,
     better: Option<&'a Choice>,
     is_complete: bool,
-    /// Whether the recorded allocator refused requests.
-    is_refused: bool,
+    /// The number of requests that the recorded allocator refused.
+    refused: u64,
+    /// The number of those that the replays make again.
+    made: u64,
 }
 
 impl Facts<'_> {
     fn unlimited(&self) -> Vec<String> {
         let own = self.own;
-        let subject = match self.is_refused {
-            true => "Without the requests that were refused, the program",
-            false => "The program",
-        };
+        let subject = self.subject();
         let holds = format!("{subject} holds at most {} at once", display_size(self.peak));
         let first = match own.needs() {
             Some(needs) => format!(
                 "{holds} and needs {} under {}{}.",
-                display_size(needs),
+                display_size_up(needs),
                 own.name,
                 fits_on(own, ": it fits on")
             ),
@@ -63,16 +63,32 @@ impl Facts<'_> {
         };
         let mut all = vec![first];
         // The explanation of a refused request says where the memory was.
-        all.extend(self.waste().filter(|_| !self.is_refused));
+        all.extend(self.waste().filter(|_| self.refused == 0));
         all.push(self.advice());
         all
+    }
+
+    /// Returns the words for the program that is replayed.
+    fn subject(&self) -> String {
+        let requests = |count: u64| match count {
+            1 => "request".to_owned(),
+            some => format!("{} requests", Count(some)),
+        };
+        match (self.refused, self.refused - self.made) {
+            (0, _) => "The program".to_owned(),
+            (all, 0) => format!("With the refused {}, the program", requests(all)),
+            (_, left) => format!(
+                "Without the {} that no device can serve, the program",
+                requests(left)
+            ),
+        }
     }
 
     /// The program holds more than the device has.
     fn too_much(&self, device: u64) -> Vec<String> {
         let mut all = vec![format!(
             "No allocator can run this in {}: the program itself holds {} at its peak, {} too much.",
-            display_size(device),
+            display_size_exact(device),
             display_size(self.peak),
             display_size(self.peak - device)
         )];
@@ -80,7 +96,7 @@ impl Facts<'_> {
         if let Some(bytes) = needs.needs() {
             all.push(format!(
                 "Change what the program holds, or use a device with {} for it (under {}){}.",
-                display_size(bytes),
+                display_size_up(bytes),
                 needs.name,
                 fits_on(needs, ", for example")
             ));
@@ -92,11 +108,11 @@ impl Facts<'_> {
     fn fails(&self, device: u64) -> Vec<String> {
         let own = self.own;
         let needs = own.needs().map_or_else(String::new, |needs| {
-            format!(", where it needs {}", display_size(needs))
+            format!(", where it needs {}", display_size_up(needs))
         });
         let mut all = vec![format!(
             "The program runs out of memory in {} under {}{needs}, although it holds at most {} at once.",
-            display_size(device),
+            display_size_exact(device),
             own.name,
             display_size(self.peak)
         )];
@@ -108,13 +124,13 @@ impl Facts<'_> {
         let own = self.own;
         let first = format!(
             "The program finishes in {} under {}",
-            display_size(device),
+            display_size_exact(device),
             own.name
         );
         let first = match own.needs() {
             Some(needs) => format!(
                 "{first}, which needs {} for the {} that the program holds at its peak.",
-                display_size(needs),
+                display_size_up(needs),
                 display_size(self.peak)
             ),
             None => format!("{first}."),
@@ -192,7 +208,7 @@ impl Facts<'_> {
         };
         format!(
             "{apply}: it then needs {}{saved}{fits}{}.",
-            display_size(needs),
+            display_size_up(needs),
             self.price(better)
         )
     }
