@@ -45,7 +45,7 @@ fn moved(edit: &AppliedEdit) -> String {
         .map_or_else(String::new, |bytes| format!(", {} moved per step", size(bytes)))
 }
 
-/// Returns a sentence about the change of the program that saves most. Returns `None` if no change saves enough.
+/// Returns a sentence about the first change of the program. Returns `None` if no change saves enough.
 pub(crate) fn best(proposals: &[Proposal]) -> Option<String> {
     let first = proposals.first()?;
     let also = match first.best_needs_bytes < first.needs_bytes && !first.best_conf.is_empty() {
@@ -53,7 +53,7 @@ pub(crate) fn best(proposals: &[Proposal]) -> Option<String> {
         false => String::new(),
     };
     Some(format!(
-        "A change of the program saves most: with {}{also}, it needs {}.",
+        "A change of the program saves more: with {}{also}, it needs {}.",
         first.words(),
         display_size_up(first.best_needs_bytes)
     ))

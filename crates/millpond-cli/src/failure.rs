@@ -223,7 +223,7 @@ impl Facts {
                 self.line(name, head);
                 last = Some(head);
             }
-            let spare = format!("{:>9} to spare", size(remedy.spare_bytes));
+            let spare = format!("{:>9} unused", size(remedy.spare_bytes));
             self.row("", &format!("{spare}  {}", green(text)));
             if !remedy.edits.is_empty() {
                 // Users paste this text, so it is not cut.

@@ -342,6 +342,12 @@ pub(crate) fn opened<T>(
         source,
     };
     let place = rereadable(path)?;
+    if place.is_dir() {
+        return Err(CliError::Usage(format!(
+            "{} is a folder; name a recording in it",
+            path.display()
+        )));
+    }
     if !std::fs::metadata(&place).map_err(open)?.is_file() {
         return Err(CliError::NotAFile(path.to_owned()));
     }

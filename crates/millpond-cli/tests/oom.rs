@@ -79,13 +79,13 @@ fn replay_and_report_say_first_why_memory_ran_out() {
         for part in [
             "The program ran out of memory at event 30, 7.50 s in: 150 MiB were requested for net; head; loss.",
             "would be enough together, and no piece is large enough alone.",
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would have served it, with 90.0 MiB to spare.",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would have served it.",
             "request 150 MiB on the default stream in net; head; loss at loss.py:entropy:5 at train.py:step:10",
             "device 10.0 MiB free of the 510 MiB that the program could have",
             "500 MiB reserved; 300 MiB free in 10 holes, largest 40.0 MiB",
             "held 200 MiB in 5 blocks",
             "net; layers.*; mm",
-            "another allocator 90.0 MiB to spare millpond",
+            "another allocator 90.0 MiB unused millpond",
         ] {
             assert!(words.contains(part), "{args:?}: {part}: {head}");
         }

@@ -63,7 +63,8 @@ pub fn display_size(bytes: u64) -> impl fmt::Display {
     Size(bytes, Rounding::Nearest)
 }
 
-/// Formats bytes like [`display_size`], but rounds up. A device of the printed size has at least so many bytes.
+/// Formats bytes with a binary unit and up to two decimals, rounded up. A device of the printed size has at least so many
+/// bytes.
 #[must_use]
 pub fn display_size_up(bytes: u64) -> impl fmt::Display {
     Size(bytes, Rounding::Up)
@@ -91,7 +92,7 @@ impl fmt::Display for Size {
         let Self(bytes, rounding) = *self;
         // A value above these limits would be rounded to one more digit.
         let [four, three, two] = match rounding {
-            Rounding::Up => [1023.0, 99.9, 9.99],
+            Rounding::Up => [1023.99, 99.99, 9.99],
             Rounding::Nearest | Rounding::Exact => [
                 1023.5_f64.next_down(),
                 99.95_f64.next_down(),
@@ -113,10 +114,13 @@ impl fmt::Display for Size {
         let scale = (1u64 << (10 * unit)) as f64;
         match rounding {
             Rounding::Nearest => {}
+            Rounding::Up if unit == 0 => {}
             Rounding::Up => {
-                let factor = 10f64.powi(digits as i32);
                 // The division by a power of two is exact, so the product is rounded once at most.
-                value = (value * factor).ceil() / factor;
+                let hundredths = (value * 100.0).ceil();
+                value = hundredths / 100.0;
+                let has_decimals = |digits: &usize| hundredths % 10f64.powi(2 - *digits as i32) == 0.0;
+                digits = (digits..2).find(has_decimals).unwrap_or(2);
             }
             Rounding::Exact => {
                 let is_exact = |digits: &usize| {
@@ -198,11 +202,13 @@ mod tests {
         for (bytes, text) in [
             (3762 * MIB, "3.68 GiB"),
             (10_235 * MIB, "10.0 GiB"),
-            (10_241 * MIB, "10.1 GiB"),
+            (10_241 * MIB, "10.01 GiB"),
+            (10_342 * MIB, "10.1 GiB"),
             (102_297 * MIB, "99.9 GiB"),
-            (102_300 * MIB, "100 GiB"),
+            (102_300 * MIB, "99.91 GiB"),
+            (624 * MIB, "624 MiB"),
             (1023 * MIB, "1023 MiB"),
-            (1023 * MIB + 1, "1.00 GiB"),
+            (1023 * MIB + (MIB - 1), "1.00 GiB"),
             (48 << 30, "48.0 GiB"),
             (u64::MAX, "16.0 EiB"),
         ] {

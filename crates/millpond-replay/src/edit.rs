@@ -184,6 +184,11 @@ impl AppliedEdit {
     }
 }
 
+/// Returns whether one of these edits needs more devices than the program has.
+pub(crate) fn need_devices<'a>(edits: impl IntoIterator<Item = &'a str>) -> bool {
+    edits.into_iter().any(|edit| edit.starts_with("shard="))
+}
+
 /// Returns a description of edits that are applied together.
 pub(crate) fn words(edits: &[AppliedEdit]) -> String {
     let words: Vec<String> = edits.iter().map(AppliedEdit::words).collect();

@@ -3,7 +3,7 @@
 use crate::program::Program;
 use crate::run::{Device, Run, run};
 use crate::ticks::Ticks;
-use millpond_engine::{Policy, Simulated};
+use millpond_engine::{Policy, Simulated, display_size_up, parse_size};
 
 /// The smallest device, and the run on it.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,8 +20,8 @@ pub struct Smallest {
 /// `ticks` says when time passes in each replay. `to_come` is called before each replay with the approximate
 /// number of replays that remain.
 ///
-/// A policy need not finish on every larger device. The answer is a device on which the policy finishes,
-/// while it does not finish on a device that is one page smaller.
+/// A policy need not finish on every larger device. The answer is a device on which the policy finishes, as it does on
+/// one of the size that [`display_size_up`] prints, while it does not finish on a device that is one page smaller.
 pub fn smallest_device(
     program: &Program,
     unlimited: &Run,
@@ -55,7 +55,7 @@ pub fn smallest_device(
     // No device smaller than the peak can hold the program.
     let mut low = (program.peak_requested / page * page).saturating_sub(page);
     let mut high = unlimited.stats.reserved.peak.checked_next_multiple_of(page)?;
-    let mut best = loop {
+    let large = loop {
         if let Some(found) = try_with(high, low) {
             break found;
         }
@@ -65,12 +65,22 @@ pub fn smallest_device(
         }
         high = high.checked_add((high / 8).next_multiple_of(page))?;
     };
-    while best.bytes - low > page {
-        let middle = (low + (best.bytes - low) / 2).next_multiple_of(page);
-        match try_with(middle, low) {
-            Some(found) => best = found,
-            None => low = middle,
+    let mut best = large.clone();
+    loop {
+        while best.bytes - low > page {
+            let middle = (low + (best.bytes - low) / 2).next_multiple_of(page);
+            match try_with(middle, low) {
+                Some(found) => best = found,
+                None => low = middle,
+            }
         }
+        // The printed size is rounded up. The policy must finish on a device of that size too.
+        let printed = parse_size(&display_size_up(best.bytes).to_string()).unwrap_or(best.bytes);
+        let is_tried = printed > best.bytes && printed / page * page > low && printed < large.bytes;
+        if !is_tried || try_with(printed, low).is_some() {
+            return Some(best);
+        }
+        low = printed / page * page;
+        best = large.clone();
     }
-    Some(best)
 }

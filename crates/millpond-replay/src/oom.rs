@@ -154,17 +154,9 @@ impl OutOfMemory {
     fn advice(&self) -> Option<String> {
         if let Some(best) = self.remedies.first() {
             if best.kind == RemedyKind::Change {
-                return Some(format!(
-                    "With {}, the program would have finished, with {} to spare.",
-                    best.text,
-                    display_size(best.spare_bytes)
-                ));
+                return Some(format!("With {}, the program would have finished.", best.text));
             }
-            return Some(format!(
-                "{} would have served it, with {} to spare.",
-                best.text,
-                display_size(best.spare_bytes)
-            ));
+            return Some(format!("{} would have served it.", best.text));
         }
         match self.reproduced {
             Some(false) => Some(format!(

@@ -84,6 +84,11 @@ pub struct Fit {
 /// The largest share of the allocations at which a recommended policy stalls.
 const MOST_STALLS: f64 = 0.01;
 
+/// Returns whether a policy stalls at no more than one in a hundred allocations, or only once.
+pub(crate) fn are_few(stalls: u64, allocations: u64) -> bool {
+    stalls <= 1 || stalls as f64 <= MOST_STALLS * allocations as f64
+}
+
 impl Fit {
     /// Returns the cost of a run.
     pub(crate) fn new(run: &Run, costs: &Costs) -> Self {
@@ -96,9 +101,9 @@ impl Fit {
         }
     }
 
-    /// Returns whether the policy stalls at no more than one in a hundred allocations.
+    /// Returns whether the policy stalls at no more than one in a hundred allocations, or only once.
     pub(crate) fn seldom_stalls(&self) -> bool {
-        self.stalls_per_allocation <= MOST_STALLS
+        self.stalls <= 1 || self.stalls_per_allocation <= MOST_STALLS
     }
 }
 

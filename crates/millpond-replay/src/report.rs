@@ -5,7 +5,7 @@
 use crate::edit::AppliedEdit;
 use crate::oom::{Failure, OutOfMemory};
 use crate::options::Applied;
-use crate::outcome::PolicyResult;
+use crate::outcome::{PolicyResult, are_few};
 use serde::Serialize;
 
 /// Version of the JSON. It increases when a key changes its meaning or is removed.
@@ -67,9 +67,7 @@ impl Report {
     /// [`ALIKE`], the one with the least driver time wins. Returns `None` if there is no candidate.
     #[must_use]
     pub fn best(&self) -> Option<usize> {
-        let usable = |r: &PolicyResult| {
-            r.first_failure.is_none() && r.stalls.saturating_mul(100) <= self.allocations.max(100)
-        };
+        let usable = |r: &PolicyResult| r.first_failure.is_none() && are_few(r.stalls, self.allocations);
         let candidates = || self.results.iter().enumerate().filter(|(_, r)| usable(r));
         let least = candidates().map(|(_, r)| r.peak_reserved_bytes).min()?;
         let alike = |r: &PolicyResult| r.peak_reserved_bytes as f64 <= least as f64 * (1.0 + ALIKE);
@@ -183,7 +181,7 @@ mod tests {
         {
             result.smallest_device_bytes = Some(bytes);
             result.fit = Some(Fit {
-                stalls: 1,
+                stalls: 2,
                 stalls_per_allocation,
                 modelled_driver_ms,
                 moved_bytes: 0,

@@ -70,8 +70,8 @@ pub struct Tuned {
     pub families: Vec<TunedFamily>,
     /// The edits that the recording went through before the search.
     pub edits: Vec<AppliedEdit>,
-    /// Changes with which the program needs at least 2 % less memory. The change with which it needs least is first. If
-    /// some fit the device, the others are left out.
+    /// Changes with which the program needs at least 2 % less memory. The change with which it needs least is first,
+    /// and those that need more devices are last. If some fit the device, the others are left out.
     pub proposals: Vec<Proposal>,
 }
 

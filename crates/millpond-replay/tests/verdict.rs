@@ -1,6 +1,6 @@
 //! Tests the verdict: each of its figures is compared with replays of its own.
 
-use millpond_engine::{Settings, Simulated, TorchConf, display_size, policies};
+use millpond_engine::{Settings, Simulated, TorchConf, display_size, display_size_up, parse_size, policies};
 use millpond_replay::{Choice, Device, Options, Program, Report, Run, Selection, Verdict, replay, run};
 use millpond_trace::{ReadOptions, Trace, read, read_bytes};
 use std::path::Path;
@@ -83,6 +83,9 @@ fn check(trace: &Trace, choice: &Choice) {
     assert_eq!(told.cached_bytes, below.stats.cached());
     assert_eq!(told.reserved_bytes, below.stats.reserved.current);
     assert_eq!(told.held_bytes, below.stats.requested.current);
+    // Users type the size that they read.
+    let printed = parse_size(&display_size_up(needs).to_string()).expect("a size");
+    assert!(on(trace, choice, printed).stop.is_none());
     if let Some(card) = &choice.card {
         assert!(card.bytes >= needs && on(trace, choice, card.bytes).stop.is_none());
     }
@@ -94,9 +97,13 @@ fn recordings_of_models_get_figures_that_replays_confirm() {
         let trace = recorded(name);
         let (report, verdict) = answer(&trace, None);
         let says = |at: usize, figure: u64| {
-            let figure = display_size(figure).to_string();
             let sentence = verdict.sentences.get(at).map_or("", String::as_str);
-            assert!(sentence.contains(&figure), "{name}: no {figure} in {sentence:?}");
+            let figures = [
+                display_size(figure).to_string(),
+                display_size_up(figure).to_string(),
+            ];
+            let is_said = figures.iter().any(|figure| sentence.contains(figure));
+            assert!(is_said, "{name}: none of {figures:?} in {sentence:?}");
         };
         let needs = |choice: &Choice| choice.result.smallest_device_bytes.expect("found");
         check(&trace, &verdict.own);

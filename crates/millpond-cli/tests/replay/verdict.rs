@@ -1,7 +1,7 @@
 //! Tests the sentences at the top: each figure in them is one of the JSON of the same replays.
 
 use crate::support::{json, run, trace};
-use millpond_engine::display_size;
+use millpond_engine::{display_size, display_size_up};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -62,6 +62,7 @@ fn each_size_in_a_sentence_is_in_the_json_of_the_replays() {
             let mut shown: BTreeSet<String> = BTreeSet::new();
             for a in &known {
                 shown.insert(display_size(*a).to_string());
+                shown.insert(display_size_up(*a).to_string());
                 for b in &known {
                     shown.insert(display_size(a.abs_diff(*b)).to_string());
                     shown.insert(display_size(a.saturating_add(*b)).to_string());

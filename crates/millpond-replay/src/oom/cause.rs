@@ -79,7 +79,7 @@ impl Shortage<'_> {
         }
         if let Some(others) = self.others.filter(|others| *others >= short) {
             let why = format!(
-                "Other processes, libraries or contexts held {} of the device: without them the request would fit.",
+                "If the program ran on this device, other processes, libraries or contexts held {} of it: without them, the request would fit.",
                 display_size(others)
             );
             return Some((Cause::Elsewhere, why));

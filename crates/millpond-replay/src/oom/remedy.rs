@@ -2,7 +2,9 @@
 //! same size.
 
 use super::explain::Own;
+use crate::edit;
 use crate::family::Family;
+use crate::outcome::are_few;
 use crate::program::{Program, Selection};
 use crate::run::{Device, Run, run};
 use crate::{parallel, verify};
@@ -115,7 +117,10 @@ impl Trials<'_> {
         // The sort is stable, so that of remedies that are alike the one that was tried first stays first: the
         // simpler one, and one whose replay is exact.
         let step = (self.device.bytes.unwrap_or(u64::MAX) / ALIKE).max(1);
-        remedies.sort_by_key(|remedy| (remedy.kind, Reverse(remedy.spare_bytes / step)));
+        remedies.sort_by_key(|remedy| {
+            let needs_devices = edit::need_devices(remedy.edits.iter().map(String::as_str));
+            (remedy.kind, needs_devices, Reverse(remedy.spare_bytes / step))
+        });
         Proved {
             reproduced,
             tried: (candidates.len() + changed) as u32,
@@ -165,8 +170,7 @@ impl Trials<'_> {
 
     /// Returns whether a run finished and did not make the host wait too often.
     pub(super) fn is_useful(&self, program: &Program, run: &Run) -> bool {
-        let waits = run.stats.stalls.saturating_mul(100) > program.requests.max(100);
-        run.stop.is_none() && !waits
+        run.stop.is_none() && are_few(run.stats.stalls, program.requests)
     }
 
     /// Returns the settings and the policies in the order in which they are tried.

@@ -48,8 +48,8 @@ impl Proposal {
     }
 }
 
-/// Returns the changes that save enough memory. The change with which the program needs least is first. If some fit the
-/// device, the others are left out.
+/// Returns the changes that save enough memory. The change with which the program needs least is first, and those that
+/// need more devices are last. If some fit the device, the others are left out.
 pub(super) fn proposals(
     prepared: &Prepared<'_>,
     family: Option<&TunedFamily>,
@@ -113,7 +113,13 @@ impl Trials<'_> {
     fn sort(found: &mut [Measured]) {
         found.sort_by_key(|(edits, proposal)| {
             let edits: Vec<String> = edits.iter().map(Edit::to_string).collect();
-            (proposal.best_needs_bytes, proposal.needs_bytes, edits)
+            let needs_devices = edit::need_devices(edits.iter().map(String::as_str));
+            (
+                needs_devices,
+                proposal.best_needs_bytes,
+                proposal.needs_bytes,
+                edits,
+            )
         });
     }
 
