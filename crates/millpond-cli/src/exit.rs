@@ -1,8 +1,6 @@
 //! Exit codes, and errors of one line.
 
-use crate::args::Cli;
 use crate::text::harmless;
-use clap::CommandFactory;
 use millpond_engine::plan::PlanError;
 use millpond_engine::{ConfError, CostsError};
 use millpond_replay::analysis::AnalysisError;
@@ -158,10 +156,9 @@ fn negative_number(error: &clap::Error) -> Option<&str> {
 }
 
 /// Returns an option that the command does not have, and the commands that have it.
-fn of_another_command(error: &clap::Error) -> Option<(&str, String)> {
+fn of_another_command<'a>(error: &'a clap::Error, all: &clap::Command) -> Option<(&'a str, String)> {
     let argument = unknown(error)?;
     let name = argument.strip_prefix("--")?;
-    let all = Cli::command();
     let has = |command: &&clap::Command| {
         let mut options = command.get_arguments().filter(|option| !option.is_hide_set());
         options.any(|option| option.get_long() == Some(name))
@@ -173,8 +170,8 @@ fn of_another_command(error: &clap::Error) -> Option<(&str, String)> {
     (!owners.is_empty()).then(|| (argument, owners.join(" or ")))
 }
 
-/// Prints help as clap formats it, and any other problem with the command line as one line.
-pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+/// Prints help as clap formats it, and any other problem with the command line as one line. `all` has all commands.
+pub(crate) fn usage(error: &clap::Error, all: &clap::Command) -> ExitCode {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     if matches!(
         error.kind(),
@@ -193,7 +190,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         ));
         return ExitCode::from(BAD_INPUT);
     }
-    if let Some((argument, owners)) = of_another_command(error) {
+    if let Some((argument, owners)) = of_another_command(error, all) {
         complain(&format!(
             "this command has no {argument}, but {owners} has; see --help"
         ));

@@ -61,14 +61,14 @@ mod verdict;
 mod view;
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use exit::{BAD_INPUT, CliError, Exit};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return exit::usage(&error),
+        Err(error) => return exit::usage(&error, &Cli::command()),
     };
     match run(&cli.command) {
         Ok(exit) => exit.into(),

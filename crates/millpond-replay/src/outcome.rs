@@ -3,7 +3,7 @@
 //! Every figure except the times depends only on the file and the flags.
 
 use crate::oom::Failure;
-use crate::run::Run;
+use crate::run::{MOST_STALLS, Run};
 use crate::steps::{Solved, StepResult};
 use millpond_engine::Costs;
 use serde::{Serialize, Serializer};
@@ -79,14 +79,6 @@ pub struct Fit {
     pub modelled_driver_ms: f64,
     /// Bytes of pages moved on that device.
     pub moved_bytes: u64,
-}
-
-/// The largest share of the allocations at which a recommended policy stalls.
-const MOST_STALLS: f64 = 0.01;
-
-/// Returns whether a policy stalls at no more than one in a hundred allocations, or only once.
-pub(crate) fn are_few(stalls: u64, allocations: u64) -> bool {
-    stalls <= 1 || stalls as f64 <= MOST_STALLS * allocations as f64
 }
 
 impl Fit {

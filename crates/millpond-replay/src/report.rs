@@ -5,7 +5,8 @@
 use crate::edit::AppliedEdit;
 use crate::oom::{Failure, OutOfMemory};
 use crate::options::Applied;
-use crate::outcome::{PolicyResult, are_few};
+use crate::outcome::PolicyResult;
+use crate::run::are_few;
 use serde::Serialize;
 
 /// Version of the JSON. It increases when a key changes its meaning or is removed.

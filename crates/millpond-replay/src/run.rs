@@ -30,6 +30,14 @@ impl Device {
     }
 }
 
+/// The largest share of the allocations at which a recommended policy stalls.
+pub(crate) const MOST_STALLS: f64 = 0.01;
+
+/// Returns whether stalls happen at no more than one in a hundred allocations, or only once.
+pub(crate) fn are_few(stalls: u64, allocations: u64) -> bool {
+    stalls <= 1 || stalls as f64 <= MOST_STALLS * allocations as f64
+}
+
 /// Observes a replay on a source. All methods do nothing by default.
 pub trait Observer<S: Source = Simulated> {
     /// Called after a block is allocated.

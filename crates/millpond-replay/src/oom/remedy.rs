@@ -4,9 +4,8 @@
 use super::explain::Own;
 use crate::edit;
 use crate::family::Family;
-use crate::outcome::are_few;
 use crate::program::{Program, Selection};
-use crate::run::{Device, Run, run};
+use crate::run::{Device, Run, are_few, run};
 use crate::{parallel, verify};
 use millpond_engine::{Policy, Settings, TorchBackend, TorchConf, policies};
 use millpond_trace::Trace;
