@@ -47,6 +47,8 @@ struct Known {
     /// The time of the last check at which it was not busy.
     quiet: u64,
     lost: Lost,
+    /// Whether no more events can follow.
+    is_over: bool,
 }
 
 /// The state of the writing thread.
@@ -195,6 +197,7 @@ impl<W: Write> EventWriter<W> {
                 taker: Taker::new(ring),
                 quiet: 0,
                 lost: Lost::default(),
+                is_over: false,
             });
         }
         Ok(())
@@ -249,6 +252,8 @@ impl<W: Write> EventWriter<W> {
 
     fn count_losses(&mut self) -> Result<(), RecordingError> {
         for known in &mut self.rings {
+            // This is asked first, because a thread may lose an event and end after its losses are read.
+            known.is_over = known.taker.is_over();
             let lost = known.taker.ring.lost();
             let since = lost.since(known.lost);
             if since.events > 0 {
@@ -262,7 +267,7 @@ impl<W: Write> EventWriter<W> {
             self.late = late;
             self.rows.lose(since, 0)?;
         }
-        self.rings.retain_mut(|known| !known.taker.is_over());
+        self.rings.retain(|known| !known.is_over);
         Ok(())
     }
 

@@ -80,7 +80,8 @@ impl Lost {
     }
 }
 
-/// The counters of events that did not fit.
+/// The counters of events that did not fit. The bytes of an event are counted before the event itself, so a reader never
+/// sees an event without its bytes.
 #[derive(Debug, Default)]
 pub(super) struct LostCounters {
     events: AtomicU64,
@@ -91,19 +92,50 @@ pub(super) struct LostCounters {
 impl LostCounters {
     #[cold]
     pub(super) fn count(&self, event: &RingEvent) {
-        self.events.fetch_add(1, Ordering::Relaxed);
         match event.what {
             What::Alloc => self.allocated.fetch_add(event.requested, Ordering::Relaxed),
             What::Free => self.freed.fetch_add(event.requested, Ordering::Relaxed),
             _ => 0,
         };
+        self.events.fetch_add(1, Ordering::Release);
     }
 
     pub(super) fn get(&self) -> Lost {
         Lost {
-            events: self.events.load(Ordering::Relaxed),
+            events: self.events.load(Ordering::Acquire),
             allocated: self.allocated.load(Ordering::Relaxed),
             freed: self.freed.load(Ordering::Relaxed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_event_is_seen_without_its_bytes() {
+        const EVENTS: u64 = if cfg!(miri) { 1_000 } else { 1_000_000 };
+        let counters = LostCounters::default();
+        let event = RingEvent {
+            what: What::Alloc,
+            time: 0,
+            address: 0,
+            requested: 3,
+            bytes: 3,
+            pool: 0,
+            stream: 0,
+            tag: 0,
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..EVENTS).for_each(|_| counters.count(&event)));
+            loop {
+                let lost = counters.get();
+                assert!(lost.allocated >= 3 * lost.events, "{lost:?}");
+                if lost.events == EVENTS {
+                    break;
+                }
+            }
+        });
     }
 }
