@@ -45,7 +45,7 @@ fn moved(edit: &AppliedEdit) -> String {
         .map_or_else(String::new, |bytes| format!(", {} moved per step", size(bytes)))
 }
 
-/// Returns a sentence about the first change of the program. Returns `None` if no change saves enough.
+/// Returns a sentence about the first proposal. Returns `None` if there is none.
 pub(crate) fn best(proposals: &[Proposal]) -> Option<String> {
     let first = proposals.first()?;
     let also = match first.best_needs_bytes < first.needs_bytes && !first.best_conf.is_empty() {

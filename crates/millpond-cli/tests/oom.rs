@@ -5,7 +5,7 @@ mod support;
 use millpond_trace::recording::{Kind, Row, Writer};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use support::{command, folder, json, run, shared};
+use support::{command, folder, json, json_with, run, shared};
 
 const MIB: u64 = 1 << 20;
 
@@ -141,12 +141,11 @@ fn the_json_has_every_figure() {
     assert_eq!(told["holders"][0]["bytes"], 200 * MIB);
     // A device that is named says what others held. It does not change the recorded event. The replay makes the refused
     // request again, and runs out of memory too.
-    let (code, stdout, _) = run(&["replay", &file, "--json", "-p", "torch-native", "-d", "600MiB"]);
-    let named: Value = serde_json::from_str(&stdout).expect("JSON");
-    assert_eq!(
-        (code, &named["results"][0]["first_failure"]["event"]),
-        (3, &Value::from(30))
+    let named = json_with(
+        3,
+        &["replay", &file, "--json", "-p", "torch-native", "-d", "600MiB"],
     );
+    assert_eq!(named["results"][0]["first_failure"]["event"], 30);
     assert_eq!(named["out_of_memory"]["others_bytes"], 90 * MIB);
     assert_eq!(named["out_of_memory"]["remedies"], told["remedies"]);
 }

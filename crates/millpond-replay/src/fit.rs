@@ -20,8 +20,9 @@ pub struct Smallest {
 /// `ticks` says when time passes in each replay. `to_come` is called before each replay with the approximate
 /// number of replays that remain.
 ///
-/// A policy need not finish on every larger device. The answer is a device on which the policy finishes, as it does on
-/// one of the size that [`display_size_up`] prints, while it does not finish on a device that is one page smaller.
+/// A policy need not finish on every larger device. The answer is a device on which the policy finishes, while it does
+/// not finish on a device that is one page smaller. If possible, the policy also finishes on a device of the size that
+/// [`display_size_up`] prints.
 pub fn smallest_device(
     program: &Program,
     unlimited: &Run,
@@ -54,18 +55,19 @@ pub fn smallest_device(
     }
     // No device smaller than the peak can hold the program.
     let mut low = (program.peak_requested / page * page).saturating_sub(page);
-    let mut high = unlimited.stats.reserved.peak.checked_next_multiple_of(page)?;
-    let large = loop {
+    let reserved = unlimited.stats.reserved.peak;
+    // Some policies reserve ahead in proportion to the device, and need more room on a small device.
+    let large = |mut high: u64, low: u64| loop {
         if let Some(found) = try_with(high, low) {
-            break found;
+            break Some(found);
         }
-        // Some policies reserve ahead in proportion to the device, and need more room on a small device.
-        if high > unlimited.stats.reserved.peak.saturating_mul(2) {
-            return None;
+        if high > reserved.saturating_mul(2) {
+            break None;
         }
         high = high.checked_add((high / 8).next_multiple_of(page))?;
     };
-    let mut best = large.clone();
+    let most = reserved.checked_next_multiple_of(page)?;
+    let mut best = large(most, low)?;
     loop {
         while best.bytes - low > page {
             let middle = (low + (best.bytes - low) / 2).next_multiple_of(page);
@@ -76,11 +78,13 @@ pub fn smallest_device(
         }
         // The printed size is rounded up. The policy must finish on a device of that size too.
         let printed = parse_size(&display_size_up(best.bytes).to_string()).unwrap_or(best.bytes);
-        let is_tried = printed > best.bytes && printed / page * page > low && printed < large.bytes;
-        if !is_tried || try_with(printed, low).is_some() {
+        if printed <= best.bytes || try_with(printed, low).is_some() {
             return Some(best);
         }
         low = printed / page * page;
-        best = large.clone();
+        match large(most.max(low + page), low) {
+            Some(found) => best = found,
+            None => return Some(best),
+        }
     }
 }

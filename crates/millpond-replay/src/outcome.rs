@@ -3,7 +3,7 @@
 //! Every figure except the times depends only on the file and the flags.
 
 use crate::oom::Failure;
-use crate::run::{MOST_STALLS, Run};
+use crate::run::{Run, seldom_stalls, stall_rate};
 use crate::steps::{Solved, StepResult};
 use millpond_engine::Costs;
 use serde::{Serialize, Serializer};
@@ -87,7 +87,7 @@ impl Fit {
         let stats = &run.stats;
         Self {
             stalls: stats.stalls,
-            stalls_per_allocation: stats.stalls as f64 / stats.allocations.max(1) as f64,
+            stalls_per_allocation: stall_rate(stats.stalls, stats.allocations),
             modelled_driver_ms: costs.milliseconds(&run.meter, stats.stalls),
             moved_bytes: run.meter.moved_bytes,
         }
@@ -95,7 +95,7 @@ impl Fit {
 
     /// Returns whether the policy stalls at no more than one in a hundred allocations, or only once.
     pub(crate) fn seldom_stalls(&self) -> bool {
-        self.stalls <= 1 || self.stalls_per_allocation <= MOST_STALLS
+        seldom_stalls(self.stalls, self.stalls_per_allocation)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::edit::AppliedEdit;
 use crate::oom::{Failure, OutOfMemory};
 use crate::options::Applied;
 use crate::outcome::PolicyResult;
-use crate::run::are_few;
+use crate::run::{seldom_stalls, stall_rate};
 use serde::Serialize;
 
 /// Version of the JSON. It increases when a key changes its meaning or is removed.
@@ -68,7 +68,9 @@ impl Report {
     /// [`ALIKE`], the one with the least driver time wins. Returns `None` if there is no candidate.
     #[must_use]
     pub fn best(&self) -> Option<usize> {
-        let usable = |r: &PolicyResult| r.first_failure.is_none() && are_few(r.stalls, self.allocations);
+        let usable = |r: &PolicyResult| {
+            r.first_failure.is_none() && seldom_stalls(r.stalls, stall_rate(r.stalls, self.allocations))
+        };
         let candidates = || self.results.iter().enumerate().filter(|(_, r)| usable(r));
         let least = candidates().map(|(_, r)| r.peak_reserved_bytes).min()?;
         let alike = |r: &PolicyResult| r.peak_reserved_bytes as f64 <= least as f64 * (1.0 + ALIKE);

@@ -31,11 +31,16 @@ impl Device {
 }
 
 /// The largest share of the allocations at which a recommended policy stalls.
-pub(crate) const MOST_STALLS: f64 = 0.01;
+const MOST_STALLS: f64 = 0.01;
 
-/// Returns whether stalls happen at no more than one in a hundred allocations, or only once.
-pub(crate) fn are_few(stalls: u64, allocations: u64) -> bool {
-    stalls <= 1 || stalls as f64 <= MOST_STALLS * allocations as f64
+/// Returns the number of stalls over the number of allocations.
+pub(crate) fn stall_rate(stalls: u64, allocations: u64) -> f64 {
+    stalls as f64 / allocations.max(1) as f64
+}
+
+/// Returns whether a policy stalls so seldom that it can be recommended: once, or at one in a hundred allocations.
+pub(crate) fn seldom_stalls(stalls: u64, stall_rate: f64) -> bool {
+    stalls <= 1 || stall_rate <= MOST_STALLS
 }
 
 /// Observes a replay on a source. All methods do nothing by default.

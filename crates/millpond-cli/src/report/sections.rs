@@ -422,10 +422,7 @@ fn pools(summary: &Summary) -> String {
 
 fn findings(found: &[Finding]) -> String {
     if found.is_empty() {
-        return format!(
-            "\n{}\n",
-            dim("No finding: nothing else stands out in these events.")
-        );
+        return format!("\n{}\n", dim("There are no findings."));
     }
     let mut out = format!("\n{}\n", bold("Worth changing"));
     let room = width().saturating_sub(2);

@@ -1,9 +1,24 @@
 //! Tests the sentences at the top: each figure in them is one of the JSON of the same replays.
 
-use crate::support::{json, run, trace};
+use crate::support::{json, run, shared, trace};
 use millpond_engine::{display_size, display_size_up};
 use serde_json::Value;
 use std::collections::BTreeSet;
+
+/// PyTorch's allocator runs this program on a device of 26.999 GiB, and not on one of 27.000 GiB.
+#[test]
+fn the_program_finishes_on_a_device_of_the_printed_size() {
+    let Some(shared) = shared() else { return };
+    let file = shared.join("t5_large_varlen.csv.zst").display().to_string();
+    let own = ["replay", &file, "-p", "torch-native", "--json"];
+    let fitted = json(&[&own[..], &["--fit"]].concat());
+    let needs = fitted["results"][0]["smallest_device_bytes"]
+        .as_u64()
+        .expect("bytes");
+    let printed = display_size_up(needs).to_string().replace(' ', "");
+    let replayed = json(&[&own[..], &["--device", &printed]].concat());
+    assert!(replayed["results"][0]["first_failure"].is_null(), "{printed}");
+}
 
 /// Adds every whole number of a value.
 fn numbers(of: &Value, to: &mut Vec<u64>) {

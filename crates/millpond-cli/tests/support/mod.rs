@@ -70,8 +70,13 @@ pub(crate) fn run(args: &[&str]) -> (i32, String, String) {
 
 /// Runs a command that must succeed, and returns its JSON.
 pub(crate) fn json(args: &[&str]) -> Value {
+    json_with(0, args)
+}
+
+/// Runs a command that must end with an exit code, and returns its JSON.
+pub(crate) fn json_with(expected: i32, args: &[&str]) -> Value {
     let (code, stdout, stderr) = run(args);
-    assert_eq!(code, 0, "{args:?}: {stderr}");
+    assert_eq!(code, expected, "{args:?}: {stderr}");
     serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {stdout}"))
 }
 

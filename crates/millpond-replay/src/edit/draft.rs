@@ -74,7 +74,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Reads the blocks of a recording. A request that was refused is a block that is freed at once.
+    /// Reads the blocks of a recording. A request that was refused becomes a block that is freed at once.
     pub(super) fn new(trace: &Trace) -> Self {
         let mut lives: Vec<Life> = Vec::with_capacity(trace.allocations as usize);
         let mut number = vec![usize::MAX; trace.allocations as usize];

@@ -23,7 +23,7 @@ pub enum Cause {
     Rounding,
     /// The device had enough free. The allocator has a limit of its own, or the driver refused.
     Limit,
-    /// Other processes, libraries or contexts hold the missing bytes.
+    /// Other processes, libraries or contexts held the missing bytes, if the program ran on the device that was named.
     Elsewhere,
     /// The recording does not say enough.
     Unknown,

@@ -220,7 +220,7 @@ impl Own {
     ) -> Option<(Option<Layout>, Option<Layout>, Option<u64>)> {
         let policy = policies::build(&self.policy, &self.settings).ok()?;
         let refused = program.ops.get(at)?.event;
-        // Earlier requests that were refused are not made, so that the replay reaches this one.
+        // The replay leaves out the other refused requests, so that it reaches this one.
         let mut program = program.clone();
         let first = program.allocations - program.refused as u32;
         program

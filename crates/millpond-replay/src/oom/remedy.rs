@@ -5,7 +5,7 @@ use super::explain::Own;
 use crate::edit;
 use crate::family::Family;
 use crate::program::{Program, Selection};
-use crate::run::{Device, Run, are_few, run};
+use crate::run::{Device, Run, run, seldom_stalls, stall_rate};
 use crate::{parallel, verify};
 use millpond_engine::{Policy, Settings, TorchBackend, TorchConf, policies};
 use millpond_trace::Trace;
@@ -169,7 +169,8 @@ impl Trials<'_> {
 
     /// Returns whether a run finished and did not make the host wait too often.
     pub(super) fn is_useful(&self, program: &Program, run: &Run) -> bool {
-        run.stop.is_none() && are_few(run.stats.stalls, program.requests)
+        let stalls = run.stats.stalls;
+        run.stop.is_none() && seldom_stalls(stalls, stall_rate(stalls, program.requests))
     }
 
     /// Returns the settings and the policies in the order in which they are tried.

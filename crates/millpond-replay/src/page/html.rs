@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use millpond_engine::display_size_up;
 use serde_json::json;
 
 use super::{
@@ -132,9 +133,15 @@ fn figures(page: &Page<'_>, requested: &[u64], out: &mut impl Write) -> io::Resu
         let (event, peak) = run.peak_reserved_at();
         let reserved = format!("reserved at peak, {}", at(event));
         let (figure, note) = match (run.placement.stopped_at, run.needs) {
-            (Some(stop), _) => (Human(peak), format!("{reserved}; out of memory {}", at(stop))),
-            (None, Some(needs)) => (Human::up(needs), format!("needed; {} {reserved}", Human(peak))),
-            (None, None) => (Human(peak), reserved),
+            (Some(stop), _) => (
+                Human(peak).to_string(),
+                format!("{reserved}; out of memory {}", at(stop)),
+            ),
+            (None, Some(needs)) => (
+                display_size_up(needs).to_string(),
+                format!("needed; {} {reserved}", Human(peak)),
+            ),
+            (None, None) => (Human(peak).to_string(), reserved),
         };
         writeln!(
             out,

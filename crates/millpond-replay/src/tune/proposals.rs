@@ -18,8 +18,8 @@ const WORTH: f64 = 0.02;
 /// The most proposals. The changes with which the program holds least are measured.
 const MOST: usize = 6;
 
-/// A change of the program, or two together, with which it needs less memory. All figures but `fits` are smallest devices on which a
-/// replay finishes.
+/// A change of the program, or two together, with which it needs less memory. All figures but `fits` are smallest
+/// devices on which a replay finishes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Proposal {
     /// The changes. Two are proposed only if no single change is enough for the device.
@@ -62,26 +62,26 @@ pub(super) fn proposals(
     let Some(unchanged) = verdict.own.needs() else {
         return Vec::new();
     };
-    let trials = Trials {
+    let replays = Replays {
         prepared,
         best: best.as_ref().unwrap_or(own),
         unchanged,
     };
     let alone = edit::propose(prepared.trace(), prepared.program());
-    let mut found = trials.measure(alone.into_iter().map(|edit| vec![edit]).collect());
+    let mut found = replays.measure(alone.into_iter().map(|edit| vec![edit]).collect());
     if !found.iter().any(|(_, proposal)| proposal.fits) {
         let alone: Vec<Edit> = found.iter().flat_map(|(edits, _)| edits).cloned().collect();
-        found.extend(trials.measure(edit::pairs(&alone)));
-        Trials::sort(&mut found);
+        found.extend(replays.measure(edit::pairs(&alone)));
+        Replays::sort(&mut found);
     }
-    if prepared.options().device.bytes.is_some() && found.iter().any(|(_, proposal)| proposal.fits) {
+    if found.iter().any(|(_, proposal)| proposal.fits) {
         found.retain(|(_, proposal)| proposal.fits);
     }
     found.into_iter().map(|(_, proposal)| proposal).collect()
 }
 
 /// The replays of changed programs.
-struct Trials<'a> {
+struct Replays<'a> {
     prepared: &'a Prepared<'a>,
     /// The recommended settings.
     best: &'a Setup,
@@ -92,7 +92,7 @@ struct Trials<'a> {
 /// Changes that are made together, and their result.
 type Measured = (Vec<Edit>, Proposal);
 
-impl Trials<'_> {
+impl Replays<'_> {
     /// Replays with the changes after which the program holds least. Returns those that save enough memory.
     fn measure(&self, changes: Vec<Vec<Edit>>) -> Vec<Measured> {
         let threads = self.prepared.options().threads;
@@ -110,6 +110,7 @@ impl Trials<'_> {
         found
     }
 
+    /// Sorts changes, the best first.
     fn sort(found: &mut [Measured]) {
         found.sort_by_key(|(edits, proposal)| {
             let edits: Vec<String> = edits.iter().map(Edit::to_string).collect();
@@ -123,6 +124,7 @@ impl Trials<'_> {
         });
     }
 
+    /// Returns the changed recording and its program. Returns `None` if the changes cannot be applied.
     fn edited(&self, edits: &[Edit]) -> Option<(Edited, Program)> {
         let edited = edit::apply(self.prepared.trace(), edits).ok()?;
         let program = Program::new(&edited.trace, self.prepared.options().selection).ok()?;

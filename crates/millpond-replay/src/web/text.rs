@@ -49,32 +49,16 @@ impl Display for Count {
 /// Bytes in the largest unit in which the number is at least one.
 pub(crate) struct Human(pub(crate) u64);
 
-impl Human {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-
-    /// Rounds bytes up to what is shown, so that a device of the shown size has at least so many.
-    pub(crate) fn up(bytes: u64) -> Self {
-        let unit = 1u128 << (10 * Self(bytes).unit());
-        let hundredths = (u128::from(bytes) * 100).div_ceil(unit);
-        let up = (hundredths * unit).div_ceil(100);
-        Self(u64::try_from(up).unwrap_or(bytes))
-    }
-
-    /// Returns the index of the unit.
-    fn unit(&self) -> usize {
-        (0..Self::UNITS.len())
-            .rev()
-            .find(|&unit| self.0 >> (10 * unit) > 0)
-            .unwrap_or(0)
-    }
-}
-
 impl Display for Human {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let unit = self.unit();
+        const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+        let unit = (0..UNITS.len())
+            .rev()
+            .find(|&unit| self.0 >> (10 * unit) > 0)
+            .unwrap_or(0);
         let value = self.0 as f64 / f64::powi(1024.0, unit as i32);
         let digits = if unit == 0 { 0 } else { 2 };
-        write!(out, "{value:.digits$} {}", Self::UNITS[unit])
+        write!(out, "{value:.digits$} {}", UNITS[unit])
     }
 }
 

@@ -71,7 +71,7 @@ class Telling {
   showFindings(recording) {
     const { told } = recording;
     const list = byId('findings');
-    byId('findings-note').textContent = recording.glance?.state_only ? 'Findings need a history, and this snapshot has none.' : !told ? 'Still looking …' : told.findings.length === 0 ? 'No finding: nothing else stands out in these events.' : '';
+    byId('findings-note').textContent = recording.glance?.state_only ? 'Findings need a history, and this snapshot has none.' : !told ? 'Still looking …' : told.findings.length === 0 ? 'There are no findings.' : '';
     list.replaceChildren(...(told?.findings ?? []).map((finding) => {
       const when = finding.when;
       const go = when ? h('button', { type: 'button', class: 'plain', onclick: () => this.look.goTo(when[0], when[1]) }, 'Show') : null;
