@@ -2,7 +2,7 @@
 
 mod support;
 
-use millpond_engine::{Fault, Simulated};
+use millpond_engine::{Engine, Fault, RetainConf, Settings, Simulated, TorchConf, policies};
 use support::driver::{Driver, request};
 use support::suite::{KIB, MIB, limited, unlimited};
 
@@ -181,4 +181,78 @@ fn none_asks_the_driver_each_time() {
     let (stats, calls) = (driver.engine.stats(), driver.engine.meter().calls);
     assert_eq!((calls.malloc, calls.free, stats.stalls, stats.hits), (5, 5, 5, 0));
     assert_eq!(stats.reserved.peak, 1024);
+}
+
+#[test]
+fn torch_native_returns_old_blocks_above_the_threshold() {
+    let fraction = "per_process_memory_fraction:1.0";
+    for (conf, reserved_after) in [
+        // 258 MiB are reserved where 200 are allowed. The free blocks are 4, 3 and 2 searches old, so the two that are at least
+        // as old as the mean are returned.
+        (format!("garbage_collection_threshold:0.5,{fraction}"), 196 * MIB),
+        // That is not enough, so the third one is returned as well.
+        (format!("garbage_collection_threshold:0.05,{fraction}"), 112 * MIB),
+        (format!("garbage_collection_threshold:0.7,{fraction}"), 358 * MIB),
+        // PyTorch returns nothing without a memory fraction.
+        ("garbage_collection_threshold:0.5".to_owned(), 358 * MIB),
+    ] {
+        let settings = Settings {
+            torch: TorchConf::parse(&conf).expect("settings"),
+            ..Settings::default()
+        };
+        let device = Simulated::new().with_capacity(Some(400 * MIB));
+        let mut driver = Driver::with("torch-native", &settings, device);
+        for bytes in [80 * MIB, 82 * MIB, 84 * MIB, 12 * MIB] {
+            bytes_of(&mut driver, bytes);
+        }
+        for _ in 0..3 {
+            driver.free(0, &[]);
+            // The last block is freed and found again. This search makes the other free blocks older.
+            driver.free(driver.live.len() - 1, &[]);
+            bytes_of(&mut driver, 12 * MIB);
+        }
+        bytes_of(&mut driver, 100 * MIB);
+        assert_eq!(reserved(&driver), reserved_after, "{conf}");
+    }
+}
+
+#[test]
+fn only_policies_that_keep_memory_by_settings_accept_new_ones() {
+    for (policy, accepts) in [("millpond", true), ("planned", true), ("torch-native", false)] {
+        let mut driver = unlimited(policy);
+        let changed = driver.engine.set_retain(&RetainConf::default());
+        assert_eq!(changed, accepts, "{policy}");
+    }
+}
+
+#[test]
+fn peaks_begin_again_at_the_present_values() {
+    let mut driver = unlimited("millpond");
+    bytes_of(&mut driver, 8 * MIB);
+    bytes_of(&mut driver, 6 * MIB);
+    driver.free(0, &[]);
+    driver.engine.reset_peaks();
+    let stats = *driver.engine.stats();
+    let [requested, allocated, active] = [stats.requested, stats.allocated, stats.active];
+    assert_eq!([requested.peak, allocated.peak, active.peak], [6 * MIB; 3]);
+    assert_eq!(stats.reserved.peak, stats.reserved.current);
+    assert!(stats.reserved.peak >= 14 * MIB);
+}
+
+#[test]
+fn a_repetition_counts_as_a_free_and_an_allocation() {
+    let mut engine = Engine::new(
+        policies::build("millpond", &Settings::default()).expect("a policy"),
+        Simulated::new(),
+    );
+    let first = engine.allocate(request(MIB, 0, 0)).expect("memory");
+    let block = engine.allocate(request(MIB, 0, 0)).expect("memory");
+    assert!(engine.repeat(&block, &request(MIB, 0, 0)));
+    let stats = *engine.stats();
+    assert_eq!((stats.allocations, stats.frees), (3, 1));
+    assert!(
+        !engine.repeat(&first, &request(MIB, 0, 0)),
+        "it was not the last one"
+    );
+    assert_eq!(*engine.stats(), stats);
 }
