@@ -17,6 +17,7 @@ pub mod device;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code, reason = "calls allocators, and writes to what they answer")]
 pub mod host;
+mod jitter;
 pub mod layout;
 pub mod measure;
 mod outcome;

@@ -1,7 +1,7 @@
 //! Range allocators behind a common interface: the engine, the offset-allocator crate, and a plain best fit.
 
+use crate::Op;
 use crate::measure::{Clock, Timer};
-use crate::{Op, Program};
 use millpond_engine::{Block, Engine, Request, Simulated, Stream};
 use offset_allocator::{Allocation, Allocator};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,11 +13,11 @@ pub trait Ranges {
     /// Frees the block in a slot.
     fn free(&mut self, slot: u32);
 
-    /// Makes the calls of a program until its end, or until an allocation fails. Returns the nanoseconds of the thread's processor
-    /// time, and whether every allocation was served.
-    fn run(&mut self, program: &Program) -> (f64, bool) {
+    /// Makes calls until their end, or until an allocation fails. Returns the nanoseconds of the thread's processor time, and
+    /// whether every allocation was served.
+    fn run(&mut self, ops: &[Op]) -> (f64, bool) {
         let timer = Timer::start(Clock::Thread);
-        let finished = program.ops.iter().all(|op| match *op {
+        let finished = ops.iter().all(|op| match *op {
             Op::Alloc { slot, stream, bytes } => self.allocate(slot, stream, bytes),
             Op::Free { slot } => {
                 self.free(slot);

@@ -1,6 +1,6 @@
 //! A recorded program as a flat list of operations.
 
-use millpond_replay::{OpKind, Program as Calls, Selection};
+use millpond_replay::{OpKind, Program as Calls, Selection, Steps};
 use millpond_trace::ReadOptions;
 use std::error::Error;
 use std::fs;
@@ -34,6 +34,8 @@ pub struct Program {
     pub name: String,
     /// The calls in order.
     pub ops: Vec<Op>,
+    /// Index into `ops` of the first call of each step, and one past the last. Empty if no step was found.
+    pub steps: Vec<usize>,
     /// The number of slots.
     pub slots: usize,
     /// The number of allocations among the calls.
@@ -59,7 +61,11 @@ impl Program {
             .ok_or("the recording contains no device")?;
         let calls = Calls::new(trace, Selection::default())?;
         let frees = [OpKind::Free, OpKind::FreeCompleted];
-        let program = Self::new(&calls, &frees, |call| (u32::from(call.stream), call.bytes));
+        let steps = Steps::find(&calls).filter(|steps| !steps.are_a_loop());
+        let starts = steps.map(|steps| steps.starts).unwrap_or_default();
+        let program = Self::new(&calls, &frees, &starts, |call| {
+            (u32::from(call.stream), call.bytes)
+        });
         let name = trace.origin.name.clone();
         Ok(Self { name, ..program })
     }
@@ -69,13 +75,19 @@ impl Program {
     /// A host has no streams. A block is free when the program frees it, even if a stream still used it then.
     pub(crate) fn on_host(calls: &Calls, divisor: u64) -> Self {
         let frees = [OpKind::Free, OpKind::FreeRequested, OpKind::FreeCompleted];
-        Self::new(calls, &frees, |call| {
+        Self::new(calls, &frees, &[], |call| {
             (0, call.bytes.div_ceil(divisor.max(1)).max(1))
         })
     }
 
-    /// Assigns slots. `frees` are the calls that free a block, and `request` returns the stream and the bytes of an allocation.
-    fn new(calls: &Calls, frees: &[OpKind], request: impl Fn(&millpond_replay::Op) -> (u32, u64)) -> Self {
+    /// Assigns slots. `frees` are the calls that free a block, `starts` the indices of the calls that begin a step, and `request`
+    /// returns the stream and the bytes of an allocation.
+    fn new(
+        calls: &Calls,
+        frees: &[OpKind],
+        starts: &[usize],
+        request: impl Fn(&millpond_replay::Op) -> (u32, u64),
+    ) -> Self {
         /// An allocation without a block, because it was not made yet, or because its block was freed.
         const NEVER: u32 = u32::MAX;
         const FREED: u32 = u32::MAX - 1;
@@ -85,7 +97,11 @@ impl Program {
         };
         let mut slot_of = vec![NEVER; calls.allocations as usize];
         let (mut bytes_of, mut vacant, mut live) = (Vec::new(), Vec::new(), 0u64);
-        for call in &calls.ops {
+        let mut starts = starts.iter().peekable();
+        for (at, call) in calls.ops.iter().enumerate() {
+            while starts.next_if(|start| **start <= at).is_some() {
+                program.steps.push(program.ops.len());
+            }
             let held = slot_of.get_mut(call.allocation as usize);
             if call.kind == OpKind::Alloc {
                 let (stream, bytes) = request(call);
@@ -113,6 +129,7 @@ impl Program {
                 }
             }
         }
+        program.steps.extend(starts.map(|_| program.ops.len()));
         program.slots = bytes_of.len();
         program.left = slot_of.iter().filter(|slot| **slot < FREED).count() as u64;
         program

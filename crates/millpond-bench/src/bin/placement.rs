@@ -1,10 +1,17 @@
 //! Computes the placement of recorded programs under policies, and the cost of their driver calls.
 
 use clap::Parser;
-use millpond_bench::{Outcome, Program, Table, find, one_in, print, run};
-use millpond_engine::{Costs, MillpondConf, Settings, Simulated, policies};
+use millpond_bench::{Outcome, Program, Table, at_least_one, find, one_in, print, run};
+use millpond_engine::{Costs, MillpondConf, Settings, Simulated, parse_size, policies};
 use std::error::Error;
+use std::fs;
 use std::path::PathBuf;
+
+/// The percentage by which sizes change under `--jitter`.
+const JITTER_PERCENT: f64 = 3.0;
+
+/// The policy that every other one is compared with under `--jitter`.
+const PEER: &str = "torch-expandable";
 
 /// Computes the placement of recorded programs under policies.
 #[derive(Parser)]
@@ -23,20 +30,56 @@ struct Arguments {
     #[arg(long, value_name = "TEXT", default_value = "")]
     conf: String,
 
+    /// A table of costs in the form of the engine's costs.toml, instead of that one
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+
     /// Search the smallest device on which a run finishes
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["jitter", "sensitivity"])]
     fit: bool,
 
     /// Use a device without pages
     #[arg(long)]
     plain: bool,
+
+    /// Run this many variants of each recording: every distinct size changed by up to 3 percent, some steps left out and some made
+    /// twice
+    #[arg(long, value_name = "SEEDS", conflicts_with = "sensitivity", value_parser = at_least_one)]
+    jitter: Option<usize>,
+
+    /// Halve and double each setting of the millpond policy
+    #[arg(long)]
+    sensitivity: bool,
+}
+
+/// Whether a recording is of a program on a GPU. Means are computed over these.
+fn is_gpu_scale(program: &Program) -> bool {
+    !program.name.starts_with("cpu_") && !program.name.starts_with("rmm_")
+}
+
+/// A geometric mean.
+#[derive(Clone, Copy, Default)]
+struct Mean {
+    logarithms: f64,
+    count: u32,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.logarithms += value.ln();
+        self.count += 1;
+    }
+
+    fn get(self) -> Option<f64> {
+        (self.count > 0).then(|| (self.logarithms / f64::from(self.count)).exp())
+    }
 }
 
 /// The columns between the name of the policy and the costs, and after the costs.
 fn columns(fit: bool) -> (&'static [&'static str], &'static [&'static str]) {
     match fit {
         true => (&["smallest/peak", "pages above"], &[]),
-        false => (&["overhead"], &["hit rate", "ns/event"]),
+        false => (&["overhead"], &["creation ms", "late ms", "hit rate", "ns/event"]),
     }
 }
 
@@ -70,67 +113,203 @@ fn smallest(
     Ok((high * page, last))
 }
 
+/// What every table is computed from.
+struct Setup {
+    arguments: Arguments,
+    settings: Settings,
+    costs: Costs,
+    programs: Vec<Program>,
+}
+
+impl Setup {
+    fn device(&self) -> Simulated {
+        Simulated::new().with_paging(!self.arguments.plain)
+    }
+
+    /// Prints one row for each recording and policy.
+    fn placement(&self) -> Result<(), Box<dyn Error>> {
+        let policies = &self.arguments.policies;
+        let (before, after) = columns(self.arguments.fit);
+        let shared = &["stalls", "1 in", "moved/peak", "driver ms"];
+        let mut table = Table::new(&[&["trace", "policy"], before, shared, after].concat());
+        let mut means = vec![Mean::default(); policies.len()];
+        for program in &self.programs {
+            for (policy, mean) in policies.iter().zip(&mut means) {
+                let outcome = run(program, policy, &self.settings, self.device())?;
+                if is_gpu_scale(program) {
+                    mean.add(outcome.overhead());
+                }
+                table.row(self.row(program, policy, outcome)?);
+            }
+        }
+        print(&table)?;
+        for (policy, mean) in policies.iter().zip(means) {
+            if let Some(mean) = mean.get() {
+                print(format_args!(
+                    "geometric mean of overhead, GPU-scale recordings: {policy} {mean:.4}\n"
+                ))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&self, program: &Program, policy: &str, outcome: Outcome) -> Result<Vec<String>, Box<dyn Error>> {
+        let mut cells = vec![program.name.clone(), policy.to_owned()];
+        let shown = if self.arguments.fit {
+            let peak = outcome.stats.requested.peak;
+            let (least, shown) = smallest(program, policy, &self.settings, peak)?;
+            let above = (least as f64 - peak as f64) / Simulated::PAGE as f64;
+            cells.extend([
+                format!("{:.4}", least as f64 / peak as f64),
+                format!("{above:.1}"),
+            ]);
+            shown
+        } else {
+            cells.push(format!("{:.4}", outcome.overhead()));
+            outcome
+        };
+        let stats = &shown.stats;
+        let moved = shown.meter.moved_bytes as f64 / stats.reserved.peak as f64;
+        cells.extend([
+            stats.stalls.to_string(),
+            one_in(stats.stalls, stats.allocations),
+            format!("{moved:.2}"),
+            format!("{:.1}", self.costs.milliseconds(&shown.meter, stats.stalls)),
+        ]);
+        if !self.arguments.fit {
+            let (creation, late) = shown.creation_and_rest(&self.costs);
+            cells.extend([
+                format!("{creation:.1}"),
+                format!("{late:.1}"),
+                format!("{:.5}", stats.hit_rate()),
+                format!("{:.1}", shown.nanoseconds / program.ops.len() as f64),
+            ]);
+        }
+        Ok(cells)
+    }
+
+    /// Prints how the overhead varies over changed variants of each recording.
+    fn jitter(&self, seeds: usize) -> Result<(), Box<dyn Error>> {
+        let above = format!("most above {PEER}");
+        let head = [
+            "trace",
+            "policy",
+            "as recorded",
+            "median",
+            "95th percentile",
+            "worst",
+            "stalls",
+            &above,
+        ];
+        let mut table = Table::new(&head);
+        for program in &self.programs {
+            let mut peer = Vec::new();
+            let mut rows = vec![Vec::new(); self.arguments.policies.len()];
+            let mut stalls = vec![0; rows.len()];
+            for seed in 0..seeds as u64 {
+                let changed = program.jittered(JITTER_PERCENT, seed);
+                peer.push(run(&changed, PEER, &self.settings, self.device())?.overhead());
+                for (at, policy) in self.arguments.policies.iter().enumerate() {
+                    let outcome = run(&changed, policy, &self.settings, self.device())?;
+                    rows[at].push(outcome.overhead());
+                    stalls[at] += outcome.stats.stalls;
+                }
+            }
+            for ((policy, mut overheads), stalls) in self.arguments.policies.iter().zip(rows).zip(stalls) {
+                let recorded = run(program, policy, &self.settings, self.device())?.overhead();
+                let above = overheads.iter().zip(&peer).map(|(own, peer)| own - peer);
+                let above = above.fold(f64::NEG_INFINITY, f64::max);
+                overheads.sort_by(f64::total_cmp);
+                // The nearest rank: the least value that so many percent of all values do not exceed.
+                let percentile = |percent: usize| overheads[(percent * seeds).div_ceil(100).max(1) - 1];
+                let shown = [recorded, percentile(50), percentile(95), percentile(100)];
+                let mut cells = vec![program.name.clone(), policy.clone()];
+                cells.extend(shown.map(|overhead| format!("{overhead:.4}")));
+                cells.extend([stalls.to_string(), format!("{above:+.4}")]);
+                table.row(cells);
+            }
+        }
+        Ok(print(&table)?)
+    }
+
+    fn mean(&self, conf: MillpondConf) -> Result<Option<f64>, Box<dyn Error>> {
+        let settings = Settings {
+            millpond: conf,
+            ..self.settings.clone()
+        };
+        let mut mean = Mean::default();
+        for program in self.programs.iter().filter(|program| is_gpu_scale(program)) {
+            mean.add(run(program, "millpond", &settings, self.device())?.overhead());
+        }
+        Ok(mean.get())
+    }
+
+    /// Prints the mean overhead of the millpond policy with each setting halved and doubled.
+    fn sensitivity(&self) -> Result<(), Box<dyn Error>> {
+        let base = self.settings.millpond.clone();
+        let Some(mean) = self.mean(base.clone())? else {
+            return Err("the folder contains no GPU-scale recording".into());
+        };
+        let mut table = Table::new(&["setting", "geometric mean of overhead", "difference"]);
+        table.row(["as given".to_owned(), format!("{mean:.4}"), String::new()]);
+        for key in base.keys() {
+            for value in neighbours(&key.value) {
+                let text = format!("{}:{value}", key.key);
+                // A value that is no valid setting, such as half a page, is left out.
+                let Ok(conf) = MillpondConf::parse(&format!("{},{text}", self.arguments.conf)) else {
+                    continue;
+                };
+                if let Some(changed) = self.mean(conf)? {
+                    table.row([text, format!("{changed:.4}"), format!("{:+.4}", changed - mean)]);
+                }
+            }
+        }
+        Ok(print(&table)?)
+    }
+}
+
+/// Returns half and double of a value of a setting, or the other value of a switch. Empty for values that are zero or not numbers.
+fn neighbours(value: &str) -> Vec<String> {
+    match value {
+        "on" => return vec!["off".to_owned()],
+        "off" => return vec!["on".to_owned()],
+        _ => {}
+    }
+    if let Ok(number) = value.parse::<u64>() {
+        return if number == 0 {
+            Vec::new()
+        } else {
+            vec![(number / 2).to_string(), (2 * number).to_string()]
+        };
+    }
+    let size = |bytes: u64| format!("{bytes}B");
+    let sizes = parse_size(value).map(|bytes| vec![size(bytes / 2), size(2 * bytes)]);
+    sizes.unwrap_or_default()
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = Arguments::parse();
-    let settings = Settings {
-        millpond: MillpondConf::parse(&arguments.conf)?,
-        ..Settings::default()
+    if arguments.policies.is_empty() {
+        arguments.policies.extend(policies::names().map(str::to_owned));
+    }
+    let costs = match &arguments.costs {
+        Some(path) => Costs::from_toml(&fs::read_to_string(path)?)?,
+        None => Costs::default(),
     };
-    let named = &mut arguments.policies;
-    if named.is_empty() {
-        named.extend(policies::names().map(str::to_owned));
+    let programs = find(&arguments.folder, &arguments.words)?;
+    let programs: Result<Vec<Program>, _> = programs.iter().map(|path| Program::read(path)).collect();
+    let setup = Setup {
+        settings: Settings {
+            millpond: MillpondConf::parse(&arguments.conf)?,
+            ..Settings::default()
+        },
+        costs,
+        programs: programs?,
+        arguments,
+    };
+    match setup.arguments.jitter {
+        Some(seeds) => setup.jitter(seeds),
+        None if setup.arguments.sensitivity => setup.sensitivity(),
+        None => setup.placement(),
     }
-    let costs = Costs::default();
-    let (before, after) = columns(arguments.fit);
-    let shared = &["stalls", "1 in", "moved/peak", "driver ms"];
-    let mut table = Table::new(&[&["trace", "policy"], before, shared, after].concat());
-    let mut means = vec![(0.0, 0u32); named.len()];
-    for path in find(&arguments.folder, &arguments.words)? {
-        let program = Program::read(&path)?;
-        for (policy, mean) in named.iter().zip(&mut means) {
-            let device = Simulated::new().with_paging(!arguments.plain);
-            let outcome = run(&program, policy, &settings, device)?;
-            let peak = outcome.stats.requested.peak;
-            let overhead = outcome.stats.reserved.peak as f64 / peak as f64;
-            if !program.name.starts_with("cpu_") && !program.name.starts_with("rmm_") {
-                *mean = (mean.0 + overhead.ln(), mean.1 + 1);
-            }
-            let mut cells = vec![program.name.clone(), policy.clone()];
-            let shown = if arguments.fit {
-                let (least, shown) = smallest(&program, policy, &settings, peak)?;
-                let above = (least as f64 - peak as f64) / Simulated::PAGE as f64;
-                cells.extend([
-                    format!("{:.4}", least as f64 / peak as f64),
-                    format!("{above:.1}"),
-                ]);
-                shown
-            } else {
-                cells.push(format!("{overhead:.4}"));
-                outcome
-            };
-            let stats = &shown.stats;
-            let moved = shown.meter.moved_bytes as f64 / stats.reserved.peak as f64;
-            cells.extend([
-                stats.stalls.to_string(),
-                one_in(stats.stalls, stats.allocations),
-                format!("{moved:.2}"),
-                format!("{:.1}", costs.milliseconds(&shown.meter, stats.stalls)),
-            ]);
-            if !arguments.fit {
-                cells.push(format!("{:.5}", stats.hit_rate()));
-                cells.push(format!("{:.1}", shown.nanoseconds / program.ops.len() as f64));
-            }
-            table.row(cells);
-        }
-    }
-    print(&table)?;
-    for (policy, (sum, count)) in named.iter().zip(&means) {
-        if *count > 0 {
-            print(format_args!(
-                "geometric mean of overhead, GPU-scale recordings: {policy} {:.4}\n",
-                (sum / f64::from(*count)).exp()
-            ))?;
-        }
-    }
-    Ok(())
 }

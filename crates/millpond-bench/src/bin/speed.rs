@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 /// Returns the nanoseconds for each call of the program.
 fn time(mut ranges: impl Ranges, program: &Program) -> f64 {
-    ranges.run(program).0 / program.ops.len() as f64
+    ranges.run(&program.ops).0 / program.ops.len() as f64
 }
 
 fn policy(name: &str, slots: usize) -> Result<Policy, Box<dyn Error>> {
