@@ -12,8 +12,6 @@ pub struct Outcome {
     pub meter: Meter,
     /// The calls to the device and the stalls up to the end of the first tenth of the program.
     pub early: (Meter, u64),
-    /// Processor time of all calls.
-    pub nanoseconds: f64,
     /// Whether every allocation was served.
     pub finished: bool,
 }
@@ -64,18 +62,13 @@ pub fn run(
     let engine = Engine::new(policies::build(policy, settings)?, device);
     let mut placed = Policy::new(engine, program.slots);
     let (first, rest) = program.ops.split_at(program.ops.len() / 10);
-    let (mut nanoseconds, mut finished) = placed.run(first);
+    let (_, started) = placed.run(first);
     let early = (*placed.engine.meter(), placed.engine.stats().stalls);
-    if finished {
-        let (more, all) = placed.run(rest);
-        nanoseconds += more;
-        finished = all;
-    }
+    let finished = started && placed.run(rest).1;
     Ok(Outcome {
         stats: *placed.engine.stats(),
         meter: *placed.engine.meter(),
         early,
-        nanoseconds,
         finished,
     })
 }

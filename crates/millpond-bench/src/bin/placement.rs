@@ -79,7 +79,7 @@ impl Mean {
 fn columns(fit: bool) -> (&'static [&'static str], &'static [&'static str]) {
     match fit {
         true => (&["smallest/peak", "pages above"], &[]),
-        false => (&["overhead"], &["creation ms", "late ms", "hit rate", "ns/event"]),
+        false => (&["overhead"], &["creation ms", "late ms", "hit rate"]),
     }
 }
 
@@ -182,7 +182,6 @@ impl Setup {
                 format!("{creation:.1}"),
                 format!("{late:.1}"),
                 format!("{:.5}", stats.hit_rate()),
-                format!("{:.1}", shown.nanoseconds / program.ops.len() as f64),
             ]);
         }
         Ok(cells)
@@ -251,7 +250,7 @@ impl Setup {
             return Err("the folder contains no GPU-scale recording".into());
         };
         let mut table = Table::new(&["setting", "geometric mean of overhead", "difference"]);
-        table.row(["as given".to_owned(), format!("{mean:.4}"), String::new()]);
+        table.row(["as given".to_owned(), format!("{mean:.4}"), "-".to_owned()]);
         for key in base.keys() {
             for value in neighbours(&key.value) {
                 let text = format!("{}:{value}", key.key);
@@ -270,21 +269,20 @@ impl Setup {
 
 /// Returns half and double of a value of a setting, or the other value of a switch. Empty for values that are zero or not numbers.
 fn neighbours(value: &str) -> Vec<String> {
-    match value {
-        "on" => return vec!["off".to_owned()],
-        "off" => return vec!["on".to_owned()],
-        _ => {}
+    let both = |number: u64, shown: fn(u64) -> String| match number {
+        0 => Vec::new(),
+        _ => vec![shown(number / 2), shown(2 * number)],
+    };
+    match (value, value.parse(), parse_size(value)) {
+        ("on", ..) => vec!["off".to_owned()],
+        ("off", ..) => vec!["on".to_owned()],
+        (_, Ok(number), _) => both(number, |number| number.to_string()),
+        (_, _, Ok(bytes)) => both(bytes, |bytes| match bytes.is_multiple_of(1 << 20) {
+            true => format!("{}MiB", bytes >> 20),
+            false => format!("{bytes}B"),
+        }),
+        _ => Vec::new(),
     }
-    if let Ok(number) = value.parse::<u64>() {
-        return if number == 0 {
-            Vec::new()
-        } else {
-            vec![(number / 2).to_string(), (2 * number).to_string()]
-        };
-    }
-    let size = |bytes: u64| format!("{bytes}B");
-    let sizes = parse_size(value).map(|bytes| vec![size(bytes / 2), size(2 * bytes)]);
-    sizes.unwrap_or_default()
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -311,5 +309,21 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(seeds) => setup.jitter(seeds),
         None if setup.arguments.sensitivity => setup.sensitivity(),
         None => setup.placement(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_halved_and_doubled_in_their_own_unit() {
+        assert_eq!(neighbours("32MiB"), ["16MiB", "64MiB"]);
+        assert_eq!(neighbours("1MiB"), ["524288B", "2MiB"]);
+        assert_eq!(neighbours("7"), ["3", "14"]);
+        assert_eq!(neighbours("off"), ["on"]);
+        for value in ["0", "0B", "none", "10%", "0.5"] {
+            assert!(neighbours(value).is_empty(), "{value}");
+        }
     }
 }
