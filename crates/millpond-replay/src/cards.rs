@@ -86,11 +86,52 @@ pub fn cards() -> &'static [Card] {
     CARDS
 }
 
-/// Returns a card's name in lower case without blanks, hyphens and underscores, which users write
-/// differently.
+/// Words of the names that drivers report which tell no card from another.
+const FILLERS: [&str; 11] = [
+    "nvidia",
+    "geforce",
+    "tesla",
+    "generation",
+    "sxm",
+    "sxm2",
+    "sxm3",
+    "sxm4",
+    "sxm5",
+    "pcie",
+    "hbm3",
+];
+
+/// Returns a card's name in lower case without fillers, blanks, hyphens and underscores, which users and
+/// drivers write differently. `80GB` becomes `80g`, and `RTX A6000` becomes `a6000`.
 fn plain(name: &str) -> String {
-    let kept = name.chars().filter(|c| !matches!(c, ' ' | '-' | '_'));
-    kept.map(|c| c.to_ascii_lowercase()).collect()
+    let lower = name.to_ascii_lowercase();
+    let words = lower
+        .split([' ', '-', '_'])
+        .filter(|word| !FILLERS.contains(word));
+    let words: Vec<&str> = words.map(|word| memory_word(word).unwrap_or(word)).collect();
+    match words.as_slice() {
+        ["rtx", model, ..] if model.starts_with('a') => words[1..].concat(),
+        _ => words.concat(),
+    }
+}
+
+/// Returns `80g` for `80gb`.
+fn memory_word(word: &str) -> Option<&str> {
+    let short = word.strip_suffix('b')?;
+    short.strip_suffix('g')?.parse::<u32>().is_ok().then_some(short)
+}
+
+/// Returns whether `text` is the name of the card, the beginning of the name, or the name with its memory
+/// behind it, as in `H100 80GB HBM3`. A card is also sold with another amount of memory, so the amount counts.
+fn is_named(card: &Card, text: &str) -> bool {
+    let (name, text) = (plain(card.name), plain(text));
+    let memory = text.strip_prefix(&name).and_then(|rest| rest.strip_suffix('g'));
+    let nominal = card.total.div_ceil(1 << 30);
+    name.starts_with(&text)
+        || memory.is_some_and(|gib| {
+            gib.parse()
+                .is_ok_and(|gib: u64| nominal.abs_diff(gib) * 16 <= gib)
+        })
 }
 
 /// Returns the presets that a text may mean. A preset of exactly that name is the only result. Otherwise
@@ -114,17 +155,17 @@ pub fn cards_like(text: &str) -> Vec<&'static Card> {
     found.filter(|_| !wanted.is_empty()).unwrap_or_default()
 }
 
-/// Reads a size or the name of a preset. A prefix of a name is enough if only one preset begins with it.
+/// Reads a size or the name of a preset, also in the form that the driver reports. A prefix of a name is enough
+/// if only one preset begins with it.
 ///
 /// # Errors
 /// Returns an error if the text is neither.
 pub fn parse_device(text: &str) -> Result<DeviceSize, ParseSizeError> {
     // Sizes begin with a digit, cards with a letter.
     let is_name = text.trim().starts_with(|c: char| c.is_ascii_alphabetic());
-    let begins = |card: &Card| plain(card.name).starts_with(&plain(text));
     if let [card] = cards_like(text).as_slice()
         && is_name
-        && begins(card)
+        && is_named(card, text)
     {
         return Ok(DeviceSize {
             name: card.name.to_owned(),
@@ -164,6 +205,34 @@ mod tests {
             assert!(parse_device(text).is_err() || text == "100", "{text}");
         }
         assert_eq!(parse_device("100").map(|device| device.total), Ok(100));
+    }
+
+    #[test]
+    fn a_name_that_the_driver_reports_selects_the_card() {
+        for (text, name) in [
+            ("NVIDIA GeForce RTX 4090", "rtx4090"),
+            ("NVIDIA A100-SXM4-80GB", "a100-80g"),
+            ("NVIDIA A100 80GB PCIe", "a100-80g"),
+            ("NVIDIA H100 80GB HBM3", "h100"),
+            ("NVIDIA H100 NVL", "h100-nvl"),
+            ("Tesla V100-SXM2-16GB", "v100-16g"),
+            ("Tesla T4", "t4"),
+            ("NVIDIA RTX A6000", "a6000"),
+            ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
+            ("RTX 4090 24GB", "rtx4090"),
+        ] {
+            let device = parse_device(text);
+            assert_eq!(device.map(|device| device.name).as_deref(), Ok(name), "{text}");
+        }
+        // Another card, or the same card with other memory.
+        for text in [
+            "NVIDIA GeForce RTX 3080 Ti",
+            "NVIDIA GeForce RTX 3080 12GB",
+            "NVIDIA GeForce RTX 4090 Laptop GPU",
+            "NVIDIA",
+        ] {
+            assert!(parse_device(text).is_err(), "{text}");
+        }
     }
 
     #[test]
