@@ -298,6 +298,7 @@ fn a_device_is_understood_or_the_nearest_cards_are_named() {
         ("rtx 4090", "rtx4090, 23.5 GiB less"),
         ("A100-80G", "a100-80g, 79.2 GiB less"),
         ("h100", "h100, 79.1 GiB less"),
+        ("NVIDIA H100 80GB HBM3", "h100, 79.1 GiB less"),
         (
             "24GB",
             "device: 22.4 GiB (24GB read as 24,000,000,000 bytes; write 24GiB for powers of two)",
@@ -312,7 +313,7 @@ fn a_device_is_understood_or_the_nearest_cards_are_named() {
         ("a100", "did you mean a100-40g or a100-80g?"),
         ("rtx4091", "did you mean rtx4090?"),
         ("4090", "or the card rtx4090"),
-        ("H100 SXM", "did you mean h100?"),
+        ("rtx 3080 Ti", "did you mean rtx3080?"),
         ("80GX", "see `millpond cards`"),
     ] {
         let (code, _, stderr) = replay(device);

@@ -136,7 +136,7 @@ fn is_named(card: &Card, text: &str) -> bool {
 
 /// Returns the presets that a text may mean. A preset of exactly that name is the only result. Otherwise
 /// these are the presets whose names begin with the text, or else those that contain it, or else those with
-/// which the text begins, such as `h100` for `H100 SXM`. Case, blanks, hyphens and underscores make no
+/// which the text begins, such as `rtx3080` for `RTX 3080 Ti`. Case, blanks, hyphens and underscores make no
 /// difference.
 #[must_use]
 pub fn cards_like(text: &str) -> Vec<&'static Card> {
