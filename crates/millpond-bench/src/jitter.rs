@@ -1,20 +1,21 @@
-//! Changes a recorded program at random and keeps its structure, to tell a policy that works from settings that fit a recording.
+//! Random variants of a recorded program. They show whether a policy works in general, or whether its settings fit one recording.
 
+use crate::program::{GOLDEN, mix};
 use crate::{Op, Program};
 use std::ops::Range;
 
-/// A step is left out, and another is repeated, with this chance each (1/8).
+/// One step in this many is left out on average, and one in this many is made twice.
 const CHANGED: u64 = 8;
 
-/// A program is changed by a number between two of these (2^53), which a float represents exactly.
+/// Random fractions are multiples of 1 / `FINE`. An `f64` represents each of them exactly.
 const FINE: u64 = 1 << 53;
 
 impl Program {
-    /// Returns a program with other sizes and other steps. The result depends only on the program, the percentage and the seed.
+    /// Returns a variant of the program. The variant depends only on the program, the percentage and the seed.
     ///
-    /// Every distinct size is multiplied by a factor of its own, within `percent` of 1. Equal sizes stay equal. If the program has
-    /// steps, one in eight is left out, and one in eight is made twice. A step that is left out takes its blocks with it. A block
-    /// that outlives a step which is made twice is allocated once.
+    /// Each distinct size is multiplied by its own random factor, which differs from 1 by at most `percent` percent. Equal sizes
+    /// stay equal. One step in eight is left out on average, with all blocks that it allocates. One step in eight is made twice. The
+    /// added copy contains only the blocks that the step also frees.
     #[must_use]
     pub fn jittered(&self, percent: f64, seed: u64) -> Self {
         let mut changed = Self {
@@ -42,6 +43,7 @@ impl Program {
         changed
     }
 
+    /// Appends these calls.
     fn copy(&mut self, from: &Self, calls: Range<usize>, slots: &mut Slots) {
         for op in &from.ops[calls] {
             match *op {
@@ -54,7 +56,7 @@ impl Program {
         }
     }
 
-    /// Copies the frees of blocks that are older than these calls.
+    /// Appends only the frees of blocks that were allocated before these calls.
     fn leave_out(&mut self, from: &Self, calls: Range<usize>, slots: &mut Slots) {
         for op in &from.ops[calls] {
             match *op {
@@ -64,7 +66,7 @@ impl Program {
         }
     }
 
-    /// Copies the blocks that these calls both allocate and free.
+    /// Appends only the calls for blocks that these calls both allocate and free.
     fn copy_inner(&mut self, from: &Self, calls: Range<usize>, slots: &mut Slots) {
         let ops = &from.ops[calls];
         let mut last = vec![None; from.slots];
@@ -98,6 +100,7 @@ impl Program {
         }
     }
 
+    /// Changes the sizes, and computes the counts of the program.
     fn scale(&mut self, percent: f64, seed: u64) {
         let mut held = vec![0; self.slots];
         let mut live = 0u64;
@@ -119,9 +122,9 @@ impl Program {
     }
 }
 
-/// The slots of the changed program, by those of the original.
+/// Assigns slots of the variant to the blocks of the original program.
 struct Slots {
-    /// The slot of each block. `None` for a block that was left out.
+    /// The slot in the variant for each slot of the original program. `None` if the slot is empty or its block was left out.
     of: Vec<Option<u32>>,
     vacant: Vec<u32>,
     count: usize,
@@ -160,14 +163,9 @@ impl Slots {
     }
 }
 
-/// Returns a number that depends on both arguments and looks random. Uses the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+/// Returns a pseudo-random number. Equal arguments give equal numbers.
 fn chance(seed: u64, of: u64) -> u64 {
-    let mix = |mut value: u64| {
-        value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ value >> 31
-    };
-    mix(mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15)).wrapping_add(of))
+    mix(mix(seed.wrapping_add(GOLDEN)).wrapping_add(of))
 }
 
 #[cfg(test)]

@@ -141,13 +141,10 @@ impl Program {
     #[must_use]
     pub fn random(live: NonZeroU32) -> Self {
         let live = live.get();
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut state = GOLDEN;
         let mut next = move || {
-            // SplitMix64 (Steele, Lea and Flood, 2014).
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-            mixed ^ mixed >> 31
+            state = state.wrapping_add(GOLDEN);
+            mix(state)
         };
         let alloc = |slot: u32, chance: u64| {
             let least = 256 << (chance % 12);
@@ -172,6 +169,16 @@ impl Program {
             ..Self::default()
         }
     }
+}
+
+/// The increment of SplitMix64 (Steele, Lea and Flood, 2014).
+pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Mixes the bits of a number, like the last steps of SplitMix64.
+pub(crate) fn mix(value: u64) -> u64 {
+    let mixed = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
 }
 
 /// Returns the recordings in a folder and its `random` folder, sorted by name, whose names contain one of the words. Without

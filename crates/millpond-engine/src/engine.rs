@@ -326,8 +326,8 @@ impl<S: Source> Engine<S> {
         );
     }
 
-    /// Checks after every step while few blocks are held, and less often as their number grows. A check visits every
-    /// block, so a debug run of a long recording would otherwise spend most of its time here.
+    /// Checks after every step while fewer than 32 blocks are held, and less often as the number grows. A check visits
+    /// every block. If it ran more often, a debug run of a long recording would spend most of its time in it.
     #[cfg(debug_assertions)]
     fn check_in_debug(&mut self) {
         self.steps += 1;

@@ -86,7 +86,7 @@ pub fn cards() -> &'static [Card] {
     CARDS
 }
 
-/// Words of the names that drivers report which tell no card from another.
+/// Words in the names that drivers report. They do not distinguish cards.
 const FILLERS: [&str; 11] = [
     "nvidia",
     "geforce",
@@ -101,8 +101,8 @@ const FILLERS: [&str; 11] = [
     "hbm3",
 ];
 
-/// Returns a card's name in lower case without fillers, blanks, hyphens and underscores, which users and
-/// drivers write differently. `80GB` becomes `80g`, and `RTX A6000` becomes `a6000`.
+/// Returns the form of a name in which names are compared: lower case, without fillers, blanks, hyphens and
+/// underscores. `80GB` becomes `80g`, and `RTX A6000` becomes `a6000`.
 fn plain(name: &str) -> String {
     let lower = name.to_ascii_lowercase();
     let words = lower
@@ -121,8 +121,8 @@ fn memory_word(word: &str) -> Option<&str> {
     short.strip_suffix('g')?.parse::<u32>().is_ok().then_some(short)
 }
 
-/// Returns whether `text` is the name of the card, the beginning of the name, or the name with its memory
-/// behind it, as in `H100 80GB HBM3`. A card is also sold with another amount of memory, so the amount counts.
+/// Returns whether `text` is the card's name, a prefix of the name, or the name followed by the card's memory, as
+/// in `H100 80GB HBM3`. The memory must match, because some cards are sold with different amounts.
 fn is_named(card: &Card, text: &str) -> bool {
     let (name, text) = (plain(card.name), plain(text));
     let memory = text.strip_prefix(&name).and_then(|rest| rest.strip_suffix('g'));
@@ -136,8 +136,8 @@ fn is_named(card: &Card, text: &str) -> bool {
 
 /// Returns the presets that a text may mean. A preset of exactly that name is the only result. Otherwise
 /// these are the presets whose names begin with the text, or else those that contain it, or else those with
-/// which the text begins, such as `rtx3080` for `RTX 3080 Ti`. Case, blanks, hyphens and underscores make no
-/// difference.
+/// which the text begins, such as `rtx3080` for `RTX 3080 Ti`. Case, blanks, hyphens, underscores and
+/// fillers are ignored.
 #[must_use]
 pub fn cards_like(text: &str) -> Vec<&'static Card> {
     let wanted = plain(text);

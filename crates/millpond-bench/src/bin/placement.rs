@@ -30,7 +30,7 @@ struct Arguments {
     #[arg(long, value_name = "TEXT", default_value = "")]
     conf: String,
 
-    /// A table of costs in the form of the engine's costs.toml, instead of that one
+    /// The costs of driver calls, in the format of the engine's costs.toml [default: costs.toml]
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
 
@@ -42,17 +42,17 @@ struct Arguments {
     #[arg(long)]
     plain: bool,
 
-    /// Run this many variants of each recording: every distinct size changed by up to 3 percent, some steps left out and some made
+    /// Run this many random variants of each recording. Sizes differ by up to 3 percent. Some steps are left out, and some are made
     /// twice
     #[arg(long, value_name = "SEEDS", conflicts_with = "sensitivity", value_parser = at_least_one)]
     jitter: Option<usize>,
 
-    /// Halve and double each setting of the millpond policy
+    /// Print the mean overhead of the millpond policy with each setting halved and doubled
     #[arg(long)]
     sensitivity: bool,
 }
 
-/// Whether a recording is of a program on a GPU. Means are computed over these.
+/// Returns whether a program ran on a GPU. Only such programs count in the mean.
 fn is_gpu_scale(program: &Program) -> bool {
     !program.name.starts_with("cpu_") && !program.name.starts_with("rmm_")
 }
@@ -113,7 +113,7 @@ fn smallest(
     Ok((high * page, last))
 }
 
-/// What every table is computed from.
+/// The arguments and the data for the tables.
 struct Setup {
     arguments: Arguments,
     settings: Settings,
@@ -187,7 +187,7 @@ impl Setup {
         Ok(cells)
     }
 
-    /// Prints how the overhead varies over changed variants of each recording.
+    /// Prints the overhead over random variants of each recording.
     fn jitter(&self, seeds: usize) -> Result<(), Box<dyn Error>> {
         let above = format!("most above {PEER}");
         let head = [
@@ -219,7 +219,7 @@ impl Setup {
                 let above = overheads.iter().zip(&peer).map(|(own, peer)| own - peer);
                 let above = above.fold(f64::NEG_INFINITY, f64::max);
                 overheads.sort_by(f64::total_cmp);
-                // The nearest rank: the least value that so many percent of all values do not exceed.
+                // The nearest-rank method.
                 let percentile = |percent: usize| overheads[(percent * seeds).div_ceil(100).max(1) - 1];
                 let shown = [recorded, percentile(50), percentile(95), percentile(100)];
                 let mut cells = vec![program.name.clone(), policy.clone()];
@@ -231,6 +231,7 @@ impl Setup {
         Ok(print(&table)?)
     }
 
+    /// Returns the mean overhead of the millpond policy, or `None` without a recording of a GPU.
     fn mean(&self, conf: MillpondConf) -> Result<Option<f64>, Box<dyn Error>> {
         let settings = Settings {
             millpond: conf,
@@ -254,7 +255,7 @@ impl Setup {
         for key in base.keys() {
             for value in neighbours(&key.value) {
                 let text = format!("{}:{value}", key.key);
-                // A value that is no valid setting, such as half a page, is left out.
+                // Invalid values, such as half a page, are left out.
                 let Ok(conf) = MillpondConf::parse(&format!("{},{text}", self.arguments.conf)) else {
                     continue;
                 };
@@ -267,7 +268,8 @@ impl Setup {
     }
 }
 
-/// Returns half and double of a value of a setting, or the other value of a switch. Empty for values that are zero or not numbers.
+/// Returns the halved and the doubled value of a setting, or the other value of a switch. Returns nothing for zero and for values that
+/// are not numbers.
 fn neighbours(value: &str) -> Vec<String> {
     let both = |number: u64, shown: fn(u64) -> String| match number {
         0 => Vec::new(),
