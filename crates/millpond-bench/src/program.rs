@@ -4,7 +4,6 @@ use millpond_replay::{OpKind, Program as Calls, Selection, Steps};
 use millpond_trace::ReadOptions;
 use std::error::Error;
 use std::fs;
-use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
@@ -185,22 +184,36 @@ pub(crate) fn mix(value: u64) -> u64 {
 /// words, returns all.
 ///
 /// # Errors
-/// Returns an error if the folder cannot be read.
-pub fn find(folder: &Path, words: &[String]) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for folder in [folder.to_path_buf(), folder.join("random")] {
-        let Ok(entries) = fs::read_dir(&folder) else {
-            continue;
-        };
-        let mut here: Vec<PathBuf> = entries.filter_map(|e| e.ok().map(|e| e.path())).collect();
-        here.retain(|p| p.to_string_lossy().ends_with(".csv.zst"));
-        here.sort();
-        found.extend(here);
+/// Returns an error if the folder cannot be read, or if there is no such recording.
+pub fn find(folder: &Path, words: &[String]) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let unreadable = |error| format!("cannot read the folder {}: {error}", folder.display());
+    let mut found = sorted(fs::read_dir(folder).map_err(unreadable)?);
+    if let Ok(random) = fs::read_dir(folder.join("random")) {
+        found.extend(sorted(random));
     }
     let named = |p: &PathBuf, word: &String| {
         p.file_name()
             .is_some_and(|n| n.to_string_lossy().contains(word.as_str()))
     };
     found.retain(|p| words.is_empty() || words.iter().any(|w| named(p, w)));
+    if found.is_empty() {
+        let words = words.join(" or ");
+        return Err(match words.as_str() {
+            "" => format!("{} contains no *.csv.zst", folder.display()),
+            _ => format!(
+                "{} contains no *.csv.zst with {words} in its name",
+                folder.display()
+            ),
+        }
+        .into());
+    }
     Ok(found)
+}
+
+/// Returns the recordings of one folder, sorted by name.
+fn sorted(entries: fs::ReadDir) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    found.retain(|path| path.to_string_lossy().ends_with(".csv.zst"));
+    found.sort();
+    found
 }

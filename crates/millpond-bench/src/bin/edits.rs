@@ -7,6 +7,7 @@ use millpond_trace::{ReadOptions, Trace, read};
 use serde::Deserialize;
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Compares the predicted peaks of edited recordings with recordings of the changed programs.
 #[derive(Parser)]
@@ -33,8 +34,11 @@ struct Pair {
     edits: Vec<String>,
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    millpond_bench::exit("edits", compare(Arguments::parse()))
+}
+
+fn compare(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let folder = arguments.pairs.parent().unwrap_or(Path::new("."));
     let list: List = toml::from_str(&std::fs::read_to_string(&arguments.pairs)?)?;
     let mut table = Table::new(&["pair", "edit", "base", "predicted", "recorded", "error"]);

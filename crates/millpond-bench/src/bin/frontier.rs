@@ -9,6 +9,7 @@ use millpond_bench::{Program, Table, find, one_in, print, run};
 use millpond_engine::{Costs, MillpondConf, Settings, Simulated};
 use std::error::Error;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// One setting and its result.
 struct Point {
@@ -79,8 +80,12 @@ struct Arguments {
     words: Vec<String>,
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let Arguments { folder, words } = Arguments::parse();
+fn main() -> ExitCode {
+    millpond_bench::exit("frontier", print_frontier(Arguments::parse()))
+}
+
+fn print_frontier(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    let Arguments { folder, words } = arguments;
     let costs = Costs::default();
     let mut table = Table::new(&[
         "trace",

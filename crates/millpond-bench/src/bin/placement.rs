@@ -6,6 +6,7 @@ use millpond_engine::{Costs, MillpondConf, Settings, Simulated, parse_size, poli
 use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// The percentage by which sizes change under `--jitter`.
 const JITTER_PERCENT: f64 = 3.0;
@@ -287,13 +288,20 @@ fn neighbours(value: &str) -> Vec<String> {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = Arguments::parse();
+fn main() -> ExitCode {
+    millpond_bench::exit("placement", measure(Arguments::parse()))
+}
+
+fn measure(mut arguments: Arguments) -> Result<(), Box<dyn Error>> {
     if arguments.policies.is_empty() {
         arguments.policies.extend(policies::names().map(str::to_owned));
     }
     let costs = match &arguments.costs {
-        Some(path) => Costs::from_toml(&fs::read_to_string(path)?)?,
+        Some(path) => {
+            let text = fs::read_to_string(path);
+            let text = text.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+            Costs::from_toml(&text).map_err(|error| format!("{}: {error}", path.display()))?
+        }
         None => Costs::default(),
     };
     let programs = find(&arguments.folder, &arguments.words)?;

@@ -10,6 +10,7 @@ use millpond_engine::{Engine, Settings, Simulated, policies};
 use std::error::Error;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Returns the nanoseconds for each call of the program.
 fn time(mut ranges: impl Ranges, program: &Program) -> f64 {
@@ -46,8 +47,11 @@ struct Arguments {
     live: Vec<NonZeroU32>,
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = Arguments::parse();
+fn main() -> ExitCode {
+    millpond_bench::exit("speed", measure(Arguments::parse()))
+}
+
+fn measure(mut arguments: Arguments) -> Result<(), Box<dyn Error>> {
     if arguments.words.is_empty() {
         arguments.words = ["serve_contbatch", "gpt2m", "varlen", "rmm_1MiB", "rmm_64MiB"]
             .map(str::to_owned)
