@@ -87,7 +87,7 @@ fn a_device_gives_what_the_simulation_reserves() {
     // Pages were moved by calls to the driver.
     let planned = &source["runs"][1];
     let moved = planned["moved_bytes"].as_u64().expect("a number");
-    assert!(moved > 0 && calls(planned, "cuMemUnmap") > 0 && calls(planned, "cuStreamSynchronize") > 0);
+    assert!(moved > 0 && calls(planned, "cuMemUnmap") > 0);
     assert_eq!(
         calls(planned, "cuMemMap"),
         there["results"][1]["driver_calls"]["map"]

@@ -51,13 +51,13 @@ fn recordings(folder: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The sharded Llama misses the goal of 1 %. This test keeps the value that it reaches, and the documentation explains the
-/// reason.
+/// The serving program misses the goal of 0.6 %. This test keeps the value that it reaches, and the documentation explains
+/// the reason.
 fn most_overhead(name: &str) -> f64 {
-    if name == "llama8b_fsdp_streams" {
-        1.027
+    if name == "llama8b_serve_contbatch_cat" {
+        1.009
     } else {
-        1.01
+        1.006
     }
 }
 
@@ -67,12 +67,13 @@ fn check_unlimited(pair: &Pair) {
     } = pair;
     let overhead = number(ours, "overhead");
     assert!(overhead <= most_overhead(name), "{name}: overhead {overhead}");
-    let stalls = number(ours, "stalls");
-    assert!(stalls * 1000.0 <= pair.allocations, "{name}: {stalls} stalls");
+    assert!(
+        overhead <= number(theirs, "overhead"),
+        "{name}: {ours} against {theirs}"
+    );
+    assert_eq!(number(ours, "stalls"), 0.0, "{name}");
     let moved = number(ours, "moved_bytes") / number(ours, "peak_reserved_bytes");
-    assert!(moved <= 2.0, "{name}: {moved} peaks moved");
-    let times = number(ours, "modelled_driver_ms") / number(theirs, "modelled_driver_ms");
-    assert!(times <= 3.0, "{name}: {times} times the modelled time");
+    assert!(moved <= 1.0, "{name}: {moved} peaks moved");
 }
 
 #[test]
@@ -95,7 +96,7 @@ fn on_the_recordings_beside_us() {
         logs.push(number(&pair.ours, "overhead").ln());
     }
     let mean = (logs.iter().sum::<f64>() / logs.len().max(1) as f64).exp();
-    assert!(mean <= 1.008, "geometric mean {mean}");
+    assert!(mean <= 1.003, "geometric mean {mean}");
 }
 
 #[test]
@@ -111,9 +112,7 @@ fn it_does_not_thrash_where_nothing_can_be_predicted() {
             number(ours, "overhead") <= number(theirs, "overhead"),
             "{name}: {ours} against {theirs}"
         );
-        assert!(number(ours, "stalls") * 1000.0 <= pair.allocations, "{name}");
-        let times = number(ours, "modelled_driver_ms") / number(theirs, "modelled_driver_ms");
-        assert!(times <= 3.0, "{name}: {times} times the modelled time");
+        assert_eq!(number(ours, "stalls"), 0.0, "{name}");
     }
 }
 

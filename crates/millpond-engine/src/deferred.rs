@@ -1,4 +1,4 @@
-//! Blocks that were freed while another stream may still use them.
+//! Memory that waits for streams: blocks that were freed while another stream may still use them.
 //!
 //! A freed block is reused at once only on the stream for which it was allocated. An event is recorded on every other
 //! stream that used it. The block is free when all its events have completed.
@@ -6,6 +6,7 @@
 use crate::block::{Block, Stream};
 use crate::meter::Meter;
 use crate::source::{Event, Source};
+use crate::stale::Stale;
 
 struct Waiting {
     block: Block,
@@ -17,6 +18,7 @@ struct Waiting {
 pub struct Deferred {
     waiting: Vec<Waiting>,
     bytes: u64,
+    pub(crate) stale: Stale,
 }
 
 impl Deferred {

@@ -186,6 +186,7 @@ impl<S: Source> Engine<S> {
             return;
         }
         let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
+        supply.end_idle_mappings();
         self.policy.mark(&mut supply, mark);
         self.settle(true);
     }

@@ -45,6 +45,7 @@ mod simulated;
 mod size;
 mod source;
 mod space;
+mod stale;
 mod stats;
 mod supply;
 mod wrappers;
@@ -66,7 +67,7 @@ pub use size::{ParseSizeError, display_size, display_size_exact, display_size_up
 pub use source::{Event, Range, Segment, Source};
 pub use space::{BlockId, Piece, PieceState, Space, State};
 pub use stats::{Gauge, Stats};
-pub use supply::Supply;
+pub use supply::{Aliased, Supply};
 pub use wrappers::{
     CallKind, Counted, Counts, Failure, Faulty, Limit, Limited, Logged, SourceEvent, SourceWrapper, Tally,
     When,

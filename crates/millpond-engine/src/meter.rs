@@ -65,7 +65,9 @@ pub struct Meter {
     pub handles: Calls,
     /// Number of handles created, mapped, made accessible, unmapped or released.
     pub handle_operations: u64,
-    /// Bytes of pages that were moved, and bytes that were returned and then reserved again.
+    /// Handles whose earlier mapping is still in place after they were mapped at a second address.
+    pub stale_mappings: Gauge,
+    /// Bytes of pages that were moved or mapped again, and bytes that were returned and then reserved again.
     pub moved_bytes: u64,
     /// Reuses and moves of memory across streams that were ordered by a wait on the device.
     pub cross_stream_waits: u64,
@@ -104,6 +106,30 @@ impl Meter {
         self.returned += bytes;
         self.reserved.sub(bytes);
         self.waited();
+    }
+
+    /// Counts handles that were unmapped, and their pages.
+    pub(crate) fn unmapped(&mut self, handles: u64, pages: u64) {
+        self.calls.unmap += handles;
+        self.handles.unmap += handles;
+        self.pages.unmap += pages;
+        self.handle_operations += handles;
+    }
+
+    /// Counts handles that were mapped and made accessible in one call, and their pages.
+    pub(crate) fn mapped(&mut self, handles: u64, pages: u64) {
+        self.calls.map += handles;
+        self.calls.set_access += 1;
+        self.pages.map += pages;
+        self.pages.set_access += pages;
+        self.handles.map += handles;
+        self.handles.set_access += handles;
+        self.handle_operations += 2 * handles;
+    }
+
+    /// Counts an operation on the reserved memory that made nobody wait.
+    pub(crate) fn operated(&mut self) {
+        self.operations += 1;
     }
 
     /// Counts an operation that made the host wait for the device.

@@ -38,6 +38,9 @@ pub struct Simulated {
     next_address: u64,
     /// Committed handles: address to bytes.
     handles: BTreeMap<u64, u64>,
+    /// Stale mappings: address to bytes.
+    stale: BTreeMap<u64, u64>,
+    aliases: bool,
     /// Allocated segments, to detect foreign ones: address to bytes.
     segments: BTreeMap<u64, u64>,
     script: VecDeque<(u64, u64)>,
@@ -67,6 +70,8 @@ impl Simulated {
             paged: true,
             next_address: Self::FIRST_ADDRESS,
             handles: BTreeMap::new(),
+            stale: BTreeMap::new(),
+            aliases: true,
             segments: BTreeMap::new(),
             script: VecDeque::new(),
             unscripted: 0,
@@ -92,6 +97,14 @@ impl Simulated {
     #[must_use]
     pub fn with_paging(mut self, paged: bool) -> Self {
         self.paged = paged;
+        self
+    }
+
+    /// Lets handles be mapped at a second address, as a CUDA device does, or not, as a host's pages. The default is to
+    /// let them.
+    #[must_use]
+    pub fn with_aliases(mut self, aliases: bool) -> Self {
+        self.aliases = aliases;
         self
     }
 
@@ -221,6 +234,12 @@ impl Simulated {
         }
     }
 
+    /// Returns whether no mapping begins in an address range.
+    fn is_bare(&self, start: u64, bytes: u64) -> bool {
+        let begins = |mappings: &BTreeMap<u64, u64>| mappings.range(start..start + bytes).next().is_some();
+        !begins(&self.handles) && !begins(&self.stale)
+    }
+
     fn remove_handles(&mut self, start: u64, bytes: u64) -> Vec<(u64, u64)> {
         let found: Vec<(u64, u64)> = self
             .handles
@@ -326,10 +345,7 @@ impl Source for Simulated {
         self.fault("create", true, bytes)?;
         self.charge(bytes)?;
         let start = range.address() + offset;
-        debug_assert!(
-            self.handles.range(start..start + bytes).next().is_none(),
-            "pages committed twice"
-        );
+        debug_assert!(self.is_bare(start, bytes), "pages committed onto a mapping");
         let mut at = start;
         while at < start + bytes {
             self.handles.insert(at, handle_bytes);
@@ -349,10 +365,7 @@ impl Source for Simulated {
     fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
         self.fault("map", false, bytes)?;
         let (source, target) = (from.0.address() + from.1, to.0.address() + to.1);
-        debug_assert!(
-            self.handles.range(target..target + bytes).next().is_none(),
-            "pages moved onto pages"
-        );
+        debug_assert!(self.is_bare(target, bytes), "pages moved onto a mapping");
         let moved = self.remove_handles(source, bytes);
         for (address, handle) in &moved {
             self.handles.insert(address - source + target, *handle);
@@ -362,11 +375,46 @@ impl Source for Simulated {
         Ok(moved.len() as u64)
     }
 
+    fn can_alias(&self) -> bool {
+        self.paged && self.aliases
+    }
+
+    fn alias(&mut self, parts: &[(&Range, u64, u64)], to: (&Range, u64)) -> Result<u64, SourceError> {
+        if !self.can_alias() {
+            return Err(SourceError::Unsupported {
+                operation: "map pages at a second address",
+            });
+        }
+        let mut target = to.0.address() + to.1;
+        let all = parts.iter().map(|part| part.2).sum();
+        self.fault("map", false, all)?;
+        debug_assert!(self.is_bare(target, all), "pages mapped onto a mapping");
+        let mut handles = 0;
+        for (range, offset, bytes) in parts {
+            let source = range.address() + offset;
+            for (address, handle) in self.remove_handles(source, *bytes) {
+                self.stale.insert(address, handle);
+                self.handles.insert(address - source + target, handle);
+                handles += 1;
+            }
+            self.note(source, *bytes, false);
+            self.note(target, *bytes, true);
+            target += bytes;
+        }
+        Ok(handles)
+    }
+
+    fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
+        let found: Vec<u64> = self.stale.range(address..address + bytes).map(|h| *h.0).collect();
+        let ended: u64 = found.iter().filter_map(|at| self.stale.remove(at)).sum();
+        debug_assert_eq!(ended, bytes, "mappings ended that are not stale");
+        found.len() as u64
+    }
+
     fn release(&mut self, range: Range) {
-        let end = range.address() + range.bytes();
         debug_assert!(
-            self.handles.range(range.address()..end).next().is_none(),
-            "addresses released under pages"
+            self.is_bare(range.address(), range.bytes()),
+            "addresses released under a mapping"
         );
     }
 
@@ -432,6 +480,23 @@ mod tests {
         assert_eq!(device.decommit(&range, 32 << 20, 4 << 20), 1);
         assert_eq!(device.free_bytes(), Some(4 << 20));
         assert!(device.commit(&range, 0, 4 << 20, 2 << 20).is_ok());
+    }
+
+    #[test]
+    fn a_stale_mapping_keeps_its_addresses_until_it_ends() {
+        let mut device = Simulated::new().with_capacity(Some(8 << 20));
+        let range = device.reserve(64 << 20).expect("addresses");
+        device.commit(&range, 0, 8 << 20, 4 << 20).expect("fits");
+        let parts = [(&range, 4 << 20, 4 << 20), (&range, 0, 4 << 20)];
+        assert_eq!(device.alias(&parts, (&range, 32 << 20)), Ok(2));
+        assert_eq!(device.free_bytes(), Some(0), "the pages are the same");
+        assert!(!device.is_bare(range.address(), 1));
+        assert_eq!(device.unmap(range.address(), 8 << 20), 2);
+        assert!(device.is_bare(range.address(), 1));
+        assert_eq!(device.decommit(&range, 32 << 20, 8 << 20), 2);
+        assert_eq!(device.free_bytes(), Some(8 << 20));
+        let mut host = Simulated::new().with_aliases(false);
+        assert!(!host.can_alias() && host.alias(&[], (&range, 0)).is_err());
     }
 
     #[test]

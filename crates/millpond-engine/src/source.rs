@@ -104,7 +104,8 @@ pub trait Source {
         handle_bytes: u64,
     ) -> Result<(), SourceError>;
 
-    /// Releases the pages of `[offset, offset + bytes)`, which are whole handles. Returns the number of handles.
+    /// Releases the pages of `[offset, offset + bytes)`, which are whole handles. Returns the number of handles. No
+    /// stale mapping of these handles is left.
     ///
     /// Returns only after the device has finished all earlier work. Unmapping has no stream, and policies rely on this
     /// wait.
@@ -119,7 +120,35 @@ pub trait Source {
     /// Returns an error if the driver refuses. The pages are then where they were.
     fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError>;
 
-    /// Returns reserved addresses. No page may be committed there.
+    /// Returns whether handles can be mapped at a second address, by [`alias`](Self::alias).
+    fn can_alias(&self) -> bool {
+        false
+    }
+
+    /// Maps the pages of committed parts at an uncommitted place as well, one part after the other. Each part is given
+    /// as its range, offset and bytes, and consists of whole handles. Returns the number of handles.
+    ///
+    /// This does not wait for the device. From now on the pages belong to the new addresses. The old mappings are
+    /// *stale*: they stay valid for the work that uses them, and end with [`unmap`](Self::unmap). Only work that is
+    /// ordered after the last use of the old addresses may use the new ones.
+    ///
+    /// # Errors
+    /// Returns an error if the source has no second mappings, or if the driver refuses. Nothing has changed then.
+    fn alias(&mut self, parts: &[(&Range, u64, u64)], to: (&Range, u64)) -> Result<u64, SourceError> {
+        let _ = (parts, to);
+        Err(SourceError::Unsupported {
+            operation: "map pages at a second address",
+        })
+    }
+
+    /// Ends the stale mappings of `[address, address + bytes)`, which are whole handles. Returns the number of handles.
+    /// The work that uses these addresses has completed.
+    fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
+        let _ = (address, bytes);
+        0
+    }
+
+    /// Returns reserved addresses. Nothing may be mapped there.
     fn release(&mut self, range: Range);
 
     /// Records an event at the present end of a stream's work.

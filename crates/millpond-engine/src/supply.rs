@@ -9,6 +9,7 @@ use crate::deferred::Deferred;
 use crate::error::SourceError;
 use crate::meter::Meter;
 use crate::source::{Event, Range, Segment, Source};
+use crate::stale::Stale;
 
 /// A policy's access to its source during one call.
 pub struct Supply<'a> {
@@ -16,6 +17,18 @@ pub struct Supply<'a> {
     meter: &'a mut Meter,
     deferred: &'a mut Deferred,
     limit: Option<u64>,
+}
+
+/// Pages that are [mapped again](Supply::alias).
+pub struct Aliased<'a> {
+    /// The range of the pages.
+    pub range: &'a Range,
+    /// The offset of the first page in the range, in bytes.
+    pub offset: u64,
+    /// Bytes of the pages, which are whole handles.
+    pub bytes: u64,
+    /// The number of these handles.
+    pub handles: u64,
 }
 
 impl<'a> Supply<'a> {
@@ -154,6 +167,7 @@ impl<'a> Supply<'a> {
 
     /// Returns reserved addresses to the source.
     pub fn release(&mut self, range: Range) {
+        self.end_stale();
         self.source.release(range);
     }
 
@@ -170,21 +184,17 @@ impl<'a> Supply<'a> {
     ) -> Result<(), SourceError> {
         let refused = |error| self.refused(error, bytes);
         self.within_limit(bytes).map_err(refused)?;
+        self.clear(range, offset, bytes)?;
         let handles = bytes.div_ceil(handle_bytes.max(1));
         let free = self.source.free_bytes();
         match self.source.commit(range, offset, bytes, handle_bytes) {
             Ok(()) => {
-                self.meter.calls.create += handles;
-                self.meter.calls.map += handles;
-                self.meter.calls.set_access += 1;
                 let pages = self.pages(bytes);
+                self.meter.calls.create += handles;
                 self.meter.pages.create += pages;
-                self.meter.pages.map += pages;
-                self.meter.pages.set_access += pages;
                 self.meter.handles.create += handles;
-                self.meter.handles.map += handles;
-                self.meter.handles.set_access += handles;
-                self.meter.handle_operations += 3 * handles;
+                self.meter.handle_operations += handles;
+                self.meter.mapped(handles, pages);
                 self.meter.took(bytes);
                 Ok(())
             }
@@ -201,15 +211,14 @@ impl<'a> Supply<'a> {
 
     /// Releases the pages of a part of a range. The host waits for the device.
     pub fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) {
+        self.end_stale();
         let handles = self.source.decommit(range, offset, bytes);
-        self.meter.calls.unmap += handles;
-        self.meter.calls.release += handles;
         let pages = self.pages(bytes);
-        self.meter.pages.unmap += pages;
+        self.meter.calls.release += handles;
         self.meter.pages.release += pages;
-        self.meter.handles.unmap += handles;
         self.meter.handles.release += handles;
-        self.meter.handle_operations += 2 * handles;
+        self.meter.handle_operations += handles;
+        self.meter.unmapped(handles, pages);
         self.meter.gave(bytes);
     }
 
@@ -223,21 +232,97 @@ impl<'a> Supply<'a> {
         to: (&Range, u64),
         bytes: u64,
     ) -> Result<(), SourceError> {
+        self.clear(to.0, to.1, bytes)?;
         let handles = self.source.move_pages(from, to, bytes)?;
-        self.meter.calls.unmap += handles;
-        self.meter.calls.map += handles;
-        self.meter.calls.set_access += 1;
         let pages = self.pages(bytes);
-        self.meter.pages.unmap += pages;
-        self.meter.pages.map += pages;
-        self.meter.pages.set_access += pages;
-        self.meter.handles.unmap += handles;
-        self.meter.handles.map += handles;
-        self.meter.handles.set_access += handles;
-        self.meter.handle_operations += 3 * handles;
+        self.meter.unmapped(handles, pages);
+        self.meter.mapped(handles, pages);
         self.meter.moved_bytes += bytes;
         self.meter.waited();
         Ok(())
+    }
+
+    /// Returns whether pages can be [mapped again](Self::alias) without a wait.
+    #[must_use]
+    pub fn can_alias(&self) -> bool {
+        self.source.can_alias()
+    }
+
+    /// Maps the pages of parts at another place, one part after the other. The host does not wait. The old mappings are
+    /// stale, and end some time after `event`, which is complete when no work uses the old addresses any more.
+    ///
+    /// # Errors
+    /// Returns an error if the driver refuses. Nothing has changed then.
+    pub fn alias(
+        &mut self,
+        parts: &[Aliased<'_>],
+        to: (&Range, u64),
+        event: Event,
+    ) -> Result<(), SourceError> {
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        self.clear(to.0, to.1, bytes)?;
+        if Stale::is_full(self.meter) && self.can_wait() {
+            self.end_stale();
+        }
+        let places: Vec<_> = parts
+            .iter()
+            .map(|part| (part.range, part.offset, part.bytes))
+            .collect();
+        let handles = self.source.alias(&places, to)?;
+        self.meter.mapped(handles, self.pages(bytes));
+        self.meter.moved_bytes += bytes;
+        self.meter.operated();
+        for part in parts {
+            let address = part.range.address() + part.offset;
+            self.deferred
+                .stale
+                .push(address, part.bytes, part.handles, event, self.meter);
+        }
+        if self.can_wait() {
+            self.deferred.stale.end_batch(self.source, self.meter);
+        }
+        Ok(())
+    }
+
+    /// Ends the stale mappings that no work uses any more.
+    pub fn end_idle_mappings(&mut self) {
+        if !self.deferred.stale.is_empty() && self.can_wait() {
+            self.deferred.stale.end_idle(self.source, self.meter);
+        }
+    }
+
+    /// Ends the stale mappings in a part of a range. The host waits for the device if work still uses them.
+    fn clear(&mut self, range: &Range, offset: u64, bytes: u64) -> Result<(), SourceError> {
+        if self.deferred.stale.is_empty() {
+            return Ok(());
+        }
+        let start = range.address() + offset;
+        let end = start + bytes;
+        if !self.deferred.stale.is_idle(self.source, start, end) {
+            if !self.can_wait() {
+                return Err(SourceError::Held { requested: bytes });
+            }
+            self.meter.waited();
+            self.source.synchronize();
+        }
+        self.deferred
+            .stale
+            .end_within(self.source, self.meter, start, end);
+        Ok(())
+    }
+
+    /// Ends every stale mapping. The host waits for the device if work still uses one.
+    fn end_stale(&mut self) {
+        if self.deferred.stale.is_empty() {
+            return;
+        }
+        if !self.deferred.stale.is_idle(self.source, 0, u64::MAX) {
+            self.meter.waited();
+            self.source.synchronize();
+        }
+        self.deferred
+            .stale
+            .end_within(self.source, self.meter, 0, u64::MAX);
     }
 
     /// Records an event at the present end of a stream's work.
@@ -276,6 +361,7 @@ impl<'a> Supply<'a> {
     pub fn synchronize(&mut self) -> Vec<Block> {
         self.meter.waited();
         self.source.synchronize();
+        self.end_idle_mappings();
         self.deferred.ready(self.source)
     }
 
@@ -293,6 +379,35 @@ mod tests {
     use crate::meter::Calls;
 
     const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn old_mappings_are_limited_in_number() {
+        let mut device = Simulated::new().hold_events();
+        let (mut meter, mut deferred) = (Meter::default(), Deferred::default());
+        let mut supply = Supply::new(&mut device, &mut meter, &mut deferred);
+        let range = supply.reserve(64 << 30).expect("addresses");
+        supply.commit(&range, 0, 2 * MIB, 2 * MIB).expect("fits");
+        let mut waits = 0;
+        for at in 0..10_000 {
+            let part = Aliased {
+                range: &range,
+                offset: at * 2 * MIB,
+                bytes: 2 * MIB,
+                handles: 1,
+            };
+            let event = supply.record_event(Stream(0));
+            supply
+                .alias(&[part], (&range, (at + 1) * 2 * MIB), event)
+                .expect("addresses");
+            waits += u64::from(supply.meter.take_stalled());
+        }
+        // The addresses of an old mapping are used again after a wait.
+        supply
+            .commit(&range, 9_998 * 2 * MIB, 2 * MIB, 2 * MIB)
+            .expect("fits");
+        assert_eq!((waits, supply.meter.take_stalled()), (1, true));
+        assert_eq!(meter.stale_mappings.peak, 8192);
+    }
 
     #[test]
     fn pages_are_counted_beside_the_calls_that_were_about_them() {

@@ -151,6 +151,36 @@ impl<W: SourceWrapper> Source for W {
         result
     }
 
+    fn can_alias(&self) -> bool {
+        self.inner().can_alias()
+    }
+
+    fn alias(&mut self, parts: &[(&Range, u64, u64)], to: (&Range, u64)) -> Result<u64, SourceError> {
+        self.before(CallKind::Alias, parts.iter().map(|part| part.2).sum())?;
+        let result = self.inner_mut().alias(parts, to);
+        let mut target = address_in(to.0, to.1);
+        for (range, offset, bytes) in parts {
+            self.after(&SourceEvent::Alias {
+                from: address_in(range, *offset),
+                to: target,
+                bytes: *bytes,
+                outcome: result.as_ref().copied(),
+            });
+            target = target.wrapping_add(*bytes);
+        }
+        result
+    }
+
+    fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
+        let handles = self.inner_mut().unmap(address, bytes);
+        self.after(&SourceEvent::Unmap {
+            address,
+            bytes,
+            handles,
+        });
+        handles
+    }
+
     fn release(&mut self, range: Range) {
         let (address, bytes) = (range.address(), range.bytes());
         self.inner_mut().release(range);
@@ -216,6 +246,19 @@ macro_rules! forward_defaults {
     () => {
         fn can_wait(&self, stream: Option<u32>) -> bool {
             $crate::Source::can_wait(&self.inner, stream)
+        }
+        fn can_alias(&self) -> bool {
+            $crate::Source::can_alias(&self.inner)
+        }
+        fn alias(
+            &mut self,
+            parts: &[(&$crate::Range, u64, u64)],
+            to: (&$crate::Range, u64),
+        ) -> Result<u64, $crate::SourceError> {
+            $crate::Source::alias(&mut self.inner, parts, to)
+        }
+        fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
+            $crate::Source::unmap(&mut self.inner, address, bytes)
         }
     };
 }

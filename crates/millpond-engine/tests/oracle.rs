@@ -54,19 +54,15 @@ fn retain_conf() -> impl Strategy<Value = RetainConf> {
     )
 }
 
-/// Settings that move pages and shrink handles nearly without limits.
+/// Settings that move pages without a limit.
 fn millpond_conf() -> impl Strategy<Value = MillpondConf> {
-    let pages = || (1u64..9).prop_map(|pages| pages << 21);
-    (pages(), pages(), 0u64..3, 0u64..1000, retain_conf()).prop_map(
-        |(handle_bytes, least_handle_bytes, slack, rising, retain)| MillpondConf {
+    let pages = (1u64..9).prop_map(|pages| pages << 21);
+    (pages, 1u64..200, 0u64..3, retain_conf()).prop_map(
+        |(handle_bytes, handle_share, slack_permille, retain)| MillpondConf {
             handle_bytes,
-            handle_share: 1,
-            least_handle_bytes,
-            handle_each: 1 << 21,
-            slack_permille: slack,
-            rising_permille: rising,
-            stalls: 1_000,
-            moved_percent: 100_000,
+            handle_share,
+            slack_permille,
+            moved_permille: 1_000_000,
             retain,
             ..MillpondConf::default()
         },

@@ -110,6 +110,12 @@ impl SourceWrapper for Pinned {
                 to,
                 bytes,
                 outcome: Ok(_),
+            }
+            | SourceEvent::Alias {
+                from,
+                to,
+                bytes,
+                outcome: Ok(_),
             } => {
                 registry::remove(from, bytes);
                 registry::add(to, bytes);

@@ -240,13 +240,12 @@ fn split_ladder(program: &Program) -> Vec<u64> {
 }
 
 fn millpond() -> Vec<Dimension> {
-    let handles = [2, 8, 16, 32, 64, 128].map(|mib| format!("handle:{mib}MiB"));
+    let handles = [2, 4, 8, 16, 32, 64, 128].map(|mib| format!("handle:{mib}MiB"));
     vec![
         Dimension::new(handles),
         Dimension::of("handle-share", &[8, 32, 128, 512]),
-        Dimension::of("slack", &[0, 2, 4, 7, 16, 32]),
-        Dimension::of("stalls", &[0, 4, 12, 40]),
-        Dimension::of("stall-every", &[500, 2000, 8000]),
+        Dimension::of("slack", &[0, 2, 4, 8, 16, 32]),
+        Dimension::of("moved", &[0, 10, 40, 160]),
     ]
 }
 

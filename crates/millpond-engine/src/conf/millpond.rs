@@ -12,33 +12,16 @@ const PAGE: u64 = Simulated::PAGE;
 pub struct MillpondConf {
     /// Maximum bytes of a page handle.
     pub handle_bytes: u64,
-    /// Whether every page has a handle of its own. This suits a host, where handles cost nothing. `handle_bytes` still
+    /// A handle has at most one part in `handle_share` of the request for which it is created.
+    pub handle_share: u64,
+    /// Whether every page has a handle of its own. This suits a host, where handles cost nothing. `handle_bytes` then
     /// determines how much is created at once.
     pub single_pages: bool,
-    /// A handle has at most one part in `handle_share` of the reserved bytes.
-    pub handle_share: u64,
-    /// Minimum bytes of a handle. Handles shrink to this size when larger ones cannot be moved.
-    pub least_handle_bytes: u64,
-    /// Whether the size of handles and the amount created at once adapt to the program.
-    pub adapt: bool,
-    /// Handles shrink only until one handle has been created for each `handle_each` bytes of the program's peak.
-    pub handle_each: u64,
-    /// How far reserved memory may exceed the program's peak while the need is below the peak, in thousandths of the
-    /// peak.
+    /// How far reserved memory may exceed the program's peak before free pages are moved, in thousandths of the peak.
     pub slack_permille: u64,
-    /// The same in bytes, for a small program, but at most a twentieth of its peak. In a small program a stall costs
-    /// more than the bytes.
-    pub slack_least_bytes: u64,
-    /// The same as `slack_permille` while the need rises above the peak.
-    pub rising_permille: u64,
-    /// The same as `slack_least_bytes` while the need rises, but at most a tenth of the peak.
-    pub rising_least_bytes: u64,
-    /// Number of allocations that may move pages, however short the program is.
-    pub stalls: u64,
-    /// One more allocation may move pages for every `stall_every` allocations.
-    pub stall_every: u64,
-    /// Maximum bytes moved in total, in percent of the reserved bytes.
-    pub moved_percent: u64,
+    /// Maximum bytes of pages moved, in thousandths of the bytes allocated. As many bytes as the peak may be moved in
+    /// addition. 0 moves nothing.
+    pub moved_permille: u64,
     /// How much free memory is kept, and for how long.
     pub retain: RetainConf,
 }
@@ -46,19 +29,11 @@ pub struct MillpondConf {
 impl Default for MillpondConf {
     fn default() -> Self {
         Self {
-            handle_bytes: 32 << 20,
+            handle_bytes: 8 << 20,
+            handle_share: 128,
             single_pages: false,
-            handle_share: 8,
-            least_handle_bytes: 8 << 20,
-            adapt: true,
-            handle_each: 16 << 20,
-            slack_permille: 7,
-            slack_least_bytes: 64 << 20,
-            rising_permille: 20,
-            rising_least_bytes: 128 << 20,
-            stalls: 12,
-            stall_every: 2000,
-            moved_percent: 100,
+            slack_permille: 0,
+            moved_permille: 10,
             retain: RetainConf::default(),
         }
     }
@@ -123,22 +98,8 @@ impl MillpondConf {
         match key {
             "handle" => conf.handle_bytes = pages()?,
             "handle-share" => conf.handle_share = number(1, 1 << 20)?,
-            "handle-least" => conf.least_handle_bytes = pages()?,
-            "handle-each" => conf.handle_each = pages()?,
-            "adapt" => {
-                conf.adapt = match value {
-                    "on" => true,
-                    "off" => false,
-                    _ => return Err(ConfError::value(key, value, "write on or off")),
-                };
-            }
             "slack" => conf.slack_permille = number(0, 10_000)?,
-            "slack-least" => conf.slack_least_bytes = bytes()?,
-            "rising-least" => conf.rising_least_bytes = bytes()?,
-            "rising" => conf.rising_permille = number(0, 10_000)?,
-            "stalls" => conf.stalls = number(0, u64::MAX)?,
-            "stall-every" => conf.stall_every = number(1, u64::MAX)?,
-            "moved" => conf.moved_percent = number(0, 1_000_000)?,
+            "moved" => conf.moved_permille = number(0, 1_000_000)?,
             _ if conf.retain.set(key, value)? => {}
             _ => return Ok(false),
         }
@@ -164,7 +125,7 @@ mod tests {
 
     #[test]
     fn refuses_what_would_divide_by_nothing() {
-        for text in ["handle-share:0", "stall-every:0", "slack:lots", "handle:many"] {
+        for text in ["handle-share:0", "slack:lots", "handle:many"] {
             assert!(
                 matches!(MillpondConf::parse(text), Err(ConfError::Value { .. })),
                 "{text}"

@@ -147,6 +147,16 @@ impl FitIndex {
         self.rows.iter().rev().flat_map(|row| row.descending(links))
     }
 
+    /// Returns the blocks from the power of two of `bytes` on. Bins of smaller sizes come first.
+    pub(crate) fn ascending<'a>(
+        &'a self,
+        links: &'a Links,
+        bytes: u64,
+    ) -> impl Iterator<Item = BlockId> + 'a {
+        let rows = self.rows.iter().skip(row_of(bytes));
+        rows.flat_map(|row| row.ascending(links))
+    }
+
     /// Returns the block that [`take`](Self::take) would take.
     #[inline]
     pub(crate) fn find(&self, links: &Links, space: &Space, bytes: u64, search: Search) -> Option<BlockId> {
@@ -296,6 +306,12 @@ impl Row {
     fn descending<'a>(&'a self, links: &'a Links) -> impl Iterator<Item = BlockId> + 'a {
         let last = self.used.below(self.heads.len());
         let bins = std::iter::successors(last, |bin| self.used.below(*bin));
+        bins.flat_map(|bin| links.from(self.heads[bin].some()))
+    }
+
+    fn ascending<'a>(&'a self, links: &'a Links) -> impl Iterator<Item = BlockId> + 'a {
+        let first = self.used.at_or_above(0);
+        let bins = std::iter::successors(first, |bin| self.used.at_or_above(bin + 1));
         bins.flat_map(|bin| links.from(self.heads[bin].some()))
     }
 

@@ -1,4 +1,4 @@
-//! `millpond`, the default: best fit over pages that are moved before memory outgrows the program's need.
+//! `millpond`, the default: best fit over pages that are mapped again before memory outgrows the program's need.
 //!
 //! Every stream of every group has one free list for small and large blocks. The search finds the best fit with the
 //! lowest address among equals, within a bounded number of blocks ([`index`](crate::index)). All lists of a group share
@@ -8,13 +8,13 @@
 //!   best fit on the own stream          no call at all
 //!   best fit on another stream          the taker waits for it on the device
 //!   new pages, while memory may grow    create, map, set access
-//!   free pages moved to one place       a stall: the host waits
-//!   device full: wait, search again, move all free pages, return what does not fit
+//!   free pages mapped at one place      map, set access; the host does not wait
+//!   device full: wait, search again, map all free pages, return what does not fit
 //! ```
 //!
-//! Memory may grow up to the most bytes that the program has held at once, and a little more ([`growth`]). Beyond that,
-//! a request that no free block serves gets a place where the fewest pages are missing ([`site`]). Whole handles inside
-//! other free blocks are moved there ([`moves`]). This uses more addresses but no more memory. Live blocks never move.
+//! Memory may grow up to the most bytes that the program has held at once ([`growth`]). Beyond that, a request that no
+//! free block serves gets a place where the fewest pages are missing ([`site`]). Whole handles inside other free blocks
+//! are mapped there ([`moves`]). This uses more addresses but no more memory. Live blocks never move.
 //!
 //! On a device without pages the policy is best fit over whole segments. A segment has one page for a small request and
 //! twelve pages for a request below ten megabytes. For larger requests it has the requested size.
@@ -27,7 +27,6 @@
 
 mod compact;
 mod growth;
-mod handles;
 mod lend;
 mod lists;
 mod moves;
@@ -44,7 +43,6 @@ use crate::policy::{Fidelity, Mark, Policy, Refusal};
 use crate::source::{Range, Segment};
 use crate::space::{BlockId, Piece};
 use crate::supply::Supply;
-use handles::Handles;
 pub(super) use lend::Part;
 use lists::Lists;
 use pages::Pages;
@@ -80,17 +78,15 @@ pub struct Millpond {
     /// The most recently used list. Programs rarely change their stream.
     recent: Option<(Group, Stream, u32)>,
     held: Vec<Held>,
-    handles: Handles,
     retain: Retain,
     /// Bytes of live blocks, and their peak.
     live: u64,
     peak: u64,
-    allocations: u64,
+    /// Bytes allocated in total.
+    allocated: u64,
     /// Whether a free and a repetition of the last allocation would return the same block. This holds if the block came
     /// from its own list, returns there, and the search order stays the same.
     repeats: bool,
-    /// Number of allocations that moved pages.
-    stalls: u64,
     /// Bytes of pages that were moved.
     moved: u64,
     page: u64,
@@ -108,13 +104,11 @@ impl Millpond {
             areas: Vec::new(),
             recent: None,
             held: Vec::new(),
-            handles: Handles::new(conf.handle_bytes),
             retain: Retain::default(),
             live: 0,
             peak: 0,
-            allocations: 0,
+            allocated: 0,
             repeats: false,
-            stalls: 0,
             moved: 0,
             page: 2 << 20,
             foreign: Vec::new(),
@@ -222,7 +216,7 @@ impl Policy for Millpond {
         let id = self.lists.cut(id, request.align, bytes, number);
         self.repeats &= self.lists.order() == order;
         self.live += self.lists.space.bytes(id);
-        self.allocations += 1;
+        self.allocated += bytes;
         self.peak = self.peak.max(self.live);
         Ok(self.lists.block(id, request))
     }
@@ -232,7 +226,6 @@ impl Policy for Millpond {
     }
 
     fn repeat(&mut self) -> bool {
-        self.allocations += u64::from(self.repeats);
         self.repeats
     }
 

@@ -12,10 +12,6 @@
 //! request costs one comparison and a check of the blocks that used its place before. It needs no search and no driver
 //! call.
 //!
-//! Before that, pages are kept tightly packed, so that the transition fits into memory that the program needed anyway.
-//! Every handle is a single page that can move, and pages are moved before memory grows. This costs driver calls, so it
-//! ends when the plan starts, or when no plan has been found for a while.
-//!
 //! A request that is not the next of the plan is served from the default policy's free blocks. If it would need more
 //! than a little new memory, the plan is dropped instead. The plan's blocks stay live and the rest of its memory
 //! becomes free. If the same step occurs again, the plan is followed again without being solved again.
@@ -35,18 +31,11 @@ use std::collections::BTreeMap;
 
 /// Sizes and addresses are multiples of this.
 const MIN_BLOCK: u64 = 256;
-/// Number of allocations after which pages are no longer kept tightly packed, without and with a long period on trial.
-const TIGHT_ALLOCATIONS: u64 = 1 << 14;
-const TIGHT_ON_TRIAL: u64 = 1 << 17;
-/// Minimum period, and minimum run of it, for keeping pages packed.
-const LONG_TRIAL: usize = 1024;
-/// Number of page moves after which pages are no longer kept packed.
-const TIGHT_STALLS: u64 = 160;
-/// Limits for the default policy's settings when no plan is expected soon.
-const RELAXED_HANDLE: u64 = 16 << 20;
-const RELAXED_PERMILLE: u64 = 3;
 /// The most periods that must repeat before another plan is tried after failed ones.
 const MOST_PATIENCE: u32 = 1 << 10;
+
+/// How often a saved plan is tried. At first there may not be enough memory for it.
+const SAVED_TRIES: u32 = 4;
 
 enum Phase {
     Watching,
@@ -65,10 +54,8 @@ enum Phase {
 /// The `planned` policy. The module describes its rules.
 pub struct Planned {
     inner: Millpond,
-    /// The inner policy's settings without a plan, and while a plan is followed.
-    relaxed: MillpondConf,
-    serving: MillpondConf,
-    tight: bool,
+    /// How many ticks free memory is kept.
+    decay: u64,
     detector: Detector,
     /// The detector's allocation number of each block, by key. `u64::MAX` means that it was not recorded.
     numbers: Vec<u64>,
@@ -76,13 +63,12 @@ pub struct Planned {
     phase: Phase,
     /// A solved step to follow when it occurs, and the hash of its end.
     known: Option<(Plan, u64)>,
-    /// Whether the known step was given at the start and has not been followed yet.
-    saved: bool,
+    /// How often the known step may still be tried, if it was given at the start and has not been followed yet.
+    saved: u32,
     /// Blocks that outlived the plan that placed them, by key.
     orphans: BTreeMap<u32, Block>,
     /// Number of periods that must repeat before a plan is tried.
     patience: u32,
-    allocations: u64,
     /// Bytes of new memory for requests that were not part of the plan.
     odd_bytes: u64,
     /// Number of requests that the plan had served when last checked, and ticks since it last served one.
@@ -94,42 +80,21 @@ impl Planned {
     /// Creates the policy. `conf` has the settings of the default policy that it contains.
     #[must_use]
     pub fn new(conf: &MillpondConf) -> Self {
-        let tight = MillpondConf {
-            handle_bytes: 0,
-            slack_permille: 0,
-            slack_least_bytes: 0,
-            rising_permille: 0,
-            rising_least_bytes: 0,
-            stalls: 2 * TIGHT_STALLS,
-            moved_percent: 10_000,
-            ..conf.clone()
-        };
         Self {
-            inner: Millpond::new(&tight),
-            // After a tight start, memory consists of small handles that move easily, so a small allowance is enough.
-            // The default allowance led to peaks up to 0.4 % above those of the default policy alone.
-            relaxed: MillpondConf {
-                handle_bytes: conf.handle_bytes.min(RELAXED_HANDLE),
-                slack_permille: conf.slack_permille.min(RELAXED_PERMILLE),
-                slack_least_bytes: 0,
-                rising_permille: conf.rising_permille.min(RELAXED_PERMILLE),
-                rising_least_bytes: 0,
-                ..conf.clone()
-            },
-            serving: MillpondConf {
+            // Only whole free handles can become part of a plan's memory, so every handle is a single page.
+            inner: Millpond::new(&MillpondConf {
                 handle_bytes: 0,
                 ..conf.clone()
-            },
-            tight: true,
+            }),
+            decay: conf.retain.decay,
             detector: Detector::new(),
             numbers: Vec::new(),
             planner: Box::new(Inline::default()),
             phase: Phase::Watching,
             known: None,
-            saved: false,
+            saved: 0,
             orphans: BTreeMap::new(),
             patience: 1,
-            allocations: 0,
             odd_bytes: 0,
             served: 0,
             idle_ticks: 0,
@@ -140,19 +105,12 @@ impl Planned {
     #[must_use]
     pub fn with_plan(mut self, plan: Plan) -> Self {
         self.remember(plan);
-        self.saved = true;
+        self.saved = SAVED_TRIES;
         self
     }
 
     fn remember(&mut self, plan: Plan) {
         self.known = Detector::end_gram(&plan.step).map(|gram| (plan, gram));
-    }
-
-    fn relax(&mut self) {
-        if self.tight {
-            self.tight = false;
-            self.inner.configure(&self.relaxed);
-        }
     }
 
     /// Serves a request by the default policy. Frees the plan's blocks that the policy found waiting for a stream.
@@ -178,14 +136,6 @@ impl Planned {
     }
 
     fn watch(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal> {
-        self.allocations += 1;
-        if self.tight && (self.allocations > TIGHT_ALLOCATIONS || self.inner.stalls() > TIGHT_STALLS) {
-            let (period, run) = self.detector.on_trial();
-            let hopeful = period.min(run) >= LONG_TRIAL && self.allocations <= TIGHT_ON_TRIAL;
-            if !hopeful || self.inner.stalls() > TIGHT_STALLS {
-                self.relax();
-            }
-        }
         let block = self.serve_inner(supply, request)?;
         let key = block.key().index();
         if self.numbers.len() <= key {
@@ -208,7 +158,7 @@ impl Planned {
             }
             Phase::Watching => {
                 let known = self.known.as_ref();
-                if known.is_some_and(|(plan, gram)| match self.saved {
+                if known.is_some_and(|(plan, gram)| match self.saved > 0 {
                     true => self.detector.ends_with(&plan.step, *gram),
                     false => self.detector.ends_like(&plan.step, *gram),
                 }) {
@@ -298,7 +248,7 @@ impl Policy for Planned {
     }
 
     fn set_retain(&mut self, retain: &RetainConf) -> bool {
-        self.relaxed.retain = retain.clone();
+        self.decay = retain.decay;
         self.inner.set_retain(retain)
     }
 

@@ -21,6 +21,10 @@ pub enum CallKind {
     Decommit,
     /// [`Source::move_pages`](crate::Source::move_pages).
     Move,
+    /// [`Source::alias`](crate::Source::alias).
+    Alias,
+    /// [`Source::unmap`](crate::Source::unmap).
+    Unmap,
     /// [`Source::record_event`](crate::Source::record_event).
     RecordEvent,
     /// [`Source::wait_event`](crate::Source::wait_event).
@@ -31,7 +35,7 @@ pub enum CallKind {
 
 impl CallKind {
     /// Every kind, in the order of declaration.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Take,
         Self::Give,
         Self::Reserve,
@@ -39,6 +43,8 @@ impl CallKind {
         Self::Commit,
         Self::Decommit,
         Self::Move,
+        Self::Alias,
+        Self::Unmap,
         Self::RecordEvent,
         Self::WaitEvent,
         Self::Synchronize,
@@ -55,6 +61,8 @@ impl CallKind {
             Self::Commit => "commit",
             Self::Decommit => "decommit",
             Self::Move => "move",
+            Self::Alias => "alias",
+            Self::Unmap => "unmap",
             Self::RecordEvent => "record_event",
             Self::WaitEvent => "wait_event",
             Self::Synchronize => "synchronize",
@@ -70,7 +78,10 @@ impl CallKind {
     /// Returns whether the call can fail.
     #[must_use]
     pub fn can_fail(self) -> bool {
-        matches!(self, Self::Take | Self::Reserve | Self::Commit | Self::Move)
+        matches!(
+            self,
+            Self::Take | Self::Reserve | Self::Commit | Self::Move | Self::Alias
+        )
     }
 }
 
@@ -139,6 +150,26 @@ pub enum SourceEvent<'a> {
         /// Number of handles moved.
         outcome: Result<u64, &'a SourceError>,
     },
+    /// A second mapping of pages was requested. A call for several parts is reported once for each part.
+    Alias {
+        /// First address of the stale mapping.
+        from: u64,
+        /// First address of the new mapping.
+        to: u64,
+        /// Size in bytes.
+        bytes: u64,
+        /// Number of handles of all parts of the call.
+        outcome: Result<u64, &'a SourceError>,
+    },
+    /// Stale mappings ended.
+    Unmap {
+        /// First address of the part.
+        address: u64,
+        /// Bytes of the part.
+        bytes: u64,
+        /// Number of handles.
+        handles: u64,
+    },
     /// An event was recorded at the end of a stream's work.
     RecordEvent {
         /// The stream.
@@ -169,6 +200,8 @@ impl SourceEvent<'_> {
             Self::Commit { .. } => CallKind::Commit,
             Self::Decommit { .. } => CallKind::Decommit,
             Self::Move { .. } => CallKind::Move,
+            Self::Alias { .. } => CallKind::Alias,
+            Self::Unmap { .. } => CallKind::Unmap,
             Self::RecordEvent { .. } => CallKind::RecordEvent,
             Self::WaitEvent { .. } => CallKind::WaitEvent,
             Self::Synchronize => CallKind::Synchronize,
@@ -179,9 +212,10 @@ impl SourceEvent<'_> {
     #[must_use]
     pub fn error(&self) -> Option<&SourceError> {
         match self {
-            Self::Take { outcome, .. } | Self::Reserve { outcome, .. } | Self::Move { outcome, .. } => {
-                outcome.err()
-            }
+            Self::Take { outcome, .. }
+            | Self::Reserve { outcome, .. }
+            | Self::Move { outcome, .. }
+            | Self::Alias { outcome, .. } => outcome.err(),
             Self::Commit { outcome, .. } => outcome.err(),
             _ => None,
         }
@@ -211,10 +245,21 @@ impl fmt::Display for SourceEvent<'_> {
                 address,
                 bytes,
                 handles,
+            }
+            | Self::Unmap {
+                address,
+                bytes,
+                handles,
             } => {
                 write!(f, " {bytes} at {address:#x}, {handles} handles")?;
             }
             Self::Move {
+                from,
+                to,
+                bytes,
+                outcome,
+            }
+            | Self::Alias {
                 from,
                 to,
                 bytes,

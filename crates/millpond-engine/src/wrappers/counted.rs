@@ -95,6 +95,8 @@ impl<S: Source> SourceWrapper for Counted<S> {
         let bytes = match *event {
             SourceEvent::Reserve { bytes, .. }
             | SourceEvent::Move { bytes, .. }
+            | SourceEvent::Alias { bytes, .. }
+            | SourceEvent::Unmap { bytes, .. }
             | SourceEvent::Release { bytes, .. }
                 if event.error().is_none() =>
             {
@@ -146,7 +148,7 @@ mod tests {
         assert_eq!(counts.of(CallKind::Move), tally(1, 0, 4));
         assert_eq!(counts.of(CallKind::Decommit), tally(1, 0, 2));
         assert_eq!(
-            counts.iter().skip(7).map(|(_, t)| t.calls).collect::<Vec<_>>(),
+            counts.iter().skip(9).map(|(_, t)| t.calls).collect::<Vec<_>>(),
             [1, 1, 1]
         );
         assert_eq!((counts.held().current, counts.held().peak), (6 * MIB, 14 * MIB));

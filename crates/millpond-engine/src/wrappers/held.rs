@@ -72,6 +72,12 @@ impl HeldMemory {
                 to,
                 bytes,
                 outcome: Ok(_),
+            }
+            | SourceEvent::Alias {
+                from,
+                to,
+                bytes,
+                outcome: Ok(_),
             } => {
                 self.decommit(from, bytes);
                 self.commit(to, bytes);

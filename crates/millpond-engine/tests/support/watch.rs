@@ -3,7 +3,8 @@
 //! Every stream has a clock that advances with each use of memory. A stream has *seen* another stream up to a clock
 //! value if its later work starts after that point. An event holds the clocks that its stream had seen, and a wait
 //! passes them on. All streams have seen the work for which the host has waited. By the contract of
-//! [`Supply`](millpond_engine::Supply), the calls that return or move memory wait for the device.
+//! [`Supply`](millpond_engine::Supply), the calls that return or move memory wait for the device. Calls that map pages at a second address
+//! do not, and a stale mapping must not end before the work that uses it.
 
 use super::contents::Contents;
 use millpond_engine::{Event, Range, Segment, Simulated, Source, SourceError};
@@ -34,6 +35,8 @@ pub(crate) struct Watch {
     pub(crate) failing_calls: u64,
     /// Memory that was freed and not allocated again: start, end, and the clocks of its last users.
     freed: Vec<(u64, u64, Clocks)>,
+    /// Stale mappings: start, end, and the clocks of the users of the memory there.
+    stale: Vec<(u64, u64, Vec<Clocks>)>,
     pub(crate) contents: Contents,
 }
 
@@ -50,6 +53,7 @@ impl Watch {
             taking_calls: 0,
             failing_calls: 0,
             freed: Vec::new(),
+            stale: Vec::new(),
             contents: Contents::default(),
         }
     }
@@ -165,6 +169,48 @@ impl Source for Watch {
         let (start, target) = (from.0.address() + from.1, to.0.address() + to.1);
         self.contents.carry(start, target, bytes);
         Ok(handles)
+    }
+    fn can_alias(&self) -> bool {
+        self.device.can_alias()
+    }
+    fn alias(&mut self, parts: &[(&Range, u64, u64)], to: (&Range, u64)) -> Result<u64, SourceError> {
+        self.failing_calls += 1;
+        let handles = self.device.alias(parts, to)?;
+        let mut target = to.0.address() + to.1;
+        for (range, offset, bytes) in parts {
+            let start = range.address() + offset;
+            self.contents.carry(start, target, *bytes);
+            let end = start + bytes;
+            let within = self
+                .freed
+                .iter()
+                .filter(|(first, last, _)| *first < end && start < *last);
+            let within: Vec<_> = within
+                .map(|(first, last, users)| ((*first).max(start), (*last).min(end), users.clone()))
+                .collect();
+            // The pages were used at their old addresses, so their users are those of the new addresses too.
+            for (first, last, users) in &within {
+                self.freed
+                    .push((first - start + target, last - start + target, users.clone()));
+            }
+            self.stale
+                .push((start, end, within.into_iter().map(|part| part.2).collect()));
+            target += bytes;
+        }
+        Ok(handles)
+    }
+    fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
+        let end = address + bytes;
+        let ended = |(start, last, _): &mut (u64, u64, Vec<Clocks>)| address <= *start && *last <= end;
+        for (start, _, users) in self.stale.extract_if(.., ended) {
+            for (stream, tick) in users.iter().flatten() {
+                assert!(
+                    self.host.borrow().get(stream) >= Some(tick),
+                    "the mapping at {start:#x} ends while stream {stream} may still use it"
+                );
+            }
+        }
+        self.device.unmap(address, bytes)
     }
     fn release(&mut self, range: Range) {
         self.device.release(range);

@@ -104,6 +104,12 @@ impl SourceWrapper for ZeroTrackingSource {
                 to,
                 bytes,
                 outcome: Ok(_),
+            }
+            | SourceEvent::Alias {
+                from,
+                to,
+                bytes,
+                outcome: Ok(_),
             } => {
                 self.fresh.remove(from, from + bytes);
                 self.fresh.remove(to, to + bytes);

@@ -15,12 +15,14 @@ pub(crate) struct Handle {
 pub(crate) struct Range {
     pub(crate) pages: u64,
     pub(crate) handles: BTreeMap<u64, Handle>,
+    /// Old mappings of handles that are mapped elsewhere now, by the page they begin at.
+    pub(crate) stale: BTreeMap<u64, Handle>,
 }
 
 impl Range {
     pub(crate) fn is_free(&self, page: u64, pages: u64) -> bool {
         let apart = |(at, handle): (&u64, &Handle)| at + handle.pages <= page || page + pages <= *at;
-        page + pages <= self.pages && self.handles.iter().all(apart)
+        page + pages <= self.pages && self.handles.iter().chain(&self.stale).all(apart)
     }
 
     /// Returns the n-th handle and at most `most` that follow it without a gap: first page, pages, handles.

@@ -1,6 +1,7 @@
 //! The requirements for every source.
 
 pub(crate) mod account;
+pub(crate) mod aliases;
 pub(crate) mod contents;
 pub(crate) mod faults;
 pub(crate) mod misuse;

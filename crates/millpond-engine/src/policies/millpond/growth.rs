@@ -1,13 +1,9 @@
-//! Reserves pages. The policy creates pages up to a little more than the program's peak. Beyond that it moves free
-//! pages.
+//! Reserves pages. The policy creates pages up to the program's peak. Beyond that it moves free pages.
 //!
-//! While the program's need rises, memory may exceed it by [`rising`](crate::MillpondConf). Free memory is then usually
-//! used soon, so moving it would gain nothing. If the need was higher before, growth is only fragmentation, and the
-//! allowance is small.
-//!
-//! Moves are limited in number and in bytes, and they stop if they have not helped. Otherwise an irregular program
-//! would move pages for ever. Such a program may grow until its fragmentation exceeds
-//! [`compact_at_percent`](crate::RetainConf). From there on, pages are moved again.
+//! Growth beyond the most bytes that the program has held at once is only fragmentation, so whole free handles are moved
+//! to the place where they are needed. What is moved in total is limited to a share of what the program allocates.
+//! Otherwise a program without any regularity would move pages for ever. Such a program may grow until its fragmentation
+//! exceeds [`compact_at_percent`](crate::RetainConf). From there on, pages are moved again.
 
 use super::site::Site;
 use super::{FOREIGN, Held, Millpond};
@@ -19,23 +15,12 @@ use std::collections::BTreeMap;
 
 /// Number of pages by which memory may always exceed the program's peak.
 const SLACK_PAGES: u64 = 2;
-/// Memory may exceed a small program's peak by the bytes of the settings, but at most by this fraction of the peak
-/// (1/20).
-const SLACK_SHARE: u64 = 20;
-/// The same while the need rises.
-const RISING_SHARE: u64 = 10;
-/// Growth of at least this many pages gets its own handles, except for a last page that it shares with the next block.
-const OWN_HANDLES: u64 = 16;
-/// Moves stop when memory exceeds the peak by more than this fraction of it (1/8).
-const HOPELESS: u64 = 8;
-/// A request of at least this fraction of the peak (1/100) may move pages twice as often.
-const WORTH_MORE: u64 = 100;
-/// Minimum number of allocations for each move, also at the start. Large requests need half as many.
-const APART: u64 = 50;
-/// The same on average, where moving a page costs less than creating one.
-const CHEAP_APART: u64 = 4;
-/// The same on average, for a program at its threshold of fragmentation.
-const HELD_APART: u64 = 1000;
+/// Bytes by which memory may exceed the peak on a host, where creating a page costs no more than moving one, but at most
+/// this fraction of the peak (1/20).
+const HOST_SLACK: u64 = 64 << 20;
+const HOST_SLACK_SHARE: u64 = 20;
+/// If every page has a handle of its own, at most this fraction of the reserved bytes (1/8) is created at once.
+const BATCH_SHARE: u64 = 8;
 
 impl Millpond {
     pub(super) fn grow(
@@ -67,7 +52,7 @@ impl Millpond {
         let mut site = self.widest_site(supply, number, bytes)?;
         let need = self.missing(&site, bytes);
         let gathered = self.gather(supply, &mut site, need, true);
-        let outcome = gathered.and_then(|()| self.create_missing(supply, &mut site, bytes, true));
+        let outcome = gathered.and_then(|()| self.create_missing(supply, &mut site, bytes));
         self.finish(site, bytes, outcome)
     }
 
@@ -150,20 +135,14 @@ impl Millpond {
     ) -> Result<BlockId, SourceError> {
         self.page = supply.page_bytes();
         let mut site = self.choose_site(supply, number, bytes)?;
+        let need = self.missing(&site, bytes);
+        let scarce = scarce || supply.free_bytes().is_some_and(|free| free < need);
+        let excess = need.saturating_sub(self.allowance(supply, bytes, scarce));
         let mut outcome = Ok(());
-        if self.should_move(supply, self.missing(&site, bytes), bytes, scarce) && supply.can_wait() {
-            let need = self.missing(&site, bytes);
-            self.stalls += 1;
-            let before = self.moved;
-            outcome = self.gather(supply, &mut site, need, scarce);
-            if self.moved == before {
-                self.stalls -= 1;
-            }
-            if !scarce && self.missing(&site, bytes) > 0 {
-                self.narrow(supply, bytes);
-            }
+        if excess > 0 && supply.can_wait() && (scarce || self.may_move(supply, excess, bytes)) {
+            outcome = self.gather(supply, &mut site, excess, scarce);
         }
-        outcome = outcome.and_then(|()| self.create_missing(supply, &mut site, bytes, scarce));
+        outcome = outcome.and_then(|()| self.create_missing(supply, &mut site, bytes));
         self.finish(site, bytes, outcome)
     }
 
@@ -178,7 +157,7 @@ impl Millpond {
         let mut site = self.choose_site(supply, number, bytes)?;
         let need = self.missing(&site, bytes);
         let gathered = self.gather(supply, &mut site, need, true);
-        let outcome = gathered.and_then(|()| self.create_missing(supply, &mut site, bytes, true));
+        let outcome = gathered.and_then(|()| self.create_missing(supply, &mut site, bytes));
         self.finish(site, bytes, outcome)
     }
 
@@ -207,48 +186,28 @@ impl Millpond {
         }
     }
 
+    /// Returns by how many bytes memory may grow before free pages are moved.
     fn allowance(&self, supply: &Supply<'_>, bytes: u64, scarce: bool) -> u64 {
         if scarce {
             return supply.free_bytes().unwrap_or(u64::MAX);
         }
-        // While the program's need rises, memory that is free now will mostly be used. Otherwise it will not.
-        let rising = self.live + bytes > self.peak;
         let peak = self.peak.max(self.live + bytes);
-        let (permille, least, share) = if rising {
-            (
-                self.conf.rising_permille,
-                self.conf.rising_least_bytes,
-                RISING_SHARE,
-            )
+        let least = if self.conf.single_pages {
+            HOST_SLACK.min(peak / HOST_SLACK_SHARE)
         } else {
-            (self.conf.slack_permille, self.conf.slack_least_bytes, SLACK_SHARE)
+            0
         };
-        let least = least.min(peak / share).max(SLACK_PAGES * self.page);
-        let slack = (peak / 1000 * permille).max(least);
+        let slack = (peak / 1000 * self.conf.slack_permille)
+            .max(least)
+            .max(SLACK_PAGES * self.page);
         (peak + slack).saturating_sub(supply.reserved())
     }
 
-    fn should_move(&self, supply: &Supply<'_>, need: u64, bytes: u64, scarce: bool) -> bool {
-        let allowance = self.allowance(supply, bytes, scarce);
-        if need <= allowance {
-            return false;
-        }
-        scarce || self.moving_helps(supply, need) || self.is_fragmented(supply, need, bytes)
-    }
-
-    /// Returns whether memory is close to the program's need and moves have not been too frequent.
-    fn moving_helps(&self, supply: &Supply<'_>, need: u64) -> bool {
-        if self.conf.single_pages {
-            // If pages need no driver call of their own, moving one costs less than creating one.
-            return self.stalls < self.conf.stalls + self.allocations / CHEAP_APART;
-        }
-        let stalls = self.conf.stalls + self.allocations / self.conf.stall_every.max(1);
-        let stalls = stalls.min(1 + self.allocations / APART);
-        let large = need >= self.peak / WORTH_MORE && self.stalls < 2 * stalls;
-        let moved = supply.reserved() / 100 * self.conf.moved_percent;
-        // If moves have not kept memory compact so far, they will not help now.
-        let close = supply.reserved() - self.peak.min(supply.reserved()) <= self.peak / HOPELESS;
-        close && (self.stalls < stalls || large) && self.moved + need <= moved
+    /// Returns whether `bytes` more may be moved for a request of `request` bytes.
+    fn may_move(&self, supply: &Supply<'_>, bytes: u64, request: u64) -> bool {
+        let permille = self.conf.moved_permille;
+        let budget = self.peak.max(self.live + request) + self.allocated.saturating_mul(permille) / 1000;
+        permille > 0 && self.moved + bytes <= budget || self.is_fragmented(supply, bytes, request)
     }
 
     /// Returns whether growth by `need` would leave more free memory than the threshold, even when the program returns
@@ -256,51 +215,24 @@ impl Millpond {
     fn is_fragmented(&self, supply: &Supply<'_>, need: u64, bytes: u64) -> bool {
         let reserved = supply.reserved() + need;
         let free = reserved - self.peak.max(self.live + bytes).min(reserved);
-        let stalls = self.conf.stalls + self.allocations / HELD_APART;
         let percent = self.conf.retain.compact_at_percent;
-        percent > 0 && free > reserved / 100 * percent && self.stalls < stalls
+        percent > 0 && free > reserved / 100 * percent
     }
 
-    /// Creates the pages that a site still needs, and more if memory may grow by more.
+    /// Creates the pages that a site still needs.
     fn create_missing(
         &mut self,
         supply: &mut Supply<'_>,
         site: &mut Site,
         bytes: u64,
-        scarce: bool,
     ) -> Result<(), SourceError> {
-        let page = self.page;
         let need = self.missing(site, bytes);
-        if need == 0 {
-            return Ok(());
-        }
-        let allowance = self.allowance(supply, bytes, scarce);
-        let ahead = self
-            .ahead_bytes(supply, allowance)
-            .min(allowance)
-            .min(self.hole_bytes(site))
-            / page
-            * page;
-        let wanted = need.max(ahead);
-        let handle = self.handle_bytes(supply, wanted);
-        // A block of many pages gets its own handles, except for the page that it shares with the next block.
-        let shared = if need == wanted && wanted >= OWN_HANDLES * page && !self.conf.single_pages {
-            page
-        } else {
-            0
-        };
-        let body = wanted - shared;
-        let count = body.div_ceil(handle);
-        let mut handle = body.div_ceil(count).next_multiple_of(page);
-        let room = self.hole_bytes(site).min(supply.free_bytes().unwrap_or(u64::MAX));
-        if handle * count + shared > room {
-            handle = page;
-        }
-        for (part, handle) in [(body.next_multiple_of(handle), handle), (page, page)] {
-            if self.missing(site, bytes) == 0 {
-                break;
-            }
-            let Some((address, index)) = self.next_place(site, part) else {
+        let (handle, wanted) = self.handle_bytes(supply, site, bytes, need);
+        for (part, handle) in [
+            (wanted / handle * handle, handle),
+            (wanted % handle, wanted % handle),
+        ] {
+            let Some((address, index)) = self.next_place(site, part).filter(|_| part > 0) else {
                 continue;
             };
             let Held::Paged { range, pages } = &mut self.held[index] else {
@@ -309,10 +241,22 @@ impl Millpond {
             let offset = address - range.address();
             supply.commit(range, offset, part, handle)?;
             pages.map(offset, part, handle);
-            self.handles.note(part.div_ceil(handle));
             self.advance(site, part);
         }
         Ok(())
+    }
+
+    /// Returns the size of new handles for a request of `bytes`, and how much to create if `need` is missing.
+    fn handle_bytes(&self, supply: &Supply<'_>, site: &Site, bytes: u64, need: u64) -> (u64, u64) {
+        let page = self.page;
+        if !self.conf.single_pages {
+            let share = (bytes / self.conf.handle_share.max(1)).next_multiple_of(page);
+            return (share.clamp(page, self.conf.handle_bytes.max(page)), need);
+        }
+        let batch = (supply.reserved() / BATCH_SHARE).min(self.conf.handle_bytes);
+        let most = self.allowance(supply, bytes, false).min(self.hole_bytes(site));
+        let most = most.min(supply.free_bytes().unwrap_or(u64::MAX));
+        (page, need.max(batch.min(most) / page * page))
     }
 
     pub(super) fn check_pages(&self) {

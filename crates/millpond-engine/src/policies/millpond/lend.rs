@@ -3,10 +3,8 @@
 //! This policy treats lent memory as live. The memory is counted, and no other request gets it. It comes back divided
 //! into the blocks that still live in it and the free remainder.
 
-use super::handles::Handles;
 use super::{MIN_BLOCK, Millpond};
 use crate::block::{Block, Group, Request, Stream};
-use crate::conf::MillpondConf;
 use crate::index::{Entry, Search};
 use crate::policy::{Policy, Refusal};
 use crate::space::{BlockId, State};
@@ -25,18 +23,6 @@ pub(in crate::policies) struct Part {
 }
 
 impl Millpond {
-    /// Changes the settings and resets the counts of moves and created handles.
-    pub(in crate::policies) fn configure(&mut self, conf: &MillpondConf) {
-        self.conf = conf.clone();
-        self.handles = Handles::new(conf.handle_bytes);
-        (self.stalls, self.moved) = (0, 0);
-    }
-
-    /// Returns the number of allocations that moved pages since the last change of settings.
-    pub(in crate::policies) fn stalls(&self) -> u64 {
-        self.stalls
-    }
-
     /// Returns the peak of live bytes.
     pub(in crate::policies) fn peak(&self) -> u64 {
         self.peak

@@ -79,6 +79,12 @@ impl Lists {
         ids.map(|id| Entry::of(&self.space, id))
     }
 
+    /// Returns the free blocks of a list that can have `bytes`, smaller ones first.
+    pub(super) fn free_from(&self, number: u32, bytes: u64) -> impl Iterator<Item = Entry> + '_ {
+        let ids = self.get(number).free.ascending(&self.links, bytes);
+        ids.map(|id| Entry::of(&self.space, id))
+    }
+
     /// Removes a free block from its list. It stays marked free until it is allocated or joined.
     #[inline]
     pub(super) fn unlist(&mut self, id: BlockId) {

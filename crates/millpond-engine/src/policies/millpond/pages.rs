@@ -33,8 +33,14 @@ impl Pages {
         }
     }
 
-    /// Removes the handles mapped at `[offset, offset + bytes)`. Returns their sizes in order.
-    pub(super) fn unmap(&mut self, offset: u64, bytes: u64) -> Vec<u64> {
+    /// Removes the handles mapped at `[offset, offset + bytes)`.
+    pub(super) fn unmap(&mut self, offset: u64, bytes: u64) {
+        let (first, end) = (self.index(offset), self.index(offset + bytes));
+        self.handles[first..end].fill(None);
+    }
+
+    /// Returns the sizes of the handles mapped at `[offset, offset + bytes)`, in order.
+    pub(super) fn sizes(&self, offset: u64, bytes: u64) -> Vec<u64> {
         let (mut at, end) = (self.index(offset), self.index(offset + bytes));
         let mut sizes = Vec::new();
         while at < end {
@@ -44,9 +50,7 @@ impl Pages {
             };
             debug_assert_eq!(first as usize, at, "a handle is taken whole");
             sizes.push(u64::from(pages) * self.page);
-            let next = at + pages as usize;
-            self.handles[at..next].fill(None);
-            at = next;
+            at += pages as usize;
         }
         sizes
     }
@@ -69,6 +73,13 @@ impl Pages {
         (first < end).then(|| (first as u64 * self.page, end as u64 * self.page))
     }
 
+    /// Returns the start and end offset of the handle that contains `offset`, or `None` if nothing is mapped there.
+    pub(super) fn handle_at(&self, offset: u64) -> Option<(u64, u64)> {
+        let (first, pages) = (*self.handles.get(self.index(offset))?)?;
+        let start = u64::from(first) * self.page;
+        Some((start, start + u64::from(pages) * self.page))
+    }
+
     /// Returns the end of the shortest run of handles that begins at `from` and has at least `bytes`.
     pub(super) fn at_least(&self, from: u64, bytes: u64) -> u64 {
         let last = self.index(from + bytes.max(1) - 1);
@@ -76,6 +87,23 @@ impl Pages {
             Some((start, pages)) => u64::from(start + pages) * self.page,
             None => from + bytes,
         }
+    }
+
+    /// Returns the start of the shortest run of handles in `[from, to)` that ends at `to` and has at least `bytes`, or of
+    /// the longest run of at most `most` bytes if that is shorter.
+    pub(super) fn run_below(&self, from: u64, to: u64, bytes: u64, most: u64) -> u64 {
+        let mut start = to;
+        while start > from && to - start < bytes {
+            let Some((first, _)) = self.handles.get(self.index(start) - 1).copied().flatten() else {
+                break;
+            };
+            let next = u64::from(first) * self.page;
+            if to - next > most {
+                break;
+            }
+            start = next;
+        }
+        start
     }
 
     /// Asserts that handles are whole.
@@ -108,7 +136,12 @@ mod tests {
         assert_eq!(pages.whole(31, 59), None);
         assert_eq!(pages.whole(4, 6), None);
         assert_eq!(pages.at_least(0, 31), 60);
-        assert_eq!(pages.unmap(30, 50), [30, 20]);
+        assert_eq!(pages.run_below(0, 80, 30, 80), 30);
+        assert_eq!(pages.run_below(0, 80, 30, 49), 60);
+        assert_eq!(pages.run_below(0, 80, 100, 80), 0);
+        assert_eq!(pages.run_below(0, 80, 1, 10), 80);
+        assert_eq!(pages.sizes(30, 50), [30, 20]);
+        pages.unmap(30, 50);
         assert_eq!(pages.whole(0, 30), Some((0, 30)));
         pages.check();
     }

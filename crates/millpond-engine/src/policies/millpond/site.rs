@@ -7,6 +7,8 @@ use crate::index::Entry;
 use crate::space::{BlockId, State};
 use crate::supply::Supply;
 
+/// Number of the largest free blocks, and of the holes that fit best, that are examined for a place.
+const LOOK: usize = 64;
 /// Number of addresses of a range if the device has no limit.
 const UNLIMITED_RANGE: u64 = 1 << 46;
 /// Maximum number of pages of a range. Pages are counted in 32 bits.
@@ -32,6 +34,8 @@ pub(super) struct Site {
 }
 
 impl Millpond {
+    /// Returns the site where the fewest pages are missing, among the largest free blocks and the holes that fit best.
+    /// Adjacent free blocks of several streams count as one.
     pub(super) fn choose_site(
         &mut self,
         supply: &mut Supply<'_>,
@@ -40,36 +44,69 @@ impl Millpond {
     ) -> Result<Site, SourceError> {
         let page = supply.page_bytes();
         let wanted = bytes.next_multiple_of(page);
+        let usable = self.usable_lists(supply, number);
+        let space = &self.lists.space;
+        let mut holes: Vec<BlockId> = Vec::new();
+        let mut whole: Option<(u64, u64, BlockId)> = None;
+        for (list, _) in self.lists.iter().filter(|(n, _)| usable[*n as usize]) {
+            for entry in self.lists.free(list).take(LOOK) {
+                let (first, last) = self.free_run(entry.id, &usable);
+                let have = (
+                    space.end(last) - space.address(first),
+                    space.address(first),
+                    first,
+                );
+                if have.0 >= bytes && whole.is_none_or(|best| (have.0, have.1) < (best.0, best.1)) {
+                    whole = Some(have);
+                }
+                let beside = [space.prev(first), space.next(last)];
+                let is_hole = |id: &BlockId| space.state(*id) == State::Unmapped;
+                holes.extend(beside.into_iter().flatten().filter(is_hole));
+            }
+        }
+        if let Some((.., first)) = whole {
+            let block = self.take_run(supply, number, first, &usable);
+            return Ok(Site {
+                list: number,
+                block: Some(block),
+                hole: None,
+                beyond: None,
+                upward: true,
+            });
+        }
+        let unmapped = &self.areas[self.lists.get(number).area as usize].unmapped;
+        let fitting = std::iter::successors(unmapped.best_fit(wanted), |entry| unmapped.after(entry));
+        holes.extend(fitting.take(LOOK).map(|entry| entry.id));
+        holes.extend(unmapped.largest().map(|entry| entry.id));
         let mut best: Option<(u64, u64, BlockId, bool)> = None;
-        for entry in self.areas[self.lists.get(number).area as usize].unmapped.iter() {
-            let space = &self.lists.space;
-            let free = |n: Option<BlockId>| {
-                n.filter(|n| space.state(*n) == State::Free && space.owner(*n) == number)
-                    .map_or(0, |n| space.bytes(n))
+        for id in holes {
+            let run = |side: Option<BlockId>| {
+                let side = side.filter(|id| self.is_usable(*id, &usable));
+                side.map_or(0, |id| {
+                    let (first, last) = self.free_run(id, &usable);
+                    space.end(last) - space.address(first)
+                })
             };
-            let (front, back) = (free(space.prev(entry.id)), free(space.next(entry.id)));
-            if front + entry.bytes + back < bytes {
+            let (front, back) = (run(space.prev(id)), run(space.next(id)));
+            let room = space.bytes(id);
+            if front + room + back < bytes {
                 continue;
             }
-            let up = bytes
-                .saturating_sub(front)
-                .next_multiple_of(page)
-                .min(entry.bytes);
-            let down = bytes.saturating_sub(back).next_multiple_of(page).min(entry.bytes);
-            let candidate = (up.min(down), entry.address, entry.id, up <= down);
-            if best.is_none_or(|b| (candidate.0, candidate.1) < (b.0, b.1)) {
+            let missing = |have: u64| bytes.saturating_sub(have).next_multiple_of(page).min(room);
+            let (up, down) = (missing(front), missing(back));
+            let candidate = (up.min(down), space.address(id), id, up <= down);
+            if best.is_none_or(|best| (candidate.0, candidate.1) < (best.0, best.1)) {
                 best = Some(candidate);
             }
         }
-        let (hole, upward) = match best {
-            Some((.., id, upward)) => (id, upward),
-            None => (self.add_range(supply, number, wanted)?, true),
+        let (hole, upward, full) = match best {
+            Some((need, _, id, upward)) => (id, upward, need == self.lists.space.bytes(id)),
+            None => (self.add_range(supply, number, wanted)?, true, false),
         };
-        Ok(self.open(number, hole, upward))
+        Ok(self.open(supply, number, hole, upward, full))
     }
 
-    /// Returns the site at the widest hole, growing upward. There is no free block on one side of it, or none is
-    /// needed.
+    /// Returns the site at the widest hole, growing upward.
     pub(super) fn widest_site(
         &mut self,
         supply: &mut Supply<'_>,
@@ -77,39 +114,92 @@ impl Millpond {
         bytes: u64,
     ) -> Result<Site, SourceError> {
         let wanted = bytes.next_multiple_of(supply.page_bytes());
-        let holes = self.areas[self.lists.get(number).area as usize].unmapped.iter();
-        let widest = holes
-            .max_by_key(|hole| hole.bytes)
-            .filter(|hole| hole.bytes >= wanted);
-        let hole = match widest {
+        let unmapped = &self.areas[self.lists.get(number).area as usize].unmapped;
+        let hole = match unmapped.largest().filter(|hole| hole.bytes >= wanted) {
             Some(hole) => hole.id,
             None => self.add_range(supply, number, wanted)?,
         };
-        let mut site = self.open(number, hole, true);
-        if let Some(beyond) = site.beyond.take() {
-            self.lists.put_back(beyond);
-        }
-        Ok(site)
+        Ok(self.open(supply, number, hole, true, false))
     }
 
-    fn open(&mut self, number: u32, hole: BlockId, upward: bool) -> Site {
+    /// Returns the site at a hole. If the hole will be full, the free blocks on its other side belong to the site too.
+    fn open(
+        &mut self,
+        supply: &mut Supply<'_>,
+        number: u32,
+        hole: BlockId,
+        upward: bool,
+        full: bool,
+    ) -> Site {
+        let usable = self.usable_lists(supply, number);
         self.lists.space.set_owner(hole, number);
-        let (prev, next) = (self.lists.space.prev(hole), self.lists.space.next(hole));
-        let mut beside = [prev, next].map(|n| self.lists.joins(hole, n));
-        for block in beside.into_iter().flatten() {
-            self.lists.unlist(block);
-            self.lists.space.set_state(block, State::Live);
-        }
-        if !upward {
-            beside.reverse();
-        }
+        let (below, above) = (self.lists.space.prev(hole), self.lists.space.next(hole));
+        let (block, beyond) = if upward { (below, above) } else { (above, below) };
+        let mut take = |side: Option<BlockId>| {
+            let side = side.filter(|id| self.is_usable(*id, &usable));
+            side.map(|id| self.take_run(supply, number, id, &usable))
+        };
+        let block = take(block);
         Site {
             list: number,
-            block: beside[0],
+            block,
             hole: Some(hole),
-            beyond: beside[1],
+            beyond: take(beyond.filter(|_| full)),
             upward,
         }
+    }
+
+    /// Returns for each list whether a request of list `number` may use its free blocks: they are in the same area, and
+    /// a wait for their stream is possible.
+    pub(super) fn usable_lists(&self, supply: &Supply<'_>, number: u32) -> Vec<bool> {
+        let area = self.lists.get(number).area;
+        let lists = self.lists.iter();
+        lists
+            .map(|(n, l)| l.area == area && (n == number || supply.can_wait_for(l.stream)))
+            .collect()
+    }
+
+    /// Returns whether a block is free and in a usable list.
+    pub(super) fn is_usable(&self, id: BlockId, usable: &[bool]) -> bool {
+        let space = &self.lists.space;
+        space.state(id) == State::Free && usable[space.owner(id) as usize]
+    }
+
+    /// Returns the first and last block of the adjacent usable free blocks around a free block.
+    fn free_run(&self, id: BlockId, usable: &[bool]) -> (BlockId, BlockId) {
+        let space = &self.lists.space;
+        let (mut first, mut last) = (id, id);
+        while let Some(prev) = space.prev(first).filter(|id| self.is_usable(*id, usable)) {
+            first = prev;
+        }
+        while let Some(next) = space.next(last).filter(|id| self.is_usable(*id, usable)) {
+            last = next;
+        }
+        (first, last)
+    }
+
+    /// Joins adjacent usable free blocks into one unlisted block of list `number`, whose stream waits for the others.
+    fn take_run(&mut self, supply: &mut Supply<'_>, number: u32, id: BlockId, usable: &[bool]) -> BlockId {
+        let (first, last) = self.free_run(id, usable);
+        let mut waited = Vec::new();
+        let mut joined = 0;
+        let mut at = Some(first);
+        while let Some(id) = at {
+            joined += 1;
+            let owner = self.lists.space.owner(id);
+            if owner != number && !waited.contains(&owner) {
+                waited.push(owner);
+                supply.order_after(self.lists.get(number).stream, self.lists.get(owner).stream, None);
+            }
+            self.lists.unlist(id);
+            self.lists.space.set_state(id, State::Live);
+            self.lists.space.set_owner(id, number);
+            at = self.lists.space.next(id).filter(|_| id != last);
+        }
+        for _ in 1..joined {
+            self.lists.space.merge_next(first);
+        }
+        first
     }
 
     pub(super) fn next_place(&self, site: &Site, bytes: u64) -> Option<(u64, usize)> {

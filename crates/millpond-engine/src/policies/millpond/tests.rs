@@ -1,7 +1,7 @@
 //! Tests for the behaviour that is specific to this policy.
 
 use crate::{
-    AllocError, Block, Engine, Event, Group, MillpondConf, Range, Request, Segment, Simulated, Source,
+    AllocError, Block, Engine, Event, Group, Mark, MillpondConf, Range, Request, Segment, Simulated, Source,
     SourceError, Stream,
 };
 
@@ -37,65 +37,81 @@ fn perforated(engine: &mut Engine<Simulated>) -> Vec<Block> {
 
 #[test]
 fn free_pages_move_before_memory_outgrows_the_peak() {
-    let conf = MillpondConf::parse("handle:16M,slack-least:0").expect("conf");
-    let mut engine = engine(&conf, Simulated::new());
-    let _kept = perforated(&mut engine);
-    let before = engine.stats().reserved.peak;
-    let _large = take(&mut engine, 256 * MIB, 0);
-    assert!(engine.meter().moved_bytes > 0);
-    assert_eq!(engine.stats().stalls, 1);
-    assert!(
-        engine.stats().reserved.peak <= before + 8 * MIB,
-        "{:?}",
-        engine.stats()
-    );
+    // A device that maps a handle at a second address makes nobody wait.
+    for (aliases, stalls) in [(true, 0), (false, 1)] {
+        let mut engine = engine(&MillpondConf::default(), Simulated::new().with_aliases(aliases));
+        let _kept = perforated(&mut engine);
+        let before = engine.stats().reserved.peak;
+        let _large = take(&mut engine, 256 * MIB, 0);
+        assert!(engine.meter().moved_bytes >= 200 * MIB);
+        assert_eq!(engine.stats().stalls, stalls);
+        assert!(
+            engine.stats().reserved.peak <= before + 4 * MIB,
+            "{:?}",
+            engine.stats()
+        );
+        engine.check();
+    }
+}
+
+#[test]
+fn an_old_mapping_lasts_until_its_work_is_complete() {
+    let mut engine = engine(&MillpondConf::default(), Simulated::new().hold_events());
+    let kept = perforated(&mut engine);
+    let moved = engine.source().next_event();
+    let large = take(&mut engine, 256 * MIB, 0);
+    let stale = |engine: &Engine<Simulated>| engine.meter().stale_mappings.current;
+    let there = stale(&engine);
+    assert!(there >= 100, "{there}");
+    engine.mark(Mark::Ticks(1));
+    assert_eq!(stale(&engine), there);
+    // Their addresses are not used before that, and nobody waits for them.
+    for block in kept.into_iter().chain([large]) {
+        engine.free(block, &[]);
+    }
+    let _all = take(&mut engine, 1024 * MIB, 0);
+    assert_eq!(engine.stats().stalls, 0);
+    let all = stale(&engine);
+    engine.source_mut().complete(moved);
+    engine.mark(Mark::Ticks(1));
+    assert_eq!(stale(&engine), all - there);
+    // Memory goes back only after a wait, which ends all of them.
+    engine.release_cached();
+    assert_eq!(stale(&engine), 0);
     engine.check();
 }
 
-/// Returns the average size of the handles created for one request, in bytes.
-fn handle_of(engine: &mut Engine<Simulated>, bytes: u64) -> u64 {
-    let before = (engine.meter().reserved.current, engine.meter().calls.create);
-    let _kept = take(engine, bytes, 0);
-    (engine.meter().reserved.current - before.0) / (engine.meter().calls.create - before.1)
-}
-
 #[test]
-fn handles_shrink_where_too_few_are_free_as_a_whole() {
-    // Each handle holds two of the blocks, and one of the two stays allocated.
-    let conf = "handle:32M,handle-share:1,rising:1000,slack:0,slack-least:0";
-    let run = |more: &str| {
-        let conf = MillpondConf::parse(&format!("{conf}{more}")).expect("conf");
-        let mut engine = engine(&conf, Simulated::new());
-        let _kept = perforated(&mut engine);
-        let sizes = [96, 32].map(|mib| handle_of(&mut engine, mib * MIB) / MIB);
-        engine.check();
-        sizes
-    };
-    assert_eq!(run(""), [16, 8]);
-    assert_eq!(run(",handle-least:16M"), [16, 16]);
-    let wide = [32, 16]; // 62 MiB in two handles; 30 MiB in one, plus the shared page
-    assert_eq!(run(",handle-least:32M"), wide, "that is off");
-    assert_eq!(run(",handle-each:64M"), wide, "they have had their share");
-    assert_eq!(run(",adapt:off"), wide);
-}
-
-#[test]
-fn handles_are_small_on_a_device_that_is_filling_up() {
-    let handle = |capacity: Option<u64>| {
-        let mut engine = engine(&MillpondConf::default(), Simulated::new().with_capacity(capacity));
-        let _kept = take(&mut engine, 1024 * MIB, 0);
-        handle_of(&mut engine, 512 * MIB) / MIB
-    };
-    assert_eq!(handle(None), 32);
-    assert_eq!(handle(Some(16384 * MIB)), 32);
-    assert_eq!(handle(Some(4096 * MIB)), 8);
-    assert_eq!(handle(Some(1536 * MIB)), 5);
-}
-
-#[test]
-fn the_first_large_block_does_not_come_in_pages() {
+fn a_handle_that_free_blocks_of_two_streams_share_is_moved() {
     let mut engine = engine(&MillpondConf::default(), Simulated::new());
-    assert_eq!(handle_of(&mut engine, 8192 * MIB) / MIB, 32);
+    // Each handle of two mebibytes lies under blocks of two streams.
+    let mut blocks: Vec<Block> = (0..64).map(|index| take(&mut engine, MIB, index % 2)).collect();
+    let _last = blocks.pop();
+    let _first = blocks.remove(0);
+    for block in blocks {
+        engine.free(block, &[]);
+    }
+    let reserved = engine.stats().reserved.current;
+    let _large = take(&mut engine, 48 * MIB, 0);
+    assert!(engine.stats().reserved.current <= reserved + 4 * MIB);
+    assert!(engine.meter().cross_stream_waits >= 1);
+    engine.check();
+}
+
+#[test]
+fn a_handle_is_a_small_part_of_its_request() {
+    let handle_of = |conf: &str, bytes: u64| {
+        let conf = MillpondConf::parse(conf).expect("conf");
+        let mut engine = engine(&conf, Simulated::new());
+        let _kept = take(&mut engine, bytes, 0);
+        engine.meter().reserved.current / engine.meter().calls.create / MIB
+    };
+    assert_eq!(handle_of("", MIB), 2);
+    assert_eq!(handle_of("", 256 * MIB), 2);
+    assert_eq!(handle_of("", 512 * MIB), 4);
+    assert_eq!(handle_of("", 8192 * MIB), 8);
+    assert_eq!(handle_of("handle:32M", 2048 * MIB), 16);
+    assert_eq!(handle_of("handle:32M,handle-share:32", 2048 * MIB), 32);
 }
 
 #[test]
@@ -113,59 +129,24 @@ fn a_full_device_gives_its_last_page() {
 #[test]
 fn fragmentation_is_held_at_the_threshold() {
     let run = |more: &str| {
-        let conf = format!("handle:16M,slack-least:0,moved:0,{more}");
+        let conf = format!("moved:0,{more}");
         let conf = MillpondConf::parse(&conf).expect("conf");
         let mut engine = engine(&conf, Simulated::new());
         let mut kept = perforated(&mut engine);
         // Half a gibibyte is free in small pieces. Pages are moved only when growth would make this 30 % of the memory.
         kept.extend((0..4).map(|_| take(&mut engine, 128 * MIB, 0)));
         engine.check();
-        (engine.stats().reserved.peak / MIB, engine.stats().stalls)
+        (engine.stats().reserved.peak / MIB, engine.meter().moved_bytes > 0)
     };
-    assert_eq!(run("compact-at:30"), (1392, 1));
-    assert_eq!(run("compact-at:0"), (1520, 0));
-}
-
-#[test]
-fn more_is_created_at_once_where_growth_comes_often() {
-    let grown = |adapt: &str| {
-        let conf = MillpondConf::parse(&format!("rising:500,adapt:{adapt}")).expect("conf");
-        let mut engine = engine(&conf, Simulated::new());
-        let _large = take(&mut engine, 4096 * MIB, 0);
-        let before = engine.meter().reserved.current;
-        let _small = take(&mut engine, MIB, 0);
-        (engine.meter().reserved.current - before) / MIB
-    };
-    assert_eq!((grown("off"), grown("on")), (32, 64));
-}
-
-#[test]
-fn single_pages_are_moved_and_not_made_anew() {
-    // The settings allow less than a page, but a page is the minimum.
-    let conf = MillpondConf {
-        handle_bytes: 0,
-        handle_each: 1,
-        slack_permille: 0,
-        slack_least_bytes: 0,
-        ..MillpondConf::default()
-    };
-    let mut engine = engine(&conf, Simulated::new());
-    let _kept = perforated(&mut engine);
-    let before = (engine.meter().calls.create, engine.meter().calls.release);
-    let _large = take(&mut engine, 256 * MIB, 0);
-    assert!(engine.meter().moved_bytes > 0);
-    assert_eq!(
-        (engine.meter().calls.create, engine.meter().calls.release),
-        before
-    );
+    assert_eq!(run("compact-at:30"), (1392, true));
+    assert_eq!(run("compact-at:0"), (1520, false));
 }
 
 #[test]
 fn settings_without_sense_divide_by_nothing() {
     let conf = MillpondConf {
+        handle_bytes: 0,
         handle_share: 0,
-        handle_each: 0,
-        stall_every: 0,
         ..MillpondConf::default()
     };
     let mut engine = engine(&conf, Simulated::new());
@@ -318,14 +299,10 @@ fn where_nothing_lives_the_whole_device_is_one_block() {
 
 /// Creates an engine whose device has `capacity` bytes and whose policy reserves no more than requested.
 fn exact(capacity: u64) -> Engine<Simulated> {
-    let conf = MillpondConf {
-        slack_permille: 0,
-        slack_least_bytes: 0,
-        rising_permille: 0,
-        rising_least_bytes: 0,
-        ..MillpondConf::default()
-    };
-    engine(&conf, Simulated::new().with_capacity(Some(capacity)))
+    engine(
+        &MillpondConf::default(),
+        Simulated::new().with_capacity(Some(capacity)),
+    )
 }
 
 /// The stream of the best fit is being captured, so the next best fit serves the request.

@@ -20,7 +20,7 @@ const WORTHWHILE: u64 = 4;
 impl Planned {
     /// Collects the plan's memory and begins to follow the plan.
     pub(super) fn install(&mut self, supply: &mut Supply<'_>, mut plan: Plan) {
-        self.saved = false;
+        let tries = std::mem::take(&mut self.saved);
         let keys = self.orphans.keys().next_back().map_or(FOREIGN, |last| last + 1);
         if !supply.is_paged() || plan.height == 0 || u32::MAX - keys <= plan.step.period() as u32 {
             return self.give_up();
@@ -58,11 +58,14 @@ impl Planned {
                 let bytes = piece.bytes();
                 self.inner.take_back(piece, &[Part { bytes, live: None }]);
             }
-            return self.give_up();
+            self.give_up();
+            if tries > 1 {
+                self.remember(solved);
+                self.saved = tries - 1;
+            }
+            return;
         };
 
-        self.tight = false;
-        self.inner.configure(&self.serving);
         self.remember(solved);
         let lent = std::iter::once(block).chain(pieces).collect();
         self.phase = Phase::Serving(Box::new(Course::new(&plan, lent, keys)));
@@ -112,7 +115,7 @@ impl Planned {
             return;
         }
         self.idle_ticks += u64::from(ticks);
-        let decay = self.serving.retain.decay;
+        let decay = self.decay;
         if decay > 0 && self.idle_ticks > decay && supply.can_wait() {
             self.idle_ticks = 0;
             self.drop_plan(supply);
@@ -127,7 +130,6 @@ impl Planned {
         let Phase::Serving(mut course) = std::mem::replace(&mut self.phase, Phase::Watching) else {
             return false;
         };
-        self.inner.configure(&self.relaxed);
         course.order_all(supply, Stream::DEFAULT);
         let mut parts = course.by_address();
         for lent in std::mem::take(&mut course.lent) {

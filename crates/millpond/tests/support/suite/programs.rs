@@ -10,6 +10,8 @@ use proptest::test_runner::{Config, TestRunner};
 
 /// The pages of a source in these tests.
 pub(crate) const PAGES: u64 = 40;
+/// The most stale mappings that a program leaves.
+const STALE: usize = 4;
 
 /// The functions with which a run accesses memory, for sources with memory.
 pub(crate) struct Eyes<S> {
@@ -99,6 +101,7 @@ impl<S: Source> Pair<S> {
                 if let Some(nth) = which.checked_rem(self.ranges.len())
                     && self.ranges[nth].1.handles.is_empty()
                 {
+                    self.end_stale(0);
                     self.source.release(self.ranges.swap_remove(nth).0);
                 }
             }
@@ -112,6 +115,7 @@ impl<S: Source> Pair<S> {
                 if let Some(nth) = which.checked_rem(self.ranges.len())
                     && let Some((at, pages, count)) = self.ranges[nth].1.row(which / 7, handles)
                 {
+                    self.end_stale(0);
                     let (range, model) = &mut self.ranges[nth];
                     assert_eq!(self.source.decommit(range, at * page, pages * page), count);
                     model.remove(at, pages);
@@ -168,15 +172,37 @@ impl<S: Source> Pair<S> {
         }
         let (origin, place) = (&self.ranges[from].0, &self.ranges[to].0);
         let page = self.page;
-        let outcome = self
-            .source
-            .move_pages((origin, at * page), (place, target * page), pages * page);
+        let place = (place, target * page);
+        let aliases = which.is_multiple_of(2) && self.source.can_alias();
+        let outcome = if aliases {
+            self.source.alias(&[(origin, at * page, pages * page)], place)
+        } else {
+            self.source.move_pages((origin, at * page), place, pages * page)
+        };
         if !self.agrees(&outcome, true, op) {
             return;
         }
         assert_eq!(outcome, Ok(count));
         for (first, handle) in self.ranges[from].1.remove(at, pages) {
             self.ranges[to].1.handles.insert(first - at + target, handle);
+            if aliases {
+                self.ranges[from].1.stale.insert(first, handle);
+            }
+        }
+        self.end_stale(STALE);
+    }
+
+    /// Ends stale mappings until at most `left` of them are left.
+    fn end_stale(&mut self, left: usize) {
+        let mut stale: usize = self.ranges.iter().map(|(_, model)| model.stale.len()).sum();
+        for (range, model) in &mut self.ranges {
+            while stale > left
+                && let Some((at, handle)) = model.stale.pop_first()
+            {
+                let address = range.address() + at * self.page;
+                assert_eq!(self.source.unmap(address, handle.pages * self.page), 1);
+                stale -= 1;
+            }
         }
     }
 
@@ -193,7 +219,7 @@ impl<S: Source> Pair<S> {
             assert!(held, "a segment changed: {op:?}");
         }
         for (range, model) in &self.ranges {
-            for (at, handle) in &model.handles {
+            for (at, handle) in model.handles.iter().chain(&model.stale) {
                 let address = range.address() + at * page;
                 let held = (self.eyes.holds)(&self.source, address, handle.pages * page, handle.value);
                 assert!(held, "page {at} changed: {op:?}");
@@ -206,6 +232,7 @@ impl<S: Source> Pair<S> {
         for (segment, _) in self.segments.drain(..) {
             self.source.give(segment);
         }
+        self.end_stale(0);
         for (range, model) in self.ranges.drain(..) {
             for (at, handle) in model.handles {
                 assert_eq!(

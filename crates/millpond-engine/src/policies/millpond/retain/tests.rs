@@ -104,19 +104,19 @@ fn only_what_was_not_needed_in_the_whole_time_goes() {
 
 #[test]
 fn pages_that_come_back_have_not_been_unused_since() {
-    // A request of 64 MiB reserves addresses, then creates its own handles, then a page that it may share.
+    // A request of 514 MiB reserves addresses, then creates handles of 6 MiB, then one of 4 MiB.
     let device = Simulated::new().with_faults([Fault::DriverErrorAt(4, 719)]);
     let mut engine = engine("decay:4", device);
     tick(&mut engine, 1);
-    use_once(&mut engine, 64);
+    use_once(&mut engine, 514);
     tick(&mut engine, 100);
     assert_eq!(reserved(&engine), 0);
-    // The handles are created at the same place, and then creating the page fails.
-    let outcome = engine.allocate(Request::new(64 * MIB, Stream::DEFAULT));
+    // The handles are created at the same place, and then creating the last one fails.
+    let outcome = engine.allocate(Request::new(514 * MIB, Stream::DEFAULT));
     assert!(matches!(outcome, Err(AllocError::Source(_))), "{outcome:?}");
-    assert_eq!(reserved(&engine), 62);
+    assert_eq!(reserved(&engine), 510);
     tick(&mut engine, 1);
-    assert_eq!(reserved(&engine), 62);
+    assert_eq!(reserved(&engine), 510);
     tick(&mut engine, 5);
     assert_eq!(reserved(&engine), 0);
 }
