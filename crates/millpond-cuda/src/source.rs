@@ -18,7 +18,7 @@ use millpond_engine::{Event, Range, Segment, Source, SourceError};
 use paged::{Part, granularity};
 use plain::make_pool;
 pub use sharing::CudaSharing;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use waits::Postponed;
 
@@ -61,7 +61,7 @@ pub struct CudaSource {
     /// The segments, from address to bytes and the driver's own start address.
     segments: BTreeMap<u64, (u64, DevicePtr)>,
     /// Physical memory and where it is mapped: address to handle and bytes. Invariant: parts do not overlap, lie in ranges,
-    /// and each handle is ours and mapped there.
+    /// and each handle is ours and mapped there. Exactly one mapping of a handle is not stale.
     parts: BTreeMap<u64, Part>,
     used: u64,
     streams: Streams,
@@ -385,6 +385,42 @@ impl Source for CudaSource {
         let outcome = self.move_parts(&parts, origin, target, bytes);
         outcome.map_err(|error| self.refused(error, bytes))?;
         Ok(parts.len() as u64)
+    }
+
+    fn can_alias(&self) -> bool {
+        // Others have their own mappings of shared memory.
+        self.is_paged() && self.sharing.is_none()
+    }
+
+    fn alias(&mut self, parts: &[(&Range, u64, u64)], to: (&Range, u64)) -> Result<u64, SourceError> {
+        let bytes = parts.iter().map(|part| part.2).fold(0, u64::saturating_add);
+        let refused = || Self::not_held("map again", to.0.address().saturating_add(to.1), bytes);
+        if !self.can_alias() {
+            return Err(SourceError::Unsupported {
+                operation: "map pages at a second address: others share them",
+            });
+        }
+        let target = self.part_of(to.0, to.1, bytes).ok_or_else(refused)?;
+        let mut handles = Vec::new();
+        for (range, offset, bytes) in parts {
+            let origin = self.part_of(range, *offset, *bytes);
+            handles.extend(origin.and_then(|at| self.tiles(at, *bytes)).ok_or_else(refused)?);
+        }
+        let distinct: BTreeSet<u64> = handles.iter().map(|(at, _)| *at).collect();
+        if !self.is_bare(target, bytes) || distinct.len() < handles.len() {
+            return Err(refused());
+        }
+        let _current = self.enter()?;
+        let outcome = self.alias_parts(&handles, target, bytes);
+        outcome.map_err(|error| self.refused(error, bytes))?;
+        Ok(handles.len() as u64)
+    }
+
+    fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
+        match self.enter() {
+            Ok(_current) => self.end_stale(address, bytes),
+            Err(_) => 0,
+        }
     }
 
     fn release(&mut self, range: Range) {

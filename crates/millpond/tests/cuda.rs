@@ -9,7 +9,7 @@ mod support;
 use millpond::cuda::{self, CudaDevice, CudaError, CudaMemory, CudaSource, CudaStream, DevicePool};
 use millpond::engine::{CallKind, Counted, Limit, Limited, Source};
 use support::emulator::{self, in_children};
-use support::suite::{account, faults, programs};
+use support::suite::{account, aliases, faults, programs};
 
 /// Returns a device, or prints a message and returns `None` if there is no driver.
 fn device() -> Option<CudaDevice> {
@@ -49,6 +49,7 @@ macro_rules! source_behaviour {
                     too_much_is_an_error,
                     events_pass,
                 }
+                aliases::{pages_are_mapped_at_a_second_address}
                 programs::{random_programs_agree_with_the_model}
                 faults::{each_call_fails_in_turn}
             );

@@ -11,6 +11,8 @@ use millpond_engine::Range;
 pub(crate) struct Part {
     pub(super) handle: MemoryHandle,
     pub bytes: u64,
+    /// Whether the memory is also mapped at other addresses, which are in use instead of these.
+    pub(super) stale: bool,
 }
 
 impl CudaSource {
@@ -23,13 +25,13 @@ impl CudaSource {
         (fits && aligned).then(|| range.address() + offset)
     }
 
-    /// Returns the physical memory of an address range, if it consists of whole handles without a gap.
+    /// Returns the physical memory of an address range, if it consists of whole handles without a gap or a stale mapping.
     pub(super) fn tiles(&self, address: u64, bytes: u64) -> Option<Vec<(u64, Part)>> {
         let parts = self.parts.range(address..address + bytes);
         let parts: Vec<_> = parts.map(|(at, part)| (*at, *part)).collect();
         let mut at = address;
         for (start, part) in &parts {
-            if *start != at {
+            if *start != at || part.stale {
                 return None;
             }
             at += part.bytes;
@@ -57,7 +59,11 @@ impl CudaSource {
             self.release_handle(handle);
             return Err(error);
         }
-        Ok(Part { handle, bytes })
+        Ok(Part {
+            handle,
+            bytes,
+            stale: false,
+        })
     }
 
     pub(super) fn release_handle(&self, handle: MemoryHandle) {
@@ -155,6 +161,80 @@ impl CudaSource {
         self.parts.insert(at, part);
     }
 
+    /// Maps handles at further addresses, one after the other. After a failure they are not mapped there.
+    fn map_again(
+        &mut self,
+        parts: impl Iterator<Item = Part>,
+        to: u64,
+        bytes: u64,
+    ) -> Result<Vec<(u64, Part)>, CudaError> {
+        let driver = self.driver();
+        let mut mapped = Vec::new();
+        let mut target = to;
+        let mut outcome = Ok(());
+        for part in parts {
+            // SAFETY: the addresses are reserved by us and bare. The handle is ours.
+            outcome = unsafe { driver.map(target, part.bytes as usize, 0, part.handle, 0) };
+            if outcome.is_err() {
+                break;
+            }
+            mapped.push((target, part));
+            target += part.bytes;
+        }
+        if let Err(error) = outcome.and_then(|()| self.open(to, bytes)) {
+            self.unmap_again(&mapped);
+            return Err(error);
+        }
+        Ok(mapped)
+    }
+
+    /// Undoes [`map_again`](Self::map_again).
+    fn unmap_again(&mut self, mapped: &[(u64, Part)]) {
+        if let Err((_, stuck)) = self.unmap(mapped) {
+            // The handles are mapped twice, so those addresses cannot be used.
+            self.lost = Some(stuck);
+        }
+    }
+
+    /// Maps handles at other addresses too, one after the other, and marks their present mappings as stale. A failure
+    /// changes nothing.
+    pub(super) fn alias_parts(
+        &mut self,
+        parts: &[(u64, Part)],
+        to: u64,
+        bytes: u64,
+    ) -> Result<(), CudaError> {
+        let mapped = self.map_again(parts.iter().map(|(_, part)| *part), to, bytes)?;
+        for (at, _) in parts {
+            if let Some(old) = self.parts.get_mut(at) {
+                old.stale = true;
+            }
+        }
+        self.parts.extend(mapped);
+        Ok(())
+    }
+
+    /// Ends the stale mappings in an address range. Returns their number. While a capture forbids this, they stay, and
+    /// end later.
+    pub(super) fn end_stale(&mut self, address: u64, bytes: u64) -> u64 {
+        let stale = self.parts.range(address..address.saturating_add(bytes));
+        let stale: Vec<_> = stale
+            .map(|(at, part)| (*at, *part))
+            .filter(|(_, part)| part.stale)
+            .collect();
+        for (at, part) in &stale {
+            match self.unmap(&[(*at, *part)]) {
+                Ok(()) => {
+                    self.parts.remove(at);
+                }
+                Err((_, error)) if error.is_of_capture() => self.postponed.stale.push((*at, part.bytes)),
+                // Nothing can be mapped at these addresses again.
+                Err((_, error)) => self.lost = Some(error),
+            }
+        }
+        stale.len() as u64
+    }
+
     /// Maps handles at other addresses and unmaps them at the old ones. After a failure they stay at the old addresses.
     pub(super) fn move_parts(
         &mut self,
@@ -163,26 +243,9 @@ impl CudaSource {
         to: u64,
         bytes: u64,
     ) -> Result<(), CudaError> {
-        let driver = self.driver();
-        let mut mapped = Vec::with_capacity(parts.len());
-        let mut outcome = Ok(());
-        for (at, part) in parts {
-            let target = to + (at - from);
-            // SAFETY: the addresses are reserved by us and bare. The handle is ours.
-            outcome = unsafe { driver.map(target, part.bytes as usize, 0, part.handle, 0) };
-            if outcome.is_err() {
-                break;
-            }
-            mapped.push((target, *part));
-        }
-        let outcome = outcome
-            .and_then(|()| self.open(to, bytes))
-            .and_then(|()| self.unmap_or_keep(parts));
-        if let Err(error) = outcome {
-            if let Err((_, stuck)) = self.unmap(&mapped) {
-                // The handles are mapped twice, so those addresses cannot be used.
-                self.lost = Some(stuck);
-            }
+        let mapped = self.map_again(parts.iter().map(|(_, part)| *part), to, bytes)?;
+        if let Err(error) = self.unmap_or_keep(parts) {
+            self.unmap_again(&mapped);
             return Err(error);
         }
         for (at, part) in parts {

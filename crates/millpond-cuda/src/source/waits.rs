@@ -16,18 +16,19 @@ use crate::error::{CudaError, insist};
 use crate::streams::Streams;
 use std::mem::{replace, take};
 
-/// Memory that was given back and is held until its streams can be waited for: addresses of segments, addresses and bytes of whole handles,
-/// and ranges that are released when nothing is mapped in them any more.
+/// Memory that was given back and is held until its streams can be waited for: addresses of segments, addresses and bytes of whole handles
+/// and of stale mappings, and ranges that are released when nothing is mapped in them any more.
 #[derive(Debug, Default)]
 pub(super) struct Postponed {
     pub(super) segments: Vec<u64>,
     pub(super) parts: Vec<(u64, u64)>,
+    pub(super) stale: Vec<(u64, u64)>,
     pub(super) ranges: Vec<u64>,
 }
 
 impl Postponed {
     pub(super) fn is_empty(&self) -> bool {
-        self.segments.is_empty() && self.parts.is_empty() && self.ranges.is_empty()
+        self.segments.is_empty() && self.parts.is_empty() && self.stale.is_empty() && self.ranges.is_empty()
     }
 }
 
@@ -78,6 +79,9 @@ impl CudaSource {
         let Ok(_current) = self.enter() else { return };
         for address in take(&mut self.postponed.segments) {
             self.end_segment(address);
+        }
+        for (address, bytes) in take(&mut self.postponed.stale) {
+            self.end_stale(address, bytes);
         }
         for (address, bytes) in take(&mut self.postponed.parts) {
             self.end_parts(address, bytes);
@@ -142,7 +146,7 @@ impl CudaSource {
         }
         let Ok(_current) = self.enter() else { return true };
         for (at, part) in take(&mut self.parts) {
-            if self.unmap(&[(at, part)]).is_ok() {
+            if self.unmap(&[(at, part)]).is_ok() && !part.stale {
                 self.release_handle(part.handle);
             }
         }

@@ -82,6 +82,70 @@ fn a_move_that_fails_between_two_mappings_leaves_all_where_they_were() {
     });
 }
 
+/// A page at two addresses is one page: work on it has to be ordered, whichever address it uses. The second program is a planted fault.
+#[test]
+fn work_through_a_second_mapping_is_ordered_after_the_first() {
+    const TEST: &str = "documented::work_through_a_second_mapping_is_ordered_after_the_first";
+    in_children(TEST, one("strict:on"), || {
+        for ordered in [true, false] {
+            let (device, stream) = setup();
+            let other = CudaStream::new(&device).expect("a stream");
+            let mut source = CudaSource::new(&device, CudaMemory::Virtual).expect("a source");
+            let page = source.page_bytes();
+            let range = source.reserve(8 * page).expect("addresses");
+            source.commit(&range, 0, 2 * page, page).expect("memory");
+            let (number, number_of_other) = (source.stream_number(&stream), source.stream_number(&other));
+            emulator::set_bytes(range.address(), 7, 2 * page as usize, stream.as_raw());
+            let parts = [(&range, 0, 2 * page)];
+            assert_eq!(source.alias(&parts, (&range, 4 * page)), Ok(2));
+            if ordered {
+                let event = source.record_event(number.expect("a number"));
+                source.wait_event(number_of_other.expect("a number"), event);
+            }
+            emulator::set_bytes(range.address() + 4 * page, 8, 2 * page as usize, other.as_raw());
+            source.synchronize();
+            assert_eq!(source.unmap(range.address(), 2 * page), 2);
+            assert_eq!(source.decommit(&range, 4 * page, 2 * page), 2);
+            source.release(range);
+            assert_eq!((source.lost(), source.used_bytes()), (None, 0));
+            let (count, text) = emulator::findings();
+            assert_eq!(count > 0, !ordered, "{text}");
+            assert!(
+                ordered || text.contains("where the same page is mapped"),
+                "{text}"
+            );
+        }
+    });
+}
+
+/// Nothing is lost if the driver refuses a second mapping.
+#[test]
+fn a_second_mapping_that_fails_changes_nothing() {
+    const TEST: &str = "documented::a_second_mapping_that_fails_changes_nothing";
+    let options = ["cuMemMap@6", "cuMemSetAccess@2"].map(|call| format!("strict:on,fail:{call}"));
+    in_children(TEST, options.into_iter(), || {
+        let (device, stream) = setup();
+        let mut source = CudaSource::new(&device, CudaMemory::Virtual).expect("a source");
+        let page = source.page_bytes();
+        let range = source.reserve(16 * page).expect("addresses");
+        source.commit(&range, 0, 4 * page, page).expect("memory");
+        let parts = [(&range, 0, 4 * page)];
+        source
+            .alias(&parts, (&range, 8 * page))
+            .expect_err("the driver refuses");
+        assert_eq!((source.lost(), source.used_bytes()), (None, 4 * page));
+        emulator::set_bytes(range.address(), 7, 4 * page as usize, stream.as_raw());
+        stream.synchronize().expect("the pages are there");
+        assert_eq!(source.alias(&parts, (&range, 8 * page)), Ok(4));
+        drop(source);
+        assert_eq!(
+            device.memory().map(|memory| memory.free),
+            device.memory().map(|memory| memory.total)
+        );
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
 /// A toolkit's stub returns error 34 from every call.
 #[test]
 fn a_stub_of_the_toolkit_is_no_driver() {
