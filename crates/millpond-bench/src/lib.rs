@@ -1,5 +1,5 @@
-//! Measures the engine and compares it with other allocators: the placement of blocks (`placement`), the cost of less memory
-//! (`frontier`) and the speed of calls (`speed`), each in its own program. [`host`] measures host memory and other allocators,
+//! Measures the engine and compares it with other allocators: the placement of blocks (`placement`) and the speed of calls
+//! (`speed`), each in its own program. [`host`] measures host memory and other allocators,
 //! for the program with that name and for `millpond bench` and `millpond replay --source host`. [`tensors`], [`layout`] and
 //! [`data`] measure tensors, structures of arrays and passes through files, each for the program with its name and for
 //! `millpond bench seeds`. [`device`] measures a CUDA driver and pools of its devices, for `millpond bench driver`, `millpond
