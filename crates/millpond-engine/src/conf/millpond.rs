@@ -14,8 +14,8 @@ pub struct MillpondConf {
     pub handle_bytes: u64,
     /// A handle has at most one part in `handle_share` of the request for which it is created.
     pub handle_share: u64,
-    /// Whether every page has a handle of its own. This suits a host, where handles cost nothing. `handle_bytes` then
-    /// determines how much is created at once.
+    /// Whether every page has a handle of its own, whatever `handle_bytes` and `handle_share` say. This suits a host, where
+    /// handles cost nothing.
     pub single_pages: bool,
     /// How far reserved memory may exceed the program's peak before free pages are moved, in thousandths of the peak.
     pub slack_permille: u64,

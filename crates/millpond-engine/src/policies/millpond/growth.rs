@@ -19,8 +19,9 @@ const SLACK_PAGES: u64 = 2;
 /// this fraction of the peak (1/20).
 const HOST_SLACK: u64 = 64 << 20;
 const HOST_SLACK_SHARE: u64 = 20;
-/// If every page has a handle of its own, at most this fraction of the reserved bytes (1/8) is created at once.
-const BATCH_SHARE: u64 = 8;
+/// Bytes that a host creates at once, but at most this fraction of the reserved bytes (1/8).
+const HOST_BATCH: u64 = 32 << 20;
+const HOST_BATCH_SHARE: u64 = 8;
 
 impl Millpond {
     pub(super) fn grow(
@@ -253,7 +254,7 @@ impl Millpond {
             let share = (bytes / self.conf.handle_share.max(1)).next_multiple_of(page);
             return (share.clamp(page, self.conf.handle_bytes.max(page)), need);
         }
-        let batch = (supply.reserved() / BATCH_SHARE).min(self.conf.handle_bytes);
+        let batch = (supply.reserved() / HOST_BATCH_SHARE).min(HOST_BATCH);
         let most = self.allowance(supply, bytes, false).min(self.hole_bytes(site));
         let most = most.min(supply.free_bytes().unwrap_or(u64::MAX));
         (page, need.max(batch.min(most) / page * page))

@@ -12,8 +12,9 @@ use crate::supply::{Aliased, Supply};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of free blocks of one list that an allocation examines for whole handles, unless memory is short.
-const LOOK: usize = 256;
+/// Maximum number of free blocks that an allocation examines for whole handles, unless memory is short: among those of
+/// one list that are just large enough, and among the largest.
+const LOOK: usize = 128;
 
 /// Whole handles in a row that no live block overlaps.
 struct Movable {
@@ -81,7 +82,14 @@ impl Millpond {
             if sum >= bytes || !usable[number as usize] {
                 continue;
             }
-            let entries = self.lists.free_from(number, self.page).take(look);
+            // Blocks that are just large enough, and the largest.
+            let fitting = self
+                .lists
+                .free_from(number, (bytes - sum).max(self.page))
+                .take(look);
+            let largest = self.lists.free(number).take(look);
+            let largest = largest.take_while(|entry| entry.bytes >= self.page);
+            let entries = fitting.chain(largest);
             let mut parts: Vec<Movable> = entries
                 .filter_map(|entry| self.part_at(&entry, &usable))
                 .collect();
