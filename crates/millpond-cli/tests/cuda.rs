@@ -84,10 +84,11 @@ fn a_device_gives_what_the_simulation_reserves() {
         (&true.into(), &Value::Null)
     );
     assert_eq!(source["total_bytes"], 80u64 << 30);
-    // Pages were moved by calls to the driver.
+    // Pages were mapped again by calls to the driver, and the host did not wait for the device.
     let planned = &source["runs"][1];
     let moved = planned["moved_bytes"].as_u64().expect("a number");
     assert!(moved > 0 && calls(planned, "cuMemUnmap") > 0);
+    assert_eq!(calls(planned, "cuStreamSynchronize"), 0, "{planned}");
     assert_eq!(
         calls(planned, "cuMemMap"),
         there["results"][1]["driver_calls"]["map"]

@@ -152,6 +152,7 @@ fn a_saved_plan_is_followed_in_a_real_program() {
     let saved = folder("plan_real").join("step.plan").display().to_string();
     let file = trace("llama8b_fsdp_streams");
     assert_eq!(run(&["plan", &file, "--save", &saved]).0, 0);
+    let found = json(&["replay", &file, "-p", "planned", "--json"]);
     let report = json(&["replay", &file, "-p", "planned", "--json", "--plan", &saved]);
     let result = &report["results"][0];
     assert_eq!(
@@ -168,6 +169,17 @@ fn a_saved_plan_is_followed_in_a_real_program() {
     assert!(
         calls.len() > 4 && calls[3..].iter().all(|calls| **calls == 0),
         "{calls:?}"
+    );
+    let all = |result: &Value| -> u64 {
+        let steps = result["steps"].as_array().expect("steps");
+        steps
+            .iter()
+            .filter_map(|step| step["driver_calls"].as_u64())
+            .sum()
+    };
+    assert!(
+        all(result) < all(&found["results"][0]),
+        "a saved plan spares calls"
     );
 }
 

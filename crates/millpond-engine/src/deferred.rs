@@ -1,4 +1,4 @@
-//! Memory that waits for streams: blocks that were freed while another stream may still use them.
+//! Blocks that were freed while another stream may still use them, and old mappings of pages.
 //!
 //! A freed block is reused at once only on the stream for which it was allocated. An event is recorded on every other
 //! stream that used it. The block is free when all its events have completed.

@@ -1,15 +1,16 @@
 //! Old mappings of pages that were mapped again at another address.
 //!
-//! Work that was started before may still use the old addresses. An event tells when it has completed, and the mapping
-//! ends later.
+//! Earlier work may still use the old addresses, so an old mapping stays in place. Each one has an event that is complete
+//! when this work is. A mapping ends only after its event is complete. The host waits
+//! before more than [`MOST`] handles have an old mapping.
 
 use crate::meter::Meter;
 use crate::source::{Event, Source};
 use std::collections::BTreeMap;
 
-/// Mappings are ended together each time that this many more have become stale.
+/// Number of handles that become stale between two attempts to end mappings.
 const BATCH: u64 = 256;
-/// The host waits for the device rather than keep more old mappings than this.
+/// Maximum number of handles with an old mapping, unless a single move has more.
 const MOST: u64 = 8192;
 
 struct Mapping {
@@ -61,7 +62,7 @@ impl Stale {
             .all(|(_, mapping)| source.is_complete(mapping.event))
     }
 
-    /// Ends the mappings in `[start, end)`. No work uses them.
+    /// Ends the mappings in `[start, end)`. The caller ensures that no work uses them.
     pub(crate) fn end_within(&mut self, source: &mut dyn Source, meter: &mut Meter, start: u64, end: u64) {
         let ended: Vec<u64> = self.within(start, end).map(|(at, _)| at).collect();
         self.end(source, meter, ended);
@@ -75,9 +76,9 @@ impl Stale {
         }
     }
 
-    /// Returns whether there are so many mappings that the host has to wait for the device.
-    pub(crate) fn is_full(meter: &Meter) -> bool {
-        meter.stale_mappings.current >= MOST
+    /// Returns whether the host has to wait for the device before old mappings of `handles` more are added.
+    pub(crate) fn is_full(meter: &Meter, handles: u64) -> bool {
+        meter.stale_mappings.current + handles > MOST
     }
 
     /// Ends the mappings that no work uses.

@@ -261,7 +261,8 @@ impl<'a> Supply<'a> {
     ) -> Result<(), SourceError> {
         let bytes = parts.iter().map(|part| part.bytes).sum();
         self.clear(to.0, to.1, bytes)?;
-        if Stale::is_full(self.meter) && self.can_wait() {
+        let more = parts.iter().map(|part| part.handles).sum();
+        if Stale::is_full(self.meter, more) && self.can_wait() {
             self.end_stale();
         }
         let places: Vec<_> = parts

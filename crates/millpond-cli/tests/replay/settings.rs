@@ -200,7 +200,7 @@ fn time_passes_where_it_is_said_to() {
     assert_eq!(with["settings"][1]["from"], "--tick");
     let released = |report: &Value| report["results"][0]["driver_calls"]["release"].as_u64();
     assert!(released(&with) > released(&without));
-    // Each step needs the memory of the step before, so no memory is unused for longer than three steps.
+    // Each step needs the memory of the steps before, so no memory is unused for longer than three steps.
     let steps = replay(&["--tick", "step"]);
     assert_eq!(steps["settings"][1]["settings"], "a tick at each step");
     assert_eq!(released(&steps), released(&without));

@@ -188,7 +188,7 @@ impl CudaSource {
         Ok(mapped)
     }
 
-    /// Undoes [`map_again`](Self::map_again).
+    /// Removes the mappings that [`map_again`](Self::map_again) made.
     fn unmap_again(&mut self, mapped: &[(u64, Part)]) {
         if let Err((_, stuck)) = self.unmap(mapped) {
             // The handles are mapped twice, so those addresses cannot be used.

@@ -12,7 +12,7 @@ const PAGE: u64 = Simulated::PAGE;
 pub struct MillpondConf {
     /// Maximum bytes of a page handle.
     pub handle_bytes: u64,
-    /// A handle has at most one part in `handle_share` of the request for which it is created.
+    /// A handle has at most `1 / handle_share` of the bytes of the request for which it is created, but at least a page.
     pub handle_share: u64,
     /// Whether every page has a handle of its own, whatever `handle_bytes` and `handle_share` say. This suits a host, where
     /// handles cost nothing.

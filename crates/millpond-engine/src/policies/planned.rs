@@ -34,7 +34,7 @@ const MIN_BLOCK: u64 = 256;
 /// The most periods that must repeat before another plan is tried after failed ones.
 const MOST_PATIENCE: u32 = 1 << 10;
 
-/// How often a saved plan is tried. At first there may not be enough memory for it.
+/// Number of attempts to start a saved plan. The first steps may not have enough memory for it.
 const SAVED_TRIES: u32 = 4;
 
 enum Phase {
@@ -63,7 +63,7 @@ pub struct Planned {
     phase: Phase,
     /// A solved step to follow when it occurs, and the hash of its end.
     known: Option<(Plan, u64)>,
-    /// How often the known step may still be tried, if it was given at the start and has not been followed yet.
+    /// Number of attempts that are left to start a saved plan. 0 if the known step was not saved, or was started.
     saved: u32,
     /// Blocks that outlived the plan that placed them, by key.
     orphans: BTreeMap<u32, Block>,

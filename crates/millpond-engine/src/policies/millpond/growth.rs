@@ -187,7 +187,7 @@ impl Millpond {
         }
     }
 
-    /// Returns by how many bytes memory may grow before free pages are moved.
+    /// Returns the number of bytes by which memory may grow before free pages are moved.
     fn allowance(&self, supply: &Supply<'_>, bytes: u64, scarce: bool) -> u64 {
         if scarce {
             return supply.free_bytes().unwrap_or(u64::MAX);

@@ -60,8 +60,8 @@ impl Millpond {
 
     /// Returns parts of free blocks that fit into a site's hole, up to `bytes`, and parts that do not fit.
     ///
-    /// The part that is just large enough is taken, from its high end. If none is large enough, the largest goes first.
-    /// So few parts are moved, and few boundaries between them cut handles later.
+    /// The function takes the part that is just large enough, from its high end. If no part is large enough, it takes the
+    /// largest one and continues. This cuts few blocks. Each cut can leave a part of a handle that cannot move.
     fn movable(
         &self,
         supply: &Supply<'_>,
@@ -82,7 +82,7 @@ impl Millpond {
             if sum >= bytes || !usable[number as usize] {
                 continue;
             }
-            // Blocks that are just large enough, and the largest.
+            // These are the blocks that are just large enough, and the largest blocks.
             let fitting = self
                 .lists
                 .free_from(number, (bytes - sum).max(self.page))

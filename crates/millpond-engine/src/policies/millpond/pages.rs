@@ -89,8 +89,8 @@ impl Pages {
         }
     }
 
-    /// Returns the start of the shortest run of handles in `[from, to)` that ends at `to` and has at least `bytes`, or of
-    /// the longest run of at most `most` bytes if that is shorter.
+    /// Returns the start of a run of whole handles that ends at `to`. The run is as short as possible, but it has at
+    /// least `bytes` if `from` and `most` allow this. It never begins before `from` or exceeds `most` bytes.
     pub(super) fn run_below(&self, from: u64, to: u64, bytes: u64, most: u64) -> u64 {
         let mut start = to;
         while start > from && to - start < bytes {
