@@ -19,9 +19,6 @@ const SLACK_PAGES: u64 = 2;
 /// this fraction of the peak (1/20).
 const HOST_SLACK: u64 = 64 << 20;
 const HOST_SLACK_SHARE: u64 = 20;
-/// Bytes that a host creates at once, but at most this fraction of the reserved bytes (1/8).
-const HOST_BATCH: u64 = 32 << 20;
-const HOST_BATCH_SHARE: u64 = 8;
 
 impl Millpond {
     pub(super) fn grow(
@@ -228,11 +225,8 @@ impl Millpond {
         bytes: u64,
     ) -> Result<(), SourceError> {
         let need = self.missing(site, bytes);
-        let (handle, wanted) = self.handle_bytes(supply, site, bytes, need);
-        for (part, handle) in [
-            (wanted / handle * handle, handle),
-            (wanted % handle, wanted % handle),
-        ] {
+        let handle = self.handle_bytes(bytes);
+        for (part, handle) in [(need / handle * handle, handle), (need % handle, need % handle)] {
             let Some((address, index)) = self.next_place(site, part).filter(|_| part > 0) else {
                 continue;
             };
@@ -247,17 +241,14 @@ impl Millpond {
         Ok(())
     }
 
-    /// Returns the size of new handles for a request of `bytes`, and how much to create if `need` is missing.
-    fn handle_bytes(&self, supply: &Supply<'_>, site: &Site, bytes: u64, need: u64) -> (u64, u64) {
+    /// Returns the size of new handles for a request of `bytes`.
+    fn handle_bytes(&self, bytes: u64) -> u64 {
         let page = self.page;
-        if !self.conf.single_pages {
-            let share = (bytes / self.conf.handle_share.max(1)).next_multiple_of(page);
-            return (share.clamp(page, self.conf.handle_bytes.max(page)), need);
+        if self.conf.single_pages {
+            return page;
         }
-        let batch = (supply.reserved() / HOST_BATCH_SHARE).min(HOST_BATCH);
-        let most = self.allowance(supply, bytes, false).min(self.hole_bytes(site));
-        let most = most.min(supply.free_bytes().unwrap_or(u64::MAX));
-        (page, need.max(batch.min(most) / page * page))
+        let share = (bytes / self.conf.handle_share.max(1)).next_multiple_of(page);
+        share.clamp(page, self.conf.handle_bytes.max(page))
     }
 
     pub(super) fn check_pages(&self) {
