@@ -2,6 +2,7 @@
 
 mod builder;
 mod dress;
+mod faults;
 pub(crate) mod locking;
 mod mappings;
 mod moves;
@@ -12,11 +13,13 @@ mod transfer;
 
 pub use builder::{HostBuilder, HostError, HugePages, Node};
 
+use faults::Faults;
 use mappings::Mappings;
 use millpond_engine::{Range, Segment, SourceError};
 pub use millpond_os::{self as os, Errno, Map, Part};
 use reserved::{Reserved, TakenSegment, VmaBoundaries};
 use runs::{Run, Runs};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 /// Memory of this process in private anonymous mappings, plain and paged.
@@ -50,6 +53,7 @@ use std::collections::BTreeMap;
 pub struct Host {
     rules: HostBuilder,
     mappings: Mappings,
+    faults: Cell<Faults>,
     /// Bytes charged: committed and taken bytes, and those not closed yet.
     used: u64,
     /// By address.
@@ -72,6 +76,7 @@ impl Host {
     pub(crate) fn with(rules: HostBuilder) -> Self {
         Self {
             mappings: Mappings::new(rules.mappings),
+            faults: Cell::default(),
             rules,
             used: 0,
             ranges: BTreeMap::new(),
@@ -179,9 +184,9 @@ impl Host {
     }
 
     /// Returns whether transparent huge pages are requested for memory that is given now.
-    fn is_huge(&self) -> bool {
-        let large = self.rules.huge == HugePages::Transparent || self.used > HostBuilder::SMALL_BYTES;
-        large && self.may_be_huge()
+    fn is_huge(&self, part: Part) -> bool {
+        let is_large = self.used > HostBuilder::SMALL_BYTES && part.bytes > os::transparent_huge_page();
+        (is_large || self.rules.huge == HugePages::Transparent) && self.may_be_huge()
     }
 
     /// Returns the part of a range that a call names, if the range belongs to this source and the part consists of whole

@@ -90,7 +90,7 @@ fn transparent(enabled: Option<&str>, defrag: Option<&str>) -> Finding {
     let topic = "huge pages";
     match enabled.and_then(chosen) {
         Some("never") => Finding::new(topic, State::Missing, "transparent huge pages are off").advise(
-            "pools ask for them past their first 16 MiB: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+            "pools ask for them, for large blocks: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
         ),
         Some(mode) => {
             let defrag = defrag.and_then(chosen).unwrap_or("unknown");

@@ -1,7 +1,7 @@
 //! Applies the memory settings (`madvise`, `mbind`, `mlock`) to new mappings.
 
 use super::transfer::Held;
-use super::{Host, locking};
+use super::{Host, HugePages, locking};
 use millpond_engine::{Range, SourceError};
 pub(crate) use millpond_os::{self as os, Errno, Map, Part};
 
@@ -56,13 +56,12 @@ impl Host {
     /// Applies the memory settings to an open, fresh part.
     pub(super) fn dress(&self, map: &Map, part: Part) -> Result<(), SourceError> {
         let refused = |call, error| self.refused(call, part.bytes, error);
-        if self.is_huge() {
-            // This is advice: a system built without huge pages refuses it, and the memory can still be used.
-            let _ = map.advise_huge(part);
-        }
         if let Some(node) = self.rules.node {
             map.bind(part, node.number(), node.is_only())
                 .map_err(|error| refused("mbind", error))?;
+        }
+        if self.is_huge(part) {
+            self.request_huge(map, part);
         }
         if self.rules.lock {
             map.lock(part)
@@ -70,12 +69,23 @@ impl Host {
         } else if self.rules.populate {
             match map.populate(part) {
                 // SAFETY: `dress` is called only with parts that were just opened. They hold zeros, and no other thread knows them.
-                Err(Errno::INVAL) => unsafe { map.touch(part) },
+                Err(Errno::INVAL) => unsafe { map.zero(part) },
                 outcome => outcome,
             }
             .map_err(|error| refused("madvise", error))?;
         }
         Ok(())
+    }
+
+    /// Requests huge pages. If the choice is left to this source and they are slow to get, it requests ordinary pages.
+    fn request_huge(&self, map: &Map, part: Part) {
+        // This is advice: a system built without huge pages refuses it, and the memory can still be used.
+        let _ = map.advise_huge(part);
+        let mut faults = self.faults.get();
+        if self.rules.huge == HugePages::Auto && faults.are_slow(map, part) {
+            let _ = map.advise_small(part);
+        }
+        self.faults.set(faults);
     }
 
     /// Returns the error for memory that could not be locked.
