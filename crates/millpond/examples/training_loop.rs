@@ -1,5 +1,5 @@
 //! A training loop that manages its memory. Products are written to existing tensors, and updates are made in place.
-//! Before each step a monitor compacts if more than 30 % of the reserved memory is idle, as it is after reading the
+//! Before each step a monitor compacts if more than 20 % of the reserved memory is idle, as it is after reading the
 //! data. After the first step no allocation reaches the system, and nothing leaks. Exits with code 1 if this is not so,
 //! or if nothing was learnt.
 //!
@@ -16,7 +16,7 @@ const OUTPUTS: usize = 32;
 const BATCH: usize = 960;
 const EPOCHS: usize = 3;
 /// A compaction is worthwhile from this fragmentation on.
-const FRAGMENTED: f64 = 0.3;
+const FRAGMENTED: f64 = 0.2;
 
 /// Returns a number between -1 and 1 that depends only on its position.
 fn noise(place: usize) -> f32 {
