@@ -261,8 +261,9 @@ proptest! {
             let simulated = run(&program, build(), Simulated::new().with_capacity(bytes), &mut ());
             let mut real = Late::new(patience).real(bytes);
             let there = run(&program, build(), &mut real, &mut ());
-            // A late device can make the host wait for the end of an old mapping. Blocks that wait for streams then become free earlier.
-            if there.meter.stale_mappings.peak > 0 && there.stats.stalls > simulated.stats.stalls {
+            // A late device can make the host wait for the end of an old mapping. Blocks that wait for streams then become
+            // free earlier, and the host may not have to wait for them later.
+            if there.meter.stale_mappings.peak > 0 && there.stats.stalls > 0 {
                 continue;
             }
             prop_assert_eq!(account(&there), account(&simulated), "{}", name);
