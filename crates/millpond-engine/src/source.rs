@@ -163,6 +163,12 @@ pub trait Source {
     /// Waits until the device has completed every event.
     fn synchronize(&mut self);
 
+    /// Waits until the device uses no stale mapping any more. Unlike after [`synchronize`](Self::synchronize), the engine
+    /// makes no waiting block free, so the wait changes no placement.
+    fn wait_for_mappings(&mut self) {
+        self.synchronize();
+    }
+
     /// Returns whether a wait for the work of a stream, or of all streams, is possible now. It is not possible while a
     /// stream is being captured.
     ///

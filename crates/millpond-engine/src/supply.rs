@@ -304,7 +304,7 @@ impl<'a> Supply<'a> {
                 return Err(SourceError::Held { requested: bytes });
             }
             self.meter.waited();
-            self.source.synchronize();
+            self.source.wait_for_mappings();
         }
         self.deferred
             .stale
@@ -319,7 +319,7 @@ impl<'a> Supply<'a> {
         }
         if !self.deferred.stale.is_idle(self.source, 0, u64::MAX) {
             self.meter.waited();
-            self.source.synchronize();
+            self.source.wait_for_mappings();
         }
         self.deferred
             .stale

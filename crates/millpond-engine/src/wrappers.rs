@@ -207,6 +207,11 @@ impl<W: SourceWrapper> Source for W {
         self.after(&SourceEvent::Synchronize);
     }
 
+    fn wait_for_mappings(&mut self) {
+        self.inner_mut().wait_for_mappings();
+        self.after(&SourceEvent::Synchronize);
+    }
+
     fn can_wait(&self, stream: Option<u32>) -> bool {
         self.inner().can_wait(stream)
     }
@@ -259,6 +264,9 @@ macro_rules! forward_defaults {
         }
         fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
             $crate::Source::unmap(&mut self.inner, address, bytes)
+        }
+        fn wait_for_mappings(&mut self) {
+            $crate::Source::wait_for_mappings(&mut self.inner);
         }
     };
 }

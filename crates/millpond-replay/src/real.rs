@@ -161,6 +161,10 @@ impl<S: Source> Source for Real<S> {
         self.held.clear();
     }
 
+    fn wait_for_mappings(&mut self) {
+        self.source.wait_for_mappings();
+    }
+
     fn can_alias(&self) -> bool {
         self.source.can_alias()
     }
