@@ -90,14 +90,18 @@ fn transparent(enabled: Option<&str>, defrag: Option<&str>) -> Finding {
     let topic = "huge pages";
     match enabled.and_then(chosen) {
         Some("never") => Finding::new(topic, State::Missing, "transparent huge pages are off").advise(
-            "pools ask for them, for large blocks: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+            "pools request them for large blocks: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
         ),
         Some(mode) => {
             let defrag = defrag.and_then(chosen).unwrap_or("unknown");
             let found = format!("transparent ones: {mode}, defrag: {defrag}");
             Finding::new(topic, State::Good, found)
         }
-        None => Finding::new(topic, State::Unknown, "the system says nothing of transparent huge pages"),
+        None => Finding::new(
+            topic,
+            State::Unknown,
+            "the system says nothing of transparent huge pages",
+        ),
     }
 }
 

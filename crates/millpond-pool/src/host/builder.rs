@@ -8,14 +8,13 @@ use thiserror::Error;
 /// The page sizes that the system uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HugePages {
-    /// Requests transparent huge pages for memory that is fully used with high probability: after the first
-    /// [16 MiB](HostBuilder::SMALL_BYTES) that a source gives at a time, for everything that is larger than one huge page,
-    /// if the source's own [pages](HostBuilder::page_bytes) are large enough. Such memory needs one page fault for 2 MiB
-    /// instead of 512, and causes fewer TLB misses. A partly used huge page is fully resident, so small blocks get ordinary
-    /// pages.
+    /// Requests transparent huge pages for whatever is larger than one huge page and given beyond the source's first
+    /// [16 MiB](HostBuilder::SMALL_BYTES), if the source's own [pages](HostBuilder::page_bytes) are large enough. Memory that
+    /// is fully used then needs one page fault for 2 MiB instead of 512, and causes fewer TLB misses. A partly used huge page
+    /// is fully resident. Small programs and small blocks should not pay for this.
     ///
-    /// While the system is slow to find huge pages, the source requests ordinary pages. To notice this, it sometimes
-    /// touches the first huge page of new memory and measures the time. Memory keeps the pages that it got.
+    /// While the system is slow to find huge pages, the source requests ordinary pages. It measures this now and then with
+    /// one huge page of new memory. Memory keeps the pages that it got.
     #[default]
     Auto,
     /// Leaves the choice to the system.

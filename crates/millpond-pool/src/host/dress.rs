@@ -77,12 +77,14 @@ impl Host {
         Ok(())
     }
 
-    /// Requests huge pages. If the choice is left to this source and they are slow to get, it requests ordinary pages.
+    /// Requests huge pages for an open, fresh part. If the choice is left to this source and they are slow to get, it
+    /// requests ordinary pages.
     fn request_huge(&self, map: &Map, part: Part) {
         // This is advice: a system built without huge pages refuses it, and the memory can still be used.
         let _ = map.advise_huge(part);
         let mut faults = self.faults.get();
-        if self.rules.huge == HugePages::Auto && faults.are_slow(map, part) {
+        // SAFETY: the part was just opened. It holds zeros, and no other thread knows it.
+        if self.rules.huge == HugePages::Auto && unsafe { faults.are_slow(map, part) } {
             let _ = map.advise_small(part);
         }
         self.faults.set(faults);
