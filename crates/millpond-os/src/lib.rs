@@ -21,7 +21,12 @@ mod exit;
 mod facts;
 
 #[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+mod listed;
+#[cfg(target_os = "linux")]
 mod map;
+#[cfg(target_os = "linux")]
+mod memfd;
 #[cfg(target_os = "linux")]
 mod say;
 #[cfg(target_os = "linux")]
@@ -44,6 +49,8 @@ pub use facts::{
 pub use facts::{resident_bytes, task, task_name};
 #[cfg(target_os = "linux")]
 pub use map::{Errno, Map, Part};
+#[cfg(target_os = "linux")]
+pub use memfd::Memfd;
 #[cfg(target_os = "linux")]
 pub use say::say;
 #[cfg(all(feature = "stacks", target_os = "linux"))]

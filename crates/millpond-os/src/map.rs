@@ -1,7 +1,9 @@
 //! An owned mapping of addresses, closed or open in parts.
 
+use crate::listed::Listed;
 use rustix::mm::{self, Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::ffi::c_void;
+use std::os::fd::OwnedFd;
 use std::ptr;
 
 pub use rustix::io::Errno;
@@ -20,9 +22,14 @@ impl Part {
     pub fn end(self) -> u64 {
         self.offset + self.bytes
     }
+
+    /// Returns whether the two parts of one mapping have a byte in common.
+    pub fn overlaps(self, other: Self) -> bool {
+        self.offset < other.end() && other.offset < self.end()
+    }
 }
 
-/// Addresses that this process has mapped for itself: private, anonymous memory.
+/// Addresses that this process has mapped for itself: private, anonymous memory, or parts of a [`Memfd`](crate::Memfd).
 ///
 /// ```text
 ///   outer                base                 base + bytes       outer + outer_bytes
@@ -32,7 +39,8 @@ impl Part {
 /// Invariant: every address of `[outer, outer + outer_bytes)` is mapped by this token and by nothing else
 /// from its making to its end; no other code is told to map, protect, move or unmap there. `[base, base +
 /// bytes)` lies inside. A *closed* part cannot be accessed and has no memory; an *open* one can be read and
-/// written. No reference to any of it is ever made here, other than by raw copies inside one call.
+/// written. No reference to any of it is ever made here, other than by raw copies inside one call. Only a *listed* map
+/// has parts of a [`Memfd`](crate::Memfd). Its contents may change by writes at other addresses, and it is closed in the child of a fork.
 #[derive(Debug)]
 pub struct Map {
     /// The pointer that the system returned. It has the provenance of every address of the map, which an integer does not have.
@@ -41,6 +49,7 @@ pub struct Map {
     /// The bytes from `outer` to the base.
     skipped: u64,
     bytes: u64,
+    listed: bool,
 }
 
 // SAFETY: by the invariant the addresses belong to the token and not to a thread, and any thread may make these calls.
@@ -86,7 +95,16 @@ impl Map {
             outer_bytes,
             skipped: start.next_multiple_of(align) - start,
             bytes,
+            listed: false,
         })
+    }
+
+    /// Maps closed addresses like [`new`](Self::new), and adds them to the list of maps that are closed in the child of a fork.
+    pub(crate) fn listed(bytes: u64, align: u64) -> Result<Self, Errno> {
+        let mut map = Self::new(bytes, align)?;
+        Listed::lock().add(map.outer.expose_provenance(), map.outer_bytes as usize);
+        map.listed = true;
+        Ok(map)
     }
 
     /// Maps `bytes` of explicit huge pages of `huge` bytes each, all open.
@@ -102,6 +120,7 @@ impl Map {
             outer_bytes: bytes,
             skipped: 0,
             bytes,
+            listed: false,
         })
     }
 
@@ -140,8 +159,25 @@ impl Map {
         unsafe { mm::mprotect(address, length, MprotectFlags::READ | MprotectFlags::WRITE) }
     }
 
-    /// Makes a part inaccessible and returns its memory to the system. Fails if the system would have to split a
-    /// mapping and may not. The part is then unchanged.
+    /// Makes a part of a listed map readable and writable, with the memory of a file from the offset `at` on. Fails if the
+    /// system would have to split a mapping and may not. The part is then unchanged.
+    pub(crate) fn open_file(&self, part: Part, file: &OwnedFd, at: u64) -> Result<(), Errno> {
+        let (address, length) = self.locate(part)?;
+        if !self.listed || !at.is_multiple_of(super::page_bytes()) {
+            return Err(Errno::INVAL);
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: what lies at these addresses is ours alone by the type's invariant, and the caller means to
+        // lose what is in it. The map is listed, and no reference is made to it.
+        let opened = unsafe { mm::mmap(address, length, access, flags, file, at) };
+        opened.map(|_| ()).inspect_err(|_| {
+            let _ = fill_hole(address, length);
+        })
+    }
+
+    /// Makes a part inaccessible and returns its memory to the system, except that of a [`Memfd`](crate::Memfd). Fails if the system
+    /// would have to split a mapping and may not. The part is then unchanged.
     ///
     /// The part is replaced by a new mapping. Removing the access instead would leave mappings that never merge again
     /// once they had memory, and would keep their bytes charged to the commit limit.
@@ -152,12 +188,7 @@ impl Map {
         // lose what is in it.
         let closed = unsafe { mm::mmap_anonymous(address, length, ProtFlags::empty(), flags) };
         let Err(error) = closed else { return Ok(()) };
-        // The system checks its limits before it unmaps. If it runs out of its own memory between the two steps, it
-        // leaves a hole. The addresses must stay owned, so a hole is filled.
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
-        // SAFETY: with NOREPLACE the call fails where anything is mapped.
-        let filled = unsafe { mm::mmap_anonymous(address, length, ProtFlags::empty(), flags) };
-        filled.map(|_| ()).map_err(|_| error)
+        fill_hole(address, length).map_err(|_| error)
     }
 
     /// Makes a part inaccessible and keeps its contents. A new mapping, as in [`close`](Self::close), is better, but
@@ -170,7 +201,7 @@ impl Map {
     }
 
     /// Returns the memory of an open part to the system, whether it is locked or not. The part stays open and reads as
-    /// zero.
+    /// zero. The memory of a [`Memfd`](crate::Memfd) stays as it is.
     pub fn empty(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
         // SAFETY: the part is ours alone by the type's invariant, and the caller means to lose what is in it.
@@ -255,7 +286,8 @@ impl Map {
 
     /// Moves the pages of an open part to a part of the same size, in this or another mapping. The target is open
     /// afterwards. The source stays open and empty, so its addresses are owned at every moment. The source must have
-    /// been opened, or moved to its place, by one call. A failed call changes nothing.
+    /// been opened, or moved to its place, by one call. A failed call changes nothing. Maps that may have parts of a
+    /// [`Memfd`](crate::Memfd) are refused: its pages are opened at the target instead.
     ///
     /// The part must not be locked. Otherwise Linux loses the lock of the whole mapping from which it was split, and
     /// counts the moved bytes twice forever (seen on 6.18).
@@ -275,7 +307,7 @@ impl Map {
     unsafe fn move_or_fill(&self, from: Part, to: &Self, place: Part) -> Result<(), Errno> {
         let (source, length) = self.locate(from)?;
         let (target, _) = to.locate(place)?;
-        if length > source.addr().abs_diff(target.addr()) {
+        if self.listed || to.listed || length > source.addr().abs_diff(target.addr()) {
             return Err(Errno::INVAL);
         }
         // If the pages moved directly to the target, the system would unmap the target before it checks its limits (seen on
@@ -289,9 +321,7 @@ impl Map {
         // This fails only if the process has as many maps as it may have, which the system checks before it unmaps, or if the
         // system has no memory for tables of its own. In the latter case there may be a hole after all, which is mapped again:
         // our addresses must stay ours.
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
-        // SAFETY: with NOREPLACE the call fails where anything is mapped.
-        let _ = unsafe { mm::mmap_anonymous(target, length, ProtFlags::empty(), flags) };
+        let _ = fill_hole(target, length);
         // SAFETY: the source is open by the caller's promise, and so are the pages that were moved from there. Both are ours
         // alone. They are two maps, so they do not overlap.
         unsafe { ptr::copy_nonoverlapping(between.cast::<u8>(), source.cast::<u8>(), length) };
@@ -377,10 +407,40 @@ impl Map {
     /// are available for the split.
     pub fn unmap(self) -> Result<(), Self> {
         let map = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the addresses are ours alone by the type's invariant, and the token ends here unless the
-        // system refused.
-        let unmapped = unsafe { mm::munmap(map.outer.cast(), map.outer_bytes as usize) };
-        unmapped.map_err(|_| std::mem::ManuallyDrop::into_inner(map))
+        map.let_go().map_err(|_| std::mem::ManuallyDrop::into_inner(map))
+    }
+
+    /// Unmaps all addresses, after which the token must not be used.
+    fn let_go(&self) -> Result<(), Errno> {
+        // A fork waits for the lock, so that its child does not close addresses that others have mapped meanwhile.
+        let mut listed = self.listed.then(Listed::lock);
+        // SAFETY: the addresses are ours alone by the type's invariant, and the callers end the token unless the
+        // system refuses.
+        unsafe { mm::munmap(self.outer.cast(), self.outer_bytes as usize) }?;
+        if let Some(listed) = &mut listed {
+            listed.remove(self.outer.addr());
+        }
+        Ok(())
+    }
+}
+
+/// Maps closed addresses where nothing is mapped. The system checks its limits before it replaces a mapping. If it runs out
+/// of its own memory after that, it leaves a hole. The addresses must stay owned.
+fn fill_hole(address: *mut c_void, length: usize) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: with NOREPLACE the call fails where anything is mapped.
+    unsafe { mm::mmap_anonymous(address, length, ProtFlags::empty(), flags) }.map(|_| ())
+}
+
+/// Closes the addresses of a listed map in the child of a fork.
+pub(crate) fn close_in_child(address: usize, length: usize) {
+    let address = ptr::with_exposed_provenance_mut(address);
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+    // SAFETY: a listed map owns the addresses, and no reference is made to them.
+    let closed = unsafe { mm::mmap_anonymous(address, length, ProtFlags::empty(), flags) };
+    if closed.is_err() {
+        // SAFETY: as above. This needs no new mapping.
+        let _ = unsafe { mm::mprotect(address, length, MprotectFlags::empty()) };
     }
 }
 
@@ -408,9 +468,7 @@ fn alike(source: *mut c_void, length: usize) -> *mut c_void {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the addresses are ours alone by the type's invariant, and the token ends here.
-        let unmapped = unsafe { mm::munmap(self.outer.cast(), self.outer_bytes as usize) };
-        if unmapped.is_err() {
+        if self.let_go().is_err() {
             // The addresses are lost, but the memory can still be freed.
             let _ = self.empty(self.whole());
         }
@@ -587,6 +645,7 @@ mod tests {
             outer_bytes: 2 * page,
             skipped: 0,
             bytes: 2 * page,
+            listed: false,
         });
         let first = Part {
             offset: 0,

@@ -94,6 +94,8 @@ ranks! {
     Pinned,
     /// The locks of budgets. Taking one of them takes this for reading, and changes of their lines take it for writing.
     Budgets,
+    /// The maps that are closed in the child of a fork.
+    Maps,
     /// The participants in a fork.
     Participants,
     /// The tables in the arena.

@@ -1,5 +1,7 @@
 //! The source of ordinary memory of this process.
 
+mod aliases;
+mod backing;
 mod builder;
 mod dress;
 mod faults;
@@ -13,6 +15,7 @@ mod transfer;
 
 pub use builder::{HostBuilder, HostError, HugePages, Node};
 
+use backing::Backing;
 use faults::Faults;
 use mappings::Mappings;
 use millpond_engine::{Range, Segment, SourceError};
@@ -22,7 +25,8 @@ use runs::{Run, Runs};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-/// Memory of this process in private anonymous mappings, plain and paged.
+/// Memory of this process in private anonymous mappings, plain and paged. With [`aliases`](HostBuilder::aliases), the ranges
+/// have memory that can be mapped at several addresses.
 ///
 /// Reserved addresses are mapped without access: nothing can touch them, and nothing else can be mapped there. Committing
 /// makes a part accessible. Decommitting returns its memory to the system at once. Moving transfers pages without a copy.
@@ -52,6 +56,8 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct Host {
     rules: HostBuilder,
+    /// The memory of the ranges, if it can be mapped at several addresses.
+    backing: Option<Backing>,
     mappings: Mappings,
     faults: Cell<Faults>,
     /// Bytes charged: committed and taken bytes, and those not closed yet.
@@ -62,7 +68,7 @@ pub struct Host {
     segments: BTreeMap<u64, TakenSegment>,
     /// Mappings that the system could not unmap yet, and the bytes still charged for them.
     spent: Vec<(Map, u64)>,
-    /// Parts that are no longer locked: address and bytes.
+    /// Parts that are no longer locked or no longer mapped: address and bytes.
     slipped: Vec<(u64, u64)>,
     next_event: u64,
 }
@@ -73,8 +79,9 @@ impl Host {
         HostBuilder::new()
     }
 
-    pub(crate) fn with(rules: HostBuilder) -> Self {
+    fn with(rules: HostBuilder, backing: Option<Backing>) -> Self {
         Self {
+            backing,
             mappings: Mappings::new(rules.mappings),
             faults: Cell::default(),
             rules,
@@ -105,7 +112,8 @@ impl Host {
         self.rules.node
     }
 
-    /// Returns the parts that failed moves could not lock again since the last call: address and bytes.
+    /// Returns the parts that failed moves could not lock again since the last call, and the stale mappings that ended with
+    /// their range: address and bytes.
     pub(crate) fn take_slipped(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.slipped)
     }
@@ -124,7 +132,7 @@ impl Host {
             .is_some_and(|reserved| reserved.bytes == range.bytes())
     }
 
-    /// Calls `visit` with the address and the bytes of every committed part and every segment.
+    /// Calls `visit` with the address and the bytes of every committed part, every stale mapping and every segment.
     pub(crate) fn for_each_held(&self, mut visit: impl FnMut(u64, u64)) {
         for (address, reserved) in &self.ranges {
             for run in reserved.runs.iter() {

@@ -16,8 +16,12 @@ use millpond_engine::{Counted, Faulty, Limited, Logged, Source, SourceEvent, Sou
 ///    called with it, and the bytes of a committed part of a range, from [`commit`](Source::commit) to the
 ///    moment [`decommit`](Source::decommit) or [`move_pages`](Source::move_pages) is called for it or
 ///    [`release`](Source::release) for its range, are memory that this process may read and write from any
-///    thread, at the addresses of the token. All of it ends when the source is dropped.
-/// 2. *Apart.* No two of these, of this source or of any other owner in the process, share a byte.
+///    thread, at the addresses of the token. The same holds for a part from [`alias`](Source::alias), which maps a
+///    committed part at its addresses too. The old part is then *stale*. It is the same memory as the new one and may be
+///    read and written until [`unmap`](Source::unmap) is called for it, or `decommit` or `release` for the memory at its new
+///    place. All of it ends when the source is dropped.
+/// 2. *Apart.* No two of these, of this source or of any other owner in the process, share a byte, except a part and the
+///    stale parts that are the same memory.
 /// 3. *Contents.* The source neither reads nor writes these bytes, but for moving them: after
 ///    [`move_pages`](Source::move_pages) has answered, the target holds what the origin held when it was
 ///    called. [`discard`](Self::discard) makes them read as zero, if it answers so, and

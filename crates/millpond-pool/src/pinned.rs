@@ -19,8 +19,8 @@ use millpond_engine::{HeldMemory, SourceEvent, SourceWrapper};
 /// returns the same as in its parent.
 ///
 /// If a move fails, and other code in the process has meanwhile used up the limit, pages can stay in their old place
-/// without a lock. [`is_pinned`] returns false for them. Invariant: the registry has the committed parts and segments of
-/// `host` except these, and nothing else of it.
+/// without a lock. [`is_pinned`] returns false for them. Invariant: the registry has the committed parts, stale mappings and
+/// segments of `host` except these, and nothing else of it.
 ///
 /// ```
 /// use millpond::{Host, engine::Source, source::is_pinned};
@@ -48,9 +48,8 @@ impl HostBuilder {
     /// # Errors
     /// Returns the errors of [`build`](Self::build). The limit on locked memory applies when memory is taken, not here.
     pub fn build_pinned(mut self) -> Result<Pinned, HostError> {
-        self.check()?;
         self.lock = true;
-        Ok(Pinned::over(Host::with(self)))
+        Ok(Pinned::over(self.build()?))
     }
 }
 
@@ -98,6 +97,18 @@ impl SourceWrapper for Pinned {
                 outcome: Ok(()),
                 ..
             } => registry::add(address, bytes),
+            // The old mapping is locked until it ends.
+            SourceEvent::Alias {
+                to: address,
+                bytes,
+                outcome: Ok(_),
+                ..
+            } => registry::add(address, bytes),
+            SourceEvent::Unmap {
+                address,
+                bytes,
+                handles: 1..,
+            } => registry::remove(address, bytes),
             SourceEvent::Give { address, bytes }
             | SourceEvent::Decommit { address, bytes, .. }
             | SourceEvent::Release { address, bytes }
@@ -106,12 +117,6 @@ impl SourceWrapper for Pinned {
                 registry::remove(address, bytes);
             }
             SourceEvent::Move {
-                from,
-                to,
-                bytes,
-                outcome: Ok(_),
-            }
-            | SourceEvent::Alias {
                 from,
                 to,
                 bytes,

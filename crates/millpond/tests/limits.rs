@@ -43,6 +43,7 @@ fn under<T>(resource: Resource, bytes: u64, run: impl FnOnce() -> T) -> T {
 #[test]
 fn refusals_of_the_system_lose_no_memory() {
     a_builder_says_what_cannot_be();
+    a_limit_on_files_refuses_aliases();
     a_dropped_source_leaves_nothing();
     a_move_that_fails_half_way_is_undone();
     #[cfg(target_endian = "little")]
@@ -59,7 +60,16 @@ fn refusals_of_the_system_lose_no_memory() {
     a_transfer_that_cannot_be_changes_nothing();
     a_refused_commit_changes_nothing();
     its_own_limit_on_mappings_comes_first();
+    second_mappings_are_counted_too();
     at_the_systems_limit_on_mappings_nothing_is_lost();
+}
+
+fn a_limit_on_files_refuses_aliases() {
+    let build = || Host::builder().aliases(true).build();
+    let error = under(Resource::Fsize, 1 << 40, build).expect_err("the file is larger");
+    let (call, code) = ("ftruncate", libc::EFBIG);
+    assert_eq!(error, HostError::System { call, code });
+    build().expect("a file in memory");
 }
 
 fn a_move_past_a_limit_lets_go_of_no_address() {
@@ -306,6 +316,31 @@ fn its_own_limit_on_mappings_comes_first() {
     let given: u64 = pages().map(|at| host.decommit(&range, at, PAGE)).sum();
     assert_eq!((given * PAGE, host.used_bytes()), (used, 0));
     host.commit(&range, 0, 1024 * PAGE, PAGE).expect("one map again");
+}
+
+fn second_mappings_are_counted_too() {
+    let limit = mappings() + 40;
+    let builder = Host::builder().page_bytes(PAGE).mappings(limit).aliases(true);
+    let mut host = builder.build().expect("a file in memory");
+    let range = host.reserve(1024 * PAGE).expect("addresses");
+    host.commit(&range, 0, 512 * PAGE, PAGE).expect("memory");
+    stamp(&host, range.address(), 512 * PAGE, 3);
+    // The order is reversed, so that no two neighbours are one mapping.
+    let one = |nth: u64| (&range, (511 - nth) * PAGE, PAGE);
+    let place = |nth: u64| (&range, (512 + nth) * PAGE);
+    let many: Vec<_> = (0..64).map(one).collect();
+    let error = host.alias(&many, place(0)).expect_err("too many mappings");
+    assert!(matches!(error, SourceError::Mappings { .. }), "{error}");
+    assert!(is_closed(range.address() + 512 * PAGE, 512 * PAGE));
+    let mut made = 0;
+    while host.alias(&[one(made)], place(made)).is_ok() {
+        made += 1;
+    }
+    assert!((15..40).contains(&made) && mappings() <= limit, "{made}");
+    assert!(is_stamped(&host, range.address(), 512 * PAGE, 3));
+    assert_eq!(host.unmap(range.address(), 512 * PAGE), made);
+    host.release(range);
+    assert_eq!(host.used_bytes(), 0);
 }
 
 /// At the limit the system refuses to split mappings, also to unmap a part.

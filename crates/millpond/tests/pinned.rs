@@ -41,6 +41,7 @@ fn locked_memory_is_counted_found_and_limited() {
     }
     committed_pages_are_locked();
     pages_that_stay_after_a_move_are_locked();
+    each_mapping_of_a_page_is_locked();
     a_dropped_source_pins_nothing();
     // Root may lock any amount, so the limit has no effect.
     let mut child = Command::new(std::env::current_exe().expect("this test"));
@@ -102,6 +103,38 @@ fn pages_that_stay_after_a_move_are_locked() {
     source.decommit(&range, 20 * PAGE, 2 * PAGE);
     assert_eq!(status("VmLck"), before);
     source.release(range);
+}
+
+fn each_mapping_of_a_page_is_locked() {
+    let before = status("VmLck");
+    let builder = Host::builder().page_bytes(PAGE).aliases(true);
+    let mut source = builder.build_pinned().expect("any system can try");
+    let range = source.reserve(64 * PAGE).expect("addresses");
+    let at = range.address();
+    source.commit(&range, 0, 4 * PAGE, PAGE).expect("locked");
+    source
+        .alias(&[(&range, 2 * PAGE, 2 * PAGE)], (&range, 20 * PAGE))
+        .expect("locked");
+    assert!(has_flag(at, 4 * PAGE, "lo") && has_flag(at + 20 * PAGE, 2 * PAGE, "lo"));
+    assert!(pinned(at + 3 * PAGE) && pinned(at + 21 * PAGE));
+    assert_eq!(
+        (status("VmLck") - before, source.host().used_bytes()),
+        (6 * PAGE, 4 * PAGE)
+    );
+    source.unmap(at + 2 * PAGE, PAGE);
+    assert!(!pinned(at + 2 * PAGE) && pinned(at + 3 * PAGE) && pinned(at + 20 * PAGE));
+    assert_eq!((status("VmLck") - before, pinned_bytes()), (5 * PAGE, 5 * PAGE));
+    // The old mapping of the only page is still there when its range is released.
+    let other = source.reserve(PAGE).expect("addresses");
+    source.commit(&other, 0, PAGE, PAGE).expect("locked");
+    source
+        .alias(&[(&other, 0, PAGE)], (&range, 30 * PAGE))
+        .expect("locked");
+    let old = other.address();
+    source.release(other);
+    assert!(!pinned(old) && pinned(at + 30 * PAGE));
+    drop(source);
+    assert_eq!((status("VmLck"), pinned_bytes()), (before, 0));
 }
 
 fn a_dropped_source_pins_nothing() {

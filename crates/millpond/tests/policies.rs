@@ -4,14 +4,15 @@
 
 mod support;
 
-use millpond::engine::{AllocError, Block, Counted, Engine, Request, Settings, Stream, policies};
+use millpond::engine::{AllocError, Block, CallKind, Counted, Engine, Request, Settings, Stream, policies};
 use millpond::{Host, source::MemorySource};
 use support::memory::{is_stamped, stamp};
 
 const MIB: u64 = 1 << 20;
 
-fn host(capacity: Option<u64>) -> Counted<Host> {
+fn host(capacity: Option<u64>, aliases: bool) -> Counted<Host> {
     let host = Host::builder().page_bytes(64 << 10).capacity(capacity);
+    let host = host.aliases(aliases);
     Counted::new(host.build().expect("ordinary pages"))
 }
 
@@ -61,9 +62,21 @@ fn run<S: MemorySource>(policy: &str, source: S, steps: u64) -> Engine<S> {
 #[test]
 fn every_policy_serves_from_the_host() {
     for policy in policies::names() {
-        for capacity in [Some(48 * MIB), Some(512 * MIB), None] {
-            let engine = run(policy, host(capacity), 1500);
+        let capacities = [Some(48 * MIB), Some(512 * MIB), None];
+        let with = |aliases| capacities.map(|capacity| (capacity, aliases));
+        for (capacity, aliases) in with(false).into_iter().chain(with(true)) {
+            let engine = run(policy, host(capacity, aliases), 1500);
             let counts = engine.source().counts();
+            let (moves, seconds) = (counts.of(CallKind::Move).calls, counts.of(CallKind::Alias).calls);
+            let (used, unused) = if aliases {
+                (seconds, moves)
+            } else {
+                (moves, seconds)
+            };
+            assert!(
+                unused == 0 && (used > 0 || policy != "millpond"),
+                "{policy}: {moves} moves, {seconds} second mappings"
+            );
             assert!(
                 engine.stats().allocations > 300,
                 "{policy} {capacity:?}: {:?}",

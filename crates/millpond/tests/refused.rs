@@ -4,10 +4,10 @@
 
 mod support;
 
-use millpond::engine::Source;
+use millpond::engine::{Range, Source};
 use millpond::{
     Host,
-    source::{HostBuilder, MemorySource, is_pinned},
+    source::{HostBuilder, HostError, MemorySource, is_pinned},
 };
 use std::ptr::without_provenance;
 use support::forbid::{Forbidden, without};
@@ -39,6 +39,16 @@ const OPEN: Forbidden = Forbidden {
 const CLOSE: Forbidden = Forbidden {
     call: libc::SYS_mmap,
     argument: Some((3, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED)),
+    code: libc::ENOMEM,
+};
+const OPEN_SHARED: Forbidden = Forbidden {
+    call: libc::SYS_mmap,
+    argument: Some((3, libc::MAP_SHARED | libc::MAP_FIXED)),
+    code: libc::ENOMEM,
+};
+const FREE_SHARED: Forbidden = Forbidden {
+    call: libc::SYS_fallocate,
+    argument: None,
     code: libc::ENOMEM,
 };
 const LOCK: Forbidden = Forbidden {
@@ -194,4 +204,137 @@ fn pages_that_cannot_be_locked_again_are_not_called_pinned() {
         assert!(is_closed(at + 8 * PAGE, 56 * PAGE));
         assert_eq!(source.free_bytes(), Some(56 * PAGE));
     }
+}
+
+#[test]
+fn a_source_whose_pages_have_aliases_is_refused_with_the_call() {
+    for (number, name, code) in [
+        (libc::SYS_memfd_create, "memfd_create", libc::EPERM),
+        (libc::SYS_ftruncate, "ftruncate", libc::EFBIG),
+        (libc::SYS_fallocate, "fallocate", libc::EOPNOTSUPP),
+    ] {
+        let call = Forbidden {
+            call: number,
+            argument: None,
+            code,
+        };
+        without(call, || {
+            let error = builder().aliases(true).build().expect_err("a refused call");
+            assert_eq!(error, HostError::System { call: name, code });
+            builder().build().expect("a source without aliases");
+        });
+    }
+}
+
+/// Returns a source whose pages have aliases, and a range with four handles. Two of them are mapped twice.
+fn aliased() -> (Host, Range) {
+    let mut host = builder().aliases(true).build().expect("a host");
+    let range = host.reserve(64 * PAGE).expect("addresses");
+    host.commit(&range, 0, 8 * PAGE, 2 * PAGE).expect("memory");
+    stamp(&host, range.address(), 8 * PAGE, 7);
+    let parts = [(&range, 4 * PAGE, 4 * PAGE)];
+    host.alias(&parts, (&range, 20 * PAGE)).expect("a second mapping");
+    (host, range)
+}
+
+#[test]
+fn a_second_mapping_that_is_refused_changes_nothing() {
+    let (mut host, range) = aliased();
+    let at = range.address();
+    without(OPEN_SHARED, || {
+        let parts = [(&range, 20 * PAGE, 2 * PAGE), (&range, 0, 2 * PAGE)];
+        let error = host.alias(&parts, (&range, 30 * PAGE)).expect_err("refused");
+        assert!(error.is_out_of_memory(), "{error}");
+        assert!(
+            host.move_pages((&range, 0), (&range, 30 * PAGE), 4 * PAGE)
+                .is_err()
+        );
+        assert!(host.commit(&range, 30 * PAGE, PAGE, PAGE).is_err());
+        assert_eq!(host.free_bytes(), Some(56 * PAGE));
+    });
+    assert!(is_stamped(&host, at, 8 * PAGE, 7));
+    assert!(is_closed(at + 8 * PAGE, 12 * PAGE) && is_closed(at + 24 * PAGE, 40 * PAGE));
+    // The handles are where they were: two at the new place, and two at the old one.
+    assert_eq!(host.unmap(at + 4 * PAGE, 4 * PAGE), 2);
+    assert_eq!(host.decommit(&range, 20 * PAGE, 4 * PAGE), 2);
+    assert_eq!(host.decommit(&range, 0, 4 * PAGE), 2);
+    assert_eq!(host.free_bytes(), Some(64 * PAGE));
+}
+
+#[test]
+fn a_second_mapping_that_is_refused_in_part_changes_nothing() {
+    let mut host = builder().aliases(true).build_pinned().expect("a source");
+    let range = host.reserve(64 * PAGE).expect("addresses");
+    let at = range.address();
+    if let Err(error) = host.commit(&range, 0, 4 * PAGE, PAGE) {
+        return eprintln!("skipped: {error}");
+    }
+    stamp(&host, at, 4 * PAGE, 7);
+    // The pages are mapped before they are locked.
+    without(LOCK, || {
+        let parts = [(&range, 2 * PAGE, PAGE), (&range, 0, PAGE)];
+        assert!(host.alias(&parts, (&range, 30 * PAGE)).is_err());
+        assert!(
+            host.move_pages((&range, 0), (&range, 30 * PAGE), 2 * PAGE)
+                .is_err()
+        );
+        assert!(is_closed(at + 4 * PAGE, 60 * PAGE));
+    });
+    assert!(is_stamped(&host, at, 4 * PAGE, 7) && has_flag(at, 4 * PAGE, "lo"));
+    assert_eq!(host.decommit(&range, 0, 4 * PAGE), 4);
+    assert_eq!(host.free_bytes(), Some(64 * PAGE));
+}
+
+#[test]
+fn memory_that_cannot_be_freed_stays_charged_until_it_is() {
+    let (mut host, range) = aliased();
+    let at = range.address();
+    let refused = without(FREE_SHARED, || {
+        assert!(!host.discard(at, PAGE));
+        assert_eq!(host.decommit(&range, 0, 2 * PAGE), 1);
+        assert_eq!(host.free_bytes(), Some(56 * PAGE));
+        host.commit(&range, 0, 2 * PAGE, PAGE).expect("other memory");
+        assert!(is_zero(&host, at, 2 * PAGE));
+    });
+    if refused.is_none() {
+        return;
+    }
+    assert_eq!(host.decommit(&range, 0, 2 * PAGE), 2);
+    assert_eq!(host.free_bytes(), Some(58 * PAGE), "all was freed");
+    assert!(is_stamped(&host, at + 20 * PAGE, PAGE, 7 ^ (4 * PAGE)));
+}
+
+#[test]
+fn a_stale_mapping_that_cannot_be_closed_is_closed_before_its_addresses_are_used() {
+    let (mut host, range) = aliased();
+    let at = range.address();
+    let refused = without(CLOSE, || {
+        assert_eq!(host.unmap(at + 4 * PAGE, 4 * PAGE), 2);
+        assert!(is_closed(at + 4 * PAGE, 4 * PAGE));
+        assert!(host.commit(&range, 4 * PAGE, PAGE, PAGE).is_err());
+        assert!(host.alias(&[(&range, 0, 2 * PAGE)], (&range, 6 * PAGE)).is_err());
+    });
+    if refused.is_none() {
+        return;
+    }
+    host.commit(&range, 4 * PAGE, PAGE, PAGE).expect("closed by now");
+    assert!(is_zero(&host, at + 4 * PAGE, PAGE));
+    assert!(is_stamped(&host, at + 20 * PAGE, PAGE, 7 ^ (4 * PAGE)));
+}
+
+#[test]
+fn memory_that_is_lacking_when_it_is_populated_is_an_error() {
+    let lack = Forbidden {
+        code: libc::EFAULT,
+        ..POPULATE
+    };
+    without(lack, || {
+        let builder = builder().populate(true).aliases(true);
+        let mut host = builder.build().expect("a host");
+        let range = host.reserve(64 * PAGE).expect("addresses");
+        let error = host.commit(&range, 0, 4 * PAGE, PAGE).expect_err("no memory");
+        assert!(error.is_out_of_memory(), "{error}");
+        assert_eq!(host.free_bytes(), Some(64 * PAGE));
+        assert!(is_closed(range.address(), 64 * PAGE));
+    });
 }

@@ -47,6 +47,7 @@ macro_rules! source_behaviour {
                 only_committed_parts_are_open,
                 memory_goes_back_to_the_system,
             }
+            aliases::{mappings_of_a_page_have_the_same_contents, crooked_mappings_are_refused}
             misuse::{foreign_tokens_are_refused, crooked_parts_are_refused}
             programs::{random_programs_keep_contents}
             faults::{failures_keep_contents}
@@ -73,7 +74,7 @@ fn host(capacity: Option<u64>, rules: impl Fn(HostBuilder) -> HostBuilder) -> Op
 }
 
 /// Returns a source of locked memory if this process may lock enough for concurrent tests.
-fn pinned(capacity: Option<u64>, page: u64) -> Option<Pinned> {
+fn pinned(capacity: Option<u64>, page: u64, rules: impl Fn(HostBuilder) -> HostBuilder) -> Option<Pinned> {
     static ENOUGH: Mutex<BTreeMap<u64, bool>> = Mutex::new(BTreeMap::new());
     let try_it = || {
         let mut trial = Host::builder().page_bytes(page).build_pinned().ok()?;
@@ -87,11 +88,8 @@ fn pinned(capacity: Option<u64>, page: u64) -> Option<Pinned> {
     if !*enough.entry(page).or_insert_with(|| try_it().is_some()) {
         return None;
     }
-    Host::builder()
-        .page_bytes(page)
-        .capacity(capacity)
-        .build_pinned()
-        .ok()
+    let rules = rules(Host::builder()).page_bytes(page);
+    rules.capacity(capacity).build_pinned().ok()
 }
 
 /// Limits a source that has no limit of its own.
@@ -120,15 +118,21 @@ source_behaviour! {
     memory host_explicit |capacity| host(capacity, |b| b.huge_pages(HugePages::Explicit(2 * MIB)));
     memory host_populated |capacity| host(capacity, |b| b.page_bytes(16 * KIB).populate(true));
     memory host_node_0 |capacity| host(capacity, |b| b.page_bytes(4 * KIB).node(Node::Only(0)));
-    memory pinned_4k |capacity| pinned(capacity, 4 * KIB);
-    memory pinned_16k |capacity| pinned(capacity, 16 * KIB);
+    memory host_aliases_4k |capacity| host(capacity, |b| b.page_bytes(4 * KIB).aliases(true));
+    memory host_aliases_2m |capacity| host(capacity, |b| b.aliases(true));
+    memory host_aliases_huge |capacity| host(capacity, |b| b.aliases(true).huge_pages(HugePages::Transparent));
+    memory host_aliases_populated |capacity| host(capacity, |b| b.page_bytes(16 * KIB).populate(true).aliases(true));
+    memory pinned_4k |capacity| pinned(capacity, 4 * KIB, |b| b);
+    memory pinned_16k |capacity| pinned(capacity, 16 * KIB, |b| b);
+    memory pinned_aliases |capacity| pinned(capacity, 4 * KIB, |b| b.aliases(true));
     numbers simulated_limited |capacity| Some(limited(capacity, Simulated::new()));
     numbers simulated_stacked |capacity| Some(limited(capacity, stacked(Simulated::new())));
     numbers simulated_boxed |capacity| Some(Box::new(Simulated::new().with_capacity(capacity)) as Box<dyn Source>);
     memory host_limited |capacity| Some(limited(capacity, host(None, |b| b.page_bytes(4 * KIB))?));
     memory host_stacked |capacity| Some(limited(capacity, stacked(host(None, |b| b)?)));
     memory host_stacked_otherwise |capacity| Some(stacked(limited(capacity, host(None, |b| b.page_bytes(64 * KIB))?)));
-    memory pinned_stacked |capacity| Some(stacked(pinned(capacity, 4 * KIB)?));
+    memory pinned_stacked |capacity| Some(stacked(pinned(capacity, 4 * KIB, |b| b)?));
+    memory host_aliases_stacked |capacity| Some(limited(capacity, stacked(host(None, |b| b.page_bytes(4 * KIB).aliases(true))?)));
     memory host_boxed |capacity| Some(Box::new(host(capacity, |b| b.page_bytes(4 * KIB))?) as Box<dyn MemorySource>);
 }
 

@@ -1,6 +1,7 @@
 //! The settings of a host source, and the errors of creating one.
 
 use super::Host;
+use super::backing::Backing;
 use millpond_engine::display_size;
 pub(crate) use millpond_os::{self as os, Errno, Map};
 use thiserror::Error;
@@ -111,6 +112,7 @@ pub struct HostBuilder {
     pub(super) populate: bool,
     pub(super) capacity: Option<u64>,
     pub(super) mappings: Option<u64>,
+    aliases: bool,
     pub(crate) lock: bool,
 }
 
@@ -128,6 +130,7 @@ impl HostBuilder {
             populate: false,
             capacity: None,
             mappings: None,
+            aliases: false,
             lock: false,
         }
     }
@@ -175,16 +178,76 @@ impl HostBuilder {
         self
     }
 
+    /// Sets whether handles can be mapped at a second address ([`Source::alias`](millpond_engine::Source::alias)). The
+    /// default is off. Then the memory of reserved ranges is private to this process, and pages move by `mremap`.
+    ///
+    /// If it is on, all ranges of the source have their memory in one file without a name (`memfd_create`). Pages move
+    /// without a copy, and a handle can have any number of mappings. All of them have the same contents at every moment, and
+    /// can be read and written until [`unmap`](millpond_engine::Source::unmap). Segments stay private, and so the setting
+    /// has no effect with [explicit huge pages](HugePages::Explicit), which come in segments only. The differences are:
+    ///
+    /// - *Forks.* The child of a fork has private memory as it was at the fork, and the source works there. The memory of a
+    ///   file would instead be shared with the parent, so it is taken from the child: all addresses of the ranges are closed,
+    ///   and any access to them raises `SIGSEGV`. There, commits and moves fail with
+    ///   [`SourceError::Unsupported`](millpond_engine::SourceError::Unsupported), and giving pages back leaves the parent's
+    ///   memory as it is. A pool over this source has no usable memory in the child, but a new source can be built. This
+    ///   relies on the C library's `fork`: after a direct system call, parent and child write to the same memory.
+    /// - *Lack of memory.* Under strict overcommit (`vm.overcommit_memory=2`) the system counts a page of the file when it is
+    ///   first accessed and not when it is committed. At its limit the access raises `SIGBUS`. With
+    ///   [`populate`](Self::populate) the commit fails instead.
+    /// - *Accounts of the system.* The memory counts as shared memory: `RssShmem` of the process, and `shmem` of its control
+    ///   group, whose limits apply as before. The group counts a page once. The process counts it once for each address at
+    ///   which it was accessed.
+    /// - *Huge pages.* The system gives the file transparent huge pages only if
+    ///   `/sys/kernel/mm/transparent_hugepage/shmem_enabled` permits it, which is not the default. They also need
+    ///   [pages](Self::page_bytes) of that size. [`HugePages::Auto`] does not measure whether they are slow to get.
+    /// - *Mappings.* Neighbouring pages are one mapping for the system only while they are in their original order, and each
+    ///   stale mapping is one more. At the limit ([`mappings`](Self::mappings)) the error is
+    ///   [`SourceError::Mappings`](millpond_engine::SourceError::Mappings).
+    /// - *Locked memory.* Each mapping of a [pinned](Self::build_pinned) page counts against `RLIMIT_MEMLOCK`. Moving a page
+    ///   makes a second one for a moment.
+    /// - *Transfers.* [`transfer`](crate::MemorySource::transfer) is refused in ranges, so a pool copies a block that grows
+    ///   to another place.
+    ///
+    /// Nothing is used instead if the system refuses the file, as a sandbox or a limit on the size of files
+    /// (`RLIMIT_FSIZE`) may: [`build`](Self::build) then returns [`HostError::System`] with the refused call.
+    ///
+    /// ```
+    /// use millpond::Host;
+    /// use millpond::engine::Source;
+    ///
+    /// let mut host = Host::builder().page_bytes(4096).aliases(true).build()?;
+    /// let range = host.reserve(1 << 20)?;
+    /// host.commit(&range, 0, 4096, 4096)?;
+    /// assert_eq!(host.alias(&[(&range, 0, 4096)], (&range, 8192))?, 1);
+    ///
+    /// let [old, new] = [0, 8192].map(|at| (range.address() + at) as *mut u64);
+    /// // SAFETY: both addresses are mapped, and nothing else accesses them.
+    /// unsafe {
+    ///     old.write(7);
+    ///     assert_eq!(new.read(), 7);
+    /// }
+    /// assert_eq!(host.unmap(range.address(), 4096), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn aliases(mut self, aliases: bool) -> Self {
+        self.aliases = aliases;
+        self
+    }
+
     /// Creates the source.
     ///
     /// # Errors
-    /// Returns an error if the page size is invalid, or if the machine does not have such huge pages or such a node.
+    /// Returns an error if the page size is invalid, if the machine does not have such huge pages or such a node, or if
+    /// the system refuses memory for [`aliases`](Self::aliases).
     pub fn build(self) -> Result<Host, HostError> {
         self.check()?;
-        Ok(Host::with(self))
+        let is_paged = !matches!(self.huge, HugePages::Explicit(_));
+        let backing = (self.aliases && is_paged).then(Backing::new).transpose()?;
+        Ok(Host::with(self, backing))
     }
 
-    pub(crate) fn check(&self) -> Result<(), HostError> {
+    fn check(&self) -> Result<(), HostError> {
         let (system, most) = (os::page_bytes(), Self::MOST_PAGE_BYTES);
         let bytes = self.page;
         if !bytes.is_power_of_two() || bytes < system || bytes > most {

@@ -6,15 +6,17 @@ use millpond_engine::{Range, SourceError};
 pub(crate) use millpond_os::{self as os, Errno, Map, Part};
 
 impl Host {
-    /// Opens a closed part of a range and applies the memory settings. The part is closed again if that fails.
-    pub(super) fn open(&mut self, range: u64, part: Part) -> Result<(), SourceError> {
+    /// Opens a closed part of a range, with the memory that was taken for it, and applies the memory settings. The part is
+    /// closed again if that fails.
+    pub(super) fn open(&mut self, range: u64, part: Part, pages: u64) -> Result<(), SourceError> {
         let Some(reserved) = self.ranges.get(&range) else {
             return Ok(());
         };
-        reserved
-            .map
-            .open(part)
-            .map_err(|error| self.refused("mprotect", part.bytes, error))?;
+        let (call, opened) = match &self.backing {
+            Some(backing) => ("mmap", backing.open(&reserved.map, part, pages)),
+            None => ("mprotect", reserved.map.open(part)),
+        };
+        opened.map_err(|error| self.refused(call, part.bytes, error))?;
         let locking = self.rules.lock.then(locking::shared);
         let dressed = self.dress(&reserved.map, part);
         drop(locking);
@@ -70,6 +72,8 @@ impl Host {
             match map.populate(part) {
                 // SAFETY: `dress` is called only with parts that were just opened. They hold zeros, and no other thread knows them.
                 Err(Errno::INVAL) => unsafe { map.zero(part) },
+                // This is how the system reports a lack of memory for a memfd.
+                Err(Errno::FAULT) => Err(Errno::NOMEM),
                 outcome => outcome,
             }
             .map_err(|error| refused("madvise", error))?;
@@ -78,10 +82,14 @@ impl Host {
     }
 
     /// Requests huge pages for an open, fresh part. If the choice is left to this source and they are slow to get, it
-    /// requests ordinary pages.
+    /// requests ordinary pages. For a memfd that is not measured, because the system gives it huge pages only where it
+    /// was set to do so.
     fn request_huge(&self, map: &Map, part: Part) {
         // This is advice: a system built without huge pages refuses it, and the memory can still be used.
         let _ = map.advise_huge(part);
+        if self.backing.is_some() {
+            return;
+        }
         let mut faults = self.faults.get();
         // SAFETY: the part was just opened. It holds zeros, and no other thread knows it.
         if self.rules.huge == HugePages::Auto && unsafe { faults.are_slow(map, part) } {

@@ -44,6 +44,9 @@ impl Host {
         if bytes == 0 {
             return Ok(0);
         }
+        if self.backing.is_some() {
+            return self.remap_runs(from, to, bytes);
+        }
         self.close_over(to.0, place);
         let runs = self
             .ranges
@@ -101,7 +104,7 @@ impl Host {
             for step in &steps {
                 new.runs.insert(Run {
                     part: step.target(),
-                    handle: step.run.handle,
+                    ..step.run
                 });
             }
         }

@@ -13,6 +13,9 @@ pub(super) struct Reserved {
     pub(super) map: Map,
     /// Bytes of the token, at most those of the mapping.
     pub(super) bytes: u64,
+    /// The part of the source's memfd from which pages are taken first begins here. Without a memfd it is 0.
+    pub(super) home: u64,
+    /// What is mapped, in use or stale.
     pub(super) runs: Runs,
     /// Parts that were given back and that the system could not close yet, and the bytes still charged for them.
     pub(super) unclosed: Vec<(Part, u64)>,
@@ -54,17 +57,13 @@ impl VmaBoundaries {
     }
 }
 
-fn overlap(one: Part, other: Part) -> bool {
-    one.offset < other.end() && other.offset < one.end()
-}
-
 impl Reserved {
     /// Tries again to close the parts inside `part` that could not be closed. Returns the bytes that are no longer charged.
     pub(super) fn close_over(&mut self, part: Part) -> u64 {
         let mut refund = 0;
         let map = &self.map;
         self.unclosed.retain(|(other, charged)| {
-            let closed = overlap(*other, part) && map.close(*other).is_ok();
+            let closed = other.overlaps(part) && map.close(*other).is_ok();
             refund += if closed { *charged } else { 0 };
             !closed
         });
@@ -102,8 +101,8 @@ impl Reserved {
         refund
     }
 
-    /// Returns whether pages can be moved into a part.
+    /// Returns whether pages can be moved into a part, or mapped there.
     pub(super) fn is_vacant(&self, part: Part) -> bool {
-        self.runs.is_free(part) && self.unclosed.iter().all(|(other, _)| !overlap(*other, part))
+        self.runs.is_free(part) && self.unclosed.iter().all(|(other, _)| !other.overlaps(part))
     }
 }

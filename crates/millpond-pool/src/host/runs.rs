@@ -1,55 +1,88 @@
-//! The committed parts of a range, and the sizes of their handles.
+//! The mapped parts of a range, and the sizes of their handles.
 
 use millpond_os::Part;
 use std::collections::BTreeMap;
 
-/// A committed part with handles of one size.
+/// A mapped part with handles of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) part: Part,
     pub(super) handle: u64,
+    /// The offset of its memory in the source's memfd. Without a memfd it means nothing.
+    pub(super) pages: u64,
+    /// Whether the handles are mapped at other addresses, and belong to those.
+    pub(super) stale: bool,
 }
 
 impl Run {
+    /// Creates a run in use.
+    pub(super) fn new(part: Part, handle: u64, pages: u64) -> Self {
+        Self {
+            part,
+            handle,
+            pages,
+            stale: false,
+        }
+    }
+
     pub(super) fn handles(self) -> u64 {
         self.part.bytes / self.handle
     }
+
+    /// Returns the part of the source's memfd that the run has.
+    pub(super) fn pages(self) -> Part {
+        Part {
+            offset: self.pages,
+            bytes: self.part.bytes,
+        }
+    }
+
+    /// Returns the piece of the run from `offset` to `end`.
+    fn piece(self, offset: u64, end: u64) -> Self {
+        Self {
+            part: Part {
+                offset,
+                bytes: end - offset,
+            },
+            pages: self.pages + (offset - self.part.offset),
+            ..self
+        }
+    }
+
+    /// Returns whether a piece of the run consists of whole handles.
+    fn is_whole(self, piece: Self) -> bool {
+        let offset = piece.part.offset - self.part.offset;
+        offset.is_multiple_of(self.handle) && piece.part.bytes.is_multiple_of(self.handle)
+    }
 }
 
-/// The committed parts of one range.
+/// The mapped parts of one range.
 ///
 /// Invariant: runs do not overlap, and each is in one piece: one system call opened it or moved it to its place, so that
 /// one call can move any part of it. Neighbours are therefore never merged.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    /// By offset: bytes, and bytes of a handle.
-    runs: BTreeMap<u64, (u64, u64)>,
+    /// By offset.
+    runs: BTreeMap<u64, Run>,
 }
 
 impl Runs {
     pub(super) fn iter(&self) -> impl Iterator<Item = Run> + '_ {
-        let run = |(offset, (bytes, handle)): (&u64, &(u64, u64))| Run {
-            part: Part {
-                offset: *offset,
-                bytes: *bytes,
-            },
-            handle: *handle,
-        };
-        self.runs.iter().map(run)
+        self.runs.values().copied()
     }
 
-    /// Returns whether nothing in a part is committed.
+    /// Returns whether nothing is mapped in a part.
     pub(super) fn is_free(&self, part: Part) -> bool {
         let below = self.runs.range(..part.end()).next_back();
-        below.is_none_or(|(offset, (bytes, _))| offset + bytes <= part.offset)
+        below.is_none_or(|(_, run)| run.part.end() <= part.offset)
     }
 
-    /// Returns whether every byte of a part is committed.
+    /// Returns whether every byte of a part is mapped.
     pub(super) fn covers(&self, part: Part) -> bool {
         let mut at = part.offset;
         while at < part.end() {
             let run = self.runs.range(..=at).next_back();
-            match run.map(|(offset, (bytes, _))| offset + bytes) {
+            match run.map(|(_, run)| run.part.end()) {
                 Some(end) if end > at => at = end,
                 _ => return false,
             }
@@ -57,66 +90,76 @@ impl Runs {
         part.end() >= part.offset
     }
 
-    /// Returns the runs in a part, or `None` if the part has a gap or its ends split a handle.
+    /// Returns the runs in a part, each with its piece inside the part.
+    fn cut(&self, part: Part) -> impl Iterator<Item = (Run, Run)> + '_ {
+        let first = self.runs.range(..=part.offset).next_back();
+        let first = first.map_or(part.offset, |(first, _)| *first);
+        let runs = self.runs.range(first..part.end().max(first)).map(|(_, run)| *run);
+        runs.filter(move |run| run.part.overlaps(part)).map(move |run| {
+            let (offset, end) = (run.part.offset.max(part.offset), run.part.end().min(part.end()));
+            (run, run.piece(offset, end))
+        })
+    }
+
+    /// Returns what is mapped in a part, in use or stale.
+    pub(super) fn within(&self, part: Part) -> impl Iterator<Item = Run> + '_ {
+        self.cut(part).map(|(_, piece)| piece)
+    }
+
+    /// Returns the stale runs in a part, as far as they are whole handles.
+    pub(super) fn stale(&self, part: Part) -> Vec<Run> {
+        let whole = |(run, piece): (Run, Run)| (run.stale && run.is_whole(piece)).then_some(piece);
+        self.cut(part).filter_map(whole).collect()
+    }
+
+    /// Returns the runs in a part, or `None` if the part has a gap or a stale run or its ends split a handle.
     pub(super) fn whole(&self, part: Part) -> Option<Vec<Run>> {
-        let (&first, _) = self.runs.range(..=part.offset).next_back()?;
         let mut at = part.offset;
         let mut found = Vec::new();
-        for (offset, (bytes, handle)) in self.runs.range(first..part.end()) {
-            let end = (offset + bytes).min(part.end());
-            // There is a gap before this run, or the part begins behind it.
-            if *offset > at || end <= at {
+        for (run, piece) in self.cut(part) {
+            if piece.part.offset > at || run.stale || !run.is_whole(piece) {
                 return None;
             }
-            if !(at - offset).is_multiple_of(*handle) || !(end - at).is_multiple_of(*handle) {
-                return None;
-            }
-            found.push(Run {
-                part: Part {
-                    offset: at,
-                    bytes: end - at,
-                },
-                handle: *handle,
-            });
-            at = end;
+            at = piece.part.end();
+            found.push(piece);
         }
         (at == part.end()).then_some(found)
     }
 
     /// Returns the offsets inside a part at which runs begin, without its ends, or `None` if the part is not fully
-    /// committed.
+    /// mapped.
     pub(super) fn joints(&self, part: Part) -> Option<Vec<u64>> {
-        let (&first, _) = self.runs.range(..=part.offset).next_back()?;
         let (mut at, mut joints) = (part.offset, Vec::new());
-        for (offset, (bytes, _)) in self.runs.range(first..part.end()) {
-            if *offset > at || offset + bytes <= at {
+        for piece in self.within(part) {
+            let offset = piece.part.offset;
+            if offset > at {
                 return None;
             }
-            if *offset > part.offset {
-                joints.push(*offset);
+            if offset > part.offset {
+                joints.push(offset);
             }
-            at = offset + bytes;
+            at = piece.part.end();
         }
         (at >= part.end()).then_some(joints)
     }
 
     pub(super) fn insert(&mut self, run: Run) {
-        self.runs.insert(run.part.offset, (run.part.bytes, run.handle));
+        self.runs.insert(run.part.offset, run);
     }
 
-    /// Removes the runs that [`whole`](Self::whole) returned, splitting runs if necessary.
-    pub(crate) fn remove(&mut self, found: &[Run]) {
-        for run in found {
-            let Some((&offset, &(bytes, handle))) = self.runs.range(..=run.part.offset).next_back() else {
+    /// Removes pieces of runs, splitting runs if necessary.
+    pub(crate) fn remove(&mut self, pieces: &[Run]) {
+        for piece in pieces {
+            let (first, last) = (piece.part.offset, piece.part.end());
+            let Some((&offset, &run)) = self.runs.range(..=first).next_back() else {
                 continue;
             };
-            let (end, cut) = (offset + bytes, run.part.end());
             self.runs.remove(&offset);
-            if offset < run.part.offset {
-                self.runs.insert(offset, (run.part.offset - offset, handle));
+            if offset < first {
+                self.insert(run.piece(offset, first));
             }
-            if cut < end {
-                self.runs.insert(cut, (end - cut, handle));
+            if last < run.part.end() {
+                self.insert(run.piece(last, run.part.end()));
             }
         }
     }
@@ -133,18 +176,9 @@ mod tests {
     #[test]
     fn only_whole_handles_are_found() {
         let mut runs = Runs::default();
-        runs.insert(Run {
-            part: part(0, 60),
-            handle: 30,
-        });
-        runs.insert(Run {
-            part: part(60, 20),
-            handle: 20,
-        });
-        runs.insert(Run {
-            part: part(100, 10),
-            handle: 10,
-        });
+        runs.insert(Run::new(part(0, 60), 30, 0));
+        runs.insert(Run::new(part(60, 20), 20, 0));
+        runs.insert(Run::new(part(100, 10), 10, 0));
         let handles = |p| {
             runs.whole(p)
                 .map(|found| found.iter().map(|r| r.handles()).sum::<u64>())

@@ -66,14 +66,20 @@ impl Source for Host {
         self.give_up_spent();
         self.mappings.charge(1)?;
         let align = self.align(u64::MAX);
-        let map = Map::new(bytes, align).map_err(|_| {
+        let (map, home) = match &mut self.backing {
+            Some(backing) => (backing.map(bytes, align), backing.extend(bytes, align)),
+            None => (Map::new(bytes, align), Some(0)),
+        };
+        let map = map.map_err(|_| {
             let exhausted = self.mappings.exhausted();
             exhausted.unwrap_or(SourceError::AddressSpace { requested: bytes })
         })?;
+        let home = home.ok_or(SourceError::AddressSpace { requested: bytes })?;
         let address = map.address();
         let reserved = Reserved {
             map,
             bytes,
+            home,
             runs: Runs::default(),
             unclosed: Vec::new(),
             seams: VmaBoundaries::default(),
@@ -103,6 +109,7 @@ impl Source for Host {
             return Ok(());
         }
         self.close_over(range, part);
+        self.free_pages_again();
         let Some(reserved) = self.ranges.get(&range.address()).filter(|r| r.runs.is_free(part)) else {
             return Err(not_held);
         };
@@ -110,19 +117,21 @@ impl Source for Host {
             // The part was given back and is not closed yet, so it may still have its old contents.
             return Err(self.refused("mmap", bytes, Errno::NOMEM));
         }
+        let home = reserved.home + offset;
         self.charge(bytes)?;
+        let pages = self.take_pages(home, bytes).inspect_err(|_| self.used -= bytes)?;
+        let run = Run::new(part, handle_bytes, pages);
         let opened = self
             .mappings
             .charge(2)
-            .and_then(|()| self.open(range.address(), part));
-        opened.inspect_err(|_| self.used -= bytes)?;
-        if let Some(reserved) = self.ranges.get_mut(&range.address()) {
-            reserved.runs.insert(Run {
-                part,
-                handle: handle_bytes,
-            });
+            .and_then(|()| self.open(range.address(), part, pages));
+        if opened.is_err() {
+            let charged = self.give_pages(&[run]);
+            self.used -= charged;
+        } else if let Some(reserved) = self.ranges.get_mut(&range.address()) {
+            reserved.runs.insert(run);
         }
-        Ok(())
+        opened
     }
 
     /// Returns 0 and changes nothing if the part is not committed in whole handles.
@@ -138,7 +147,10 @@ impl Source for Host {
         };
         reserved.runs.remove(&found);
         self.mappings.note(2);
-        self.used -= reserved.close(part, bytes);
+        let charged = self.give_pages(&found);
+        if let Some(reserved) = self.ranges.get_mut(&range.address()) {
+            self.used -= reserved.close(part, charged);
+        }
         found.iter().map(|run| run.handles()).sum()
     }
 
@@ -146,12 +158,35 @@ impl Source for Host {
         self.move_runs(from, to, bytes)
     }
 
-    /// Gives back everything in the range, including pages that are still committed.
+    fn can_alias(&self) -> bool {
+        self.backing.is_some()
+    }
+
+    fn alias(&mut self, parts: &[(&Range, u64, u64)], to: (&Range, u64)) -> Result<u64, SourceError> {
+        if !self.can_alias() {
+            return Err(SourceError::Unsupported {
+                operation: "map pages at a second address",
+            });
+        }
+        self.alias_runs(parts, to)
+    }
+
+    fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
+        self.end_stale(address, bytes)
+    }
+
+    /// Gives back everything in the range, including pages that are still committed. Ends its stale mappings.
     fn release(&mut self, range: Range) {
         if self.holds_range(&range)
             && let Some(reserved) = self.ranges.remove(&range.address())
         {
-            let committed: u64 = reserved.runs.iter().map(|run| run.part.bytes).sum();
+            let (stale, committed): (Vec<Run>, Vec<Run>) = reserved.runs.iter().partition(|run| run.stale);
+            if self.rules.lock {
+                let stale = stale.iter().map(|run| run.part);
+                self.slipped
+                    .extend(stale.map(|part| (range.address() + part.offset, part.bytes)));
+            }
+            let committed = self.give_pages(&committed);
             let unclosed: u64 = reserved.unclosed.iter().map(|(_, charged)| charged).sum();
             self.give_up(reserved.map, committed + unclosed);
         }
@@ -172,13 +207,14 @@ impl Source for Host {
 }
 
 // SAFETY: 1, 2: parts named in `runs` are open, segments are open whole (invariants of `Reserved` and `TakenSegment`),
-// and by the invariant of `Map` nobody else maps anything there; only calls for that very token close or unmap
-// them, and tokens that are not ours are refused by address and size. 3: nothing here reads or writes contents
-// but `move_runs` and `transfer_pages`. 4: what is opened was closed before and closed parts have no memory, so it
-// reads as zero; explicit huge pages are fresh maps. 5: `transfer_pages` moves pages between parts that it found open,
-// which leaves both open and the origin without memory, or copies and clears. 6: `protect` changes the access of a part that
-// is held, and nothing else. 7: maps are made at multiples of the page,
-// or of the system's where a segment is smaller.
+// and by the invariant of `Map` nobody else maps anything there; only calls for that very token, and `unmap` for a stale
+// part, close or unmap them, and tokens that are not ours are refused by address and size. A part of the memfd is in one
+// run in use, because `Backing` gives it only once, and in the stale runs that `alias_runs` makes of that run. 3: nothing
+// here reads or writes contents but `move_runs` and `transfer_pages`. 4: what is opened was closed before and closed parts
+// have no memory, so it reads as zero; nor has a part of the memfd that `Backing` gives, by its invariant; explicit huge
+// pages are fresh maps. 5: `transfer_pages` moves pages between parts that it found open, which leaves both open and the
+// origin without memory, or copies and clears. 6: `protect` changes the access of a part that is held, and nothing else.
+// 7: maps are made at multiples of the page, or of the system's where a segment is smaller.
 unsafe impl MemorySource for Host {
     fn kind(&self) -> MemoryKind {
         MemoryKind::Host
@@ -196,7 +232,7 @@ unsafe impl MemorySource for Host {
         let Some((held, part)) = self.open_part(address, bytes) else {
             return false;
         };
-        let done = self.map_of(held).is_some_and(|map| map.empty(part).is_ok());
+        let done = self.empty(held, part).is_some();
         if done {
             self.keep_small(held, part);
         }

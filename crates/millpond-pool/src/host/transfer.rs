@@ -30,6 +30,10 @@ impl Host {
         else {
             return false;
         };
+        // The pages of a memfd may be mapped elsewhere too.
+        if self.is_backed(origin) || self.is_backed(target) {
+            return false;
+        }
         let Some(pieces) = self.pieces(origin, part) else {
             return false;
         };
@@ -66,6 +70,34 @@ impl Host {
         true
     }
 
+    /// Returns whether the memory of a place is in the memfd.
+    fn is_backed(&self, held: Held) -> bool {
+        self.backing.is_some() && matches!(held, Held::Range(_))
+    }
+
+    /// Returns the memory of an open part to the system. The part stays open and reads as zero. A failed call changes
+    /// nothing.
+    pub(super) fn empty(&self, held: Held, part: Part) -> Option<()> {
+        let map = self.map_of(held)?;
+        let (Some(backing), Held::Range(start)) = (&self.backing, held) else {
+            return map.empty(part).ok();
+        };
+        let page = os::page_bytes();
+        if part.bytes == 0 || !part.offset.is_multiple_of(page) || !part.bytes.is_multiple_of(page) {
+            return None;
+        }
+        for (done, run) in self.ranges.get(&start)?.runs.within(part).enumerate() {
+            match backing.empty(run) {
+                Err(_) if done == 0 => return None,
+                // SAFETY: `open_part` has found that the part is open. The owner of the blocks in it calls this with exclusive access to
+                // them, so no other thread accesses their bytes.
+                Err(_) => unsafe { map.clear(run.part) }.ok()?,
+                Ok(()) => {}
+            }
+        }
+        Some(())
+    }
+
     /// Returns the open part at an address, if it belongs to this source and is fully open.
     pub(super) fn open_part(&self, address: u64, bytes: u64) -> Option<(Held, Part)> {
         let inside = |start: &u64, room: u64| {
@@ -76,7 +108,12 @@ impl Host {
         if let Some((start, reserved)) = self.ranges.range(..=address).next_back()
             && let Some(part) = inside(start, reserved.bytes)
         {
-            return Some((Held::Range(*start), part)).filter(|_| reserved.runs.covers(part));
+            let is_open = reserved.runs.covers(part)
+                && !self
+                    .backing
+                    .as_ref()
+                    .is_some_and(|backing| backing.is_inherited());
+            return is_open.then_some((Held::Range(*start), part));
         }
         let (start, taken) = self.segments.range(..=address).next_back()?;
         let part = inside(start, taken.map.whole().bytes)?;

@@ -34,7 +34,7 @@ pub fn is_pinned<T: ?Sized>(pointer: *const T) -> bool {
         .is_some_and(|(first, bytes)| address - first < *bytes)
 }
 
-/// Returns the bytes of this process that are pinned.
+/// Returns the bytes of this process that are pinned. A page that is mapped at several addresses counts once for each of them.
 #[must_use]
 pub fn pinned_bytes() -> u64 {
     let parts = read();

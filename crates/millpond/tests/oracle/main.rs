@@ -95,6 +95,18 @@ fn threads_over_a_source_that_fails() {
 }
 
 #[test]
+fn threads_over_pages_with_aliases() {
+    for faults in [0.0, 0.2] {
+        check(&Terms {
+            aliases: true,
+            faults,
+            limit: Some(64 << 20),
+            ..Terms::plenty()
+        });
+    }
+}
+
+#[test]
 fn whatever_the_policy() {
     for name in millpond::engine::policies::names() {
         let terms = Terms {

@@ -22,6 +22,8 @@ pub(crate) struct Terms {
     pub(crate) budget: bool,
     /// Some requests wait.
     pub(crate) waiting: bool,
+    /// The source maps pages at a second address instead of moving them.
+    pub(crate) aliases: bool,
     /// The probability that a call of the source fails.
     pub(crate) faults: f64,
 }
@@ -39,6 +41,7 @@ impl Terms {
             tenants: false,
             budget: false,
             waiting: false,
+            aliases: false,
             faults: 0.0,
         }
     }
@@ -75,7 +78,8 @@ impl Place {
             builder = builder.budget(&allocated);
             budget = Some(allocated);
         }
-        let host = Host::builder().page_bytes(64 << 10).build().expect("a source");
+        let host = Host::builder().page_bytes(64 << 10).aliases(terms.aliases);
+        let host = host.build().expect("a source");
         let mut source = Faulty::new(host);
         if terms.faults > 0.0 {
             let (probability, oom) = (terms.faults, Failure::OutOfMemory);
@@ -86,6 +90,7 @@ impl Place {
                     When::Chance { probability, seed },
                     Failure::Driver(7),
                 )
+                .failing(CallKind::Alias, When::Chance { probability, seed }, oom)
                 .failing(CallKind::Take, When::Chance { probability, seed }, oom);
         }
         let pool = builder.over(Box::new(source)).expect("a pool");

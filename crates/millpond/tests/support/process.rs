@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 
 const PAGE: u64 = 4096;
 
-/// Returns the permitted accesses to `[address, address + bytes)`: `rw-p`, `---p`, or `none` where nothing is mapped.
+/// Returns the permitted accesses to `[address, address + bytes)`: `rw-p`, `---p`, the same with `s` for shared memory,
+/// or `none` where nothing is mapped.
 pub(crate) fn access(address: u64, bytes: u64) -> BTreeSet<String> {
     let (mut at, end) = (address, address + bytes);
     let mut found = BTreeSet::new();
@@ -32,11 +33,15 @@ pub(crate) fn access(address: u64, bytes: u64) -> BTreeSet<String> {
 }
 
 pub(crate) fn is_open(address: u64, bytes: u64) -> bool {
-    access(address, bytes).iter().eq(["rw-p"])
+    access(address, bytes)
+        .iter()
+        .all(|access| access.starts_with("rw-"))
 }
 
 pub(crate) fn is_closed(address: u64, bytes: u64) -> bool {
-    access(address, bytes).iter().eq(["---p"])
+    access(address, bytes)
+        .iter()
+        .all(|access| access.starts_with("---"))
 }
 
 /// Returns the resident bytes of `[address, address + bytes)`.

@@ -1,0 +1,132 @@
+//! The memory of ranges whose pages can be mapped at several addresses.
+
+use super::runs::{Run, Runs};
+use super::{Host, HostError};
+use millpond_engine::SourceError;
+use millpond_os::{Errno, Map, Memfd, Part};
+
+/// A memfd, and the parts of it that are in use.
+///
+/// Invariant: only the parts in `held` and in `unfreed` have memory. Everything else reads as zero.
+#[derive(Debug)]
+pub(super) struct Backing {
+    memfd: Memfd,
+    /// The parts that committed runs have, by their offsets in the memfd.
+    held: Runs,
+    /// Parts that were given back and that the system could not free yet. They are still charged.
+    unfreed: Vec<Part>,
+    /// The offset from which on nothing was ever used.
+    end: u64,
+}
+
+impl Backing {
+    pub(super) fn new() -> Result<Self, HostError> {
+        let memfd = Memfd::new().map_err(|(call, error)| HostError::System {
+            call,
+            code: error.raw_os_error(),
+        })?;
+        Ok(Self {
+            memfd,
+            held: Runs::default(),
+            unfreed: Vec::new(),
+            end: 0,
+        })
+    }
+
+    /// Returns whether this process is the child of a fork that has the memory from its parent.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.memfd.is_inherited()
+    }
+
+    /// Returns the offset of an unused part. Offsets are not reused: there are enough for any program.
+    pub(super) fn extend(&mut self, bytes: u64, align: u64) -> Option<u64> {
+        let offset = self.end.checked_next_multiple_of(align)?;
+        self.end = offset.checked_add(bytes).filter(|end| *end <= Memfd::BYTES)?;
+        Some(offset)
+    }
+
+    /// Takes a part without memory, from the offset `home` on if that is possible, and returns its offset. The system joins
+    /// neighbouring mappings only if their memory is neighbouring too.
+    fn take(&mut self, home: u64, bytes: u64, page: u64) -> Option<u64> {
+        let at_home = Part { offset: home, bytes };
+        let is_free = self.held.is_free(at_home) && !self.unfreed.iter().any(|other| other.overlaps(at_home));
+        let offset = if is_free { home } else { self.extend(bytes, page)? };
+        self.held.insert(Run::new(Part { offset, bytes }, bytes, 0));
+        Some(offset)
+    }
+
+    /// Gives a part back, and frees its memory and that of parts that could not be freed before. Returns the bytes that are
+    /// no longer charged.
+    fn give(&mut self, part: Part) -> u64 {
+        self.held.remove(&[Run::new(part, part.bytes, 0)]);
+        self.unfreed.push(part);
+        self.free_again()
+    }
+
+    fn free_again(&mut self) -> u64 {
+        let mut freed = 0;
+        while let Some(part) = self.unfreed.pop() {
+            if self.memfd.free(part).is_err() {
+                self.unfreed.push(part);
+                break;
+            }
+            freed += part.bytes;
+        }
+        freed
+    }
+
+    /// Returns the memory of a run to the system. The run stays mapped and reads as zero.
+    pub(super) fn empty(&self, run: Run) -> Result<(), Errno> {
+        self.memfd.free(run.pages())
+    }
+
+    /// Maps closed addresses for a range.
+    pub(super) fn map(&self, bytes: u64, align: u64) -> Result<Map, Errno> {
+        self.memfd.map(bytes, align)
+    }
+
+    /// Opens a part of a map with the memory from an offset on.
+    pub(super) fn open(&self, map: &Map, part: Part, offset: u64) -> Result<(), Errno> {
+        self.memfd.open(map, part, offset)
+    }
+
+    #[cfg(test)]
+    pub(super) fn resident_bytes(&self) -> u64 {
+        self.memfd.resident_bytes().expect("the file is open")
+    }
+}
+
+impl Host {
+    /// Takes the memory of a new run, and returns its offset: `home` if possible. Memory without a memfd comes with the
+    /// mapping, and has no offset of its own.
+    pub(super) fn take_pages(&mut self, home: u64, bytes: u64) -> Result<u64, SourceError> {
+        let page = self.rules.page;
+        let Some(backing) = &mut self.backing else {
+            return Ok(home);
+        };
+        if backing.is_inherited() {
+            return Err(SourceError::Unsupported {
+                operation: "commit pages in the child of a fork",
+            });
+        }
+        let taken = backing.take(home, bytes, page);
+        taken.ok_or(SourceError::AddressSpace { requested: bytes })
+    }
+
+    /// Gives back the memory of runs. Returns the bytes that stay charged until their mappings are closed: all of them
+    /// without a memfd, and otherwise none.
+    pub(super) fn give_pages(&mut self, runs: &[Run]) -> u64 {
+        let Some(backing) = &mut self.backing else {
+            return runs.iter().map(|run| run.part.bytes).sum();
+        };
+        self.used -= runs.iter().map(|run| backing.give(run.pages())).sum::<u64>();
+        0
+    }
+
+    /// Tries again to free memory that the system could not free.
+    pub(super) fn free_pages_again(&mut self) {
+        if let Some(backing) = &mut self.backing {
+            self.used -= backing.free_again();
+        }
+    }
+}
