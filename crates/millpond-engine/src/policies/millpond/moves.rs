@@ -53,7 +53,7 @@ impl Millpond {
                 break;
             }
             gathered += part.bytes();
-            self.give_back_part(supply, &part);
+            self.give_back_part(supply, site, &part);
         }
         Ok(())
     }
@@ -240,28 +240,24 @@ impl Millpond {
         }
         self.advance(site, bytes);
         for part in parts {
-            for (hole, joined) in self.vacate_part(part) {
-                if joined.is_some() && joined == site.hole {
-                    site.hole = Some(hole);
-                }
-            }
+            self.vacate_part(site, part);
         }
         self.moved += bytes;
         Ok(())
     }
 
-    fn give_back_part(&mut self, supply: &mut Supply<'_>, part: &Movable) {
+    fn give_back_part(&mut self, supply: &mut Supply<'_>, site: &mut Site, part: &Movable) {
         if let Held::Paged { range, pages } = &mut self.held[part.held] {
             supply.decommit(range, part.offset, part.bytes());
             pages.unmap(part.offset, part.bytes());
-            self.vacate_part(part);
+            self.vacate_part(site, part);
         }
     }
 
-    /// Vacates the addresses of a part in each of its blocks.
-    fn vacate_part(&mut self, part: &Movable) -> Vec<(BlockId, Option<BlockId>)> {
+    /// Vacates the addresses of a part in each of its blocks. They may be joined with the hole of a site.
+    fn vacate_part(&mut self, site: &mut Site, part: &Movable) {
         let Held::Paged { range, .. } = &self.held[part.held] else {
-            return Vec::new();
+            return;
         };
         let (first, end) = (range.address() + part.offset, range.address() + part.end);
         let space = &self.lists.space;
@@ -272,10 +268,12 @@ impl Millpond {
             .map(within)
             .filter(|(_, start, end)| start < end)
             .collect();
-        blocks
-            .into_iter()
-            .map(|(id, start, end)| self.vacate(id, start, end))
-            .collect()
+        for (id, start, end) in blocks {
+            let (hole, joined) = self.vacate(id, start, end);
+            if joined.is_some() && joined == site.hole {
+                site.hole = Some(hole);
+            }
+        }
     }
 
     pub(super) fn vacate(&mut self, id: BlockId, start: u64, end: u64) -> (BlockId, Option<BlockId>) {
