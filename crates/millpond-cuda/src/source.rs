@@ -2,6 +2,7 @@
 
 mod paged;
 mod plain;
+mod relocate;
 mod sharing;
 mod waits;
 
@@ -64,6 +65,8 @@ pub struct CudaSource {
     /// and each handle is ours and mapped there. Exactly one mapping of a handle is not stale.
     parts: BTreeMap<u64, Part>,
     used: u64,
+    /// Whether pages under live blocks may be replaced.
+    relocates: bool,
     streams: Streams,
     events: Mutex<Events>,
     postponed: Postponed,
@@ -142,6 +145,7 @@ impl CudaSource {
             segments: BTreeMap::new(),
             parts: BTreeMap::new(),
             used: 0,
+            relocates: false,
             streams: Streams::new(device),
             events: Mutex::default(),
             postponed: Postponed::default(),
@@ -421,6 +425,39 @@ impl Source for CudaSource {
             Ok(_current) => self.end_stale(address, bytes),
             Err(_) => 0,
         }
+    }
+
+    fn can_relocate(&self) -> bool {
+        self.relocates && self.can_alias()
+    }
+
+    fn relocate(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        kept: &[(u64, u64)],
+    ) -> Result<(), SourceError> {
+        if !self.can_relocate() {
+            return Err(SourceError::Unsupported {
+                operation: "replace the pages under a block: it was not allowed to",
+            });
+        }
+        let refused = || Self::not_held("replace", range.address().saturating_add(offset), bytes);
+        let (old, parts) = self.relocated(range, (offset, bytes), kept).ok_or_else(refused)?;
+        let copied = kept.iter().map(|part| part.1).sum();
+        let waited = self
+            .device
+            .synchronize()
+            .map_err(|error| self.refused(error, copied));
+        waited?;
+        if !self.wait_for_device() {
+            return Err(self.refused(self.lost.unwrap_or(CudaError::Captured), copied));
+        }
+        let place = self.reserve(copied)?;
+        let outcome = self.relocate_part(old, &parts, &place);
+        self.release(place);
+        outcome
     }
 
     fn release(&mut self, range: Range) {

@@ -69,6 +69,8 @@ pub struct Meter {
     pub stale_mappings: Gauge,
     /// Bytes of pages that were moved or mapped again, and bytes that were returned and then reserved again.
     pub moved_bytes: u64,
+    /// Bytes of pages under live blocks that were [replaced](crate::Source::relocate).
+    pub relocated_bytes: u64,
     /// Reuses and moves of memory across streams that were ordered by a wait on the device.
     pub cross_stream_waits: u64,
     /// Bytes reserved from the source.

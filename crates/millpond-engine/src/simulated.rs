@@ -411,6 +411,35 @@ impl Source for Simulated {
         found.len() as u64
     }
 
+    fn can_relocate(&self) -> bool {
+        self.can_alias()
+    }
+
+    fn relocate(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        kept: &[(u64, u64)],
+    ) -> Result<(), SourceError> {
+        let copied = kept.iter().map(|part| part.1).sum();
+        self.fault("create", true, copied)?;
+        self.charge(copied)?;
+        let start = range.address() + offset;
+        let removed = self.remove_handles(start, bytes);
+        debug_assert_eq!(removed.len(), 1, "one handle is replaced at a time");
+        self.used -= bytes;
+        self.note(start, bytes, false);
+        for (offset, bytes) in kept {
+            let start = range.address() + offset;
+            for at in (start..start + bytes).step_by(self.page as usize) {
+                self.handles.insert(at, self.page);
+            }
+            self.note(start, *bytes, true);
+        }
+        Ok(())
+    }
+
     fn release(&mut self, range: Range) {
         debug_assert!(
             self.is_bare(range.address(), range.bytes()),

@@ -148,6 +148,36 @@ pub trait Source {
         0
     }
 
+    /// Returns whether the pages under a live block can be replaced, by [`relocate`](Self::relocate).
+    fn can_relocate(&self) -> bool {
+        false
+    }
+
+    /// Replaces one committed handle, `[offset, offset + bytes)`, by handles of a page each under the parts that are
+    /// kept. Copies the contents of these parts, and returns the rest of the handle. Each part is given as its offset in
+    /// the range and its bytes, in whole pages. Addresses and contents of the parts stay the same. No stale mapping of the
+    /// handle is left.
+    ///
+    /// The new handles exist before the old one is released, so the device needs free memory for the kept parts. Like
+    /// [`decommit`](Self::decommit), this waits until the device has finished all earlier work. Nobody may submit work
+    /// that uses the kept parts before it returns.
+    ///
+    /// # Errors
+    /// Returns an error if the source cannot do this, if memory runs out, or if the driver refuses. Nothing has changed
+    /// then.
+    fn relocate(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        kept: &[(u64, u64)],
+    ) -> Result<(), SourceError> {
+        let _ = (range, offset, bytes, kept);
+        Err(SourceError::Unsupported {
+            operation: "replace the pages under a block",
+        })
+    }
+
     /// Returns reserved addresses. Nothing may be mapped there.
     fn release(&mut self, range: Range);
 

@@ -285,6 +285,49 @@ impl<'a> Supply<'a> {
         Ok(())
     }
 
+    /// Returns whether the pages under live blocks can be [replaced](Self::relocate).
+    #[must_use]
+    pub fn can_relocate(&self) -> bool {
+        self.source.can_relocate()
+    }
+
+    /// Replaces one handle by handles of a page each under the kept parts, and returns the rest of the handle. The host
+    /// waits for the device.
+    ///
+    /// # Errors
+    /// Returns an error if the device has no memory for the kept parts, or if the driver refuses. Nothing has changed
+    /// then.
+    pub fn relocate(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        kept: &[(u64, u64)],
+    ) -> Result<(), SourceError> {
+        let copied = kept.iter().map(|part| part.1).sum();
+        self.within_limit(copied)?;
+        self.end_stale();
+        self.source.relocate(range, offset, bytes, kept)?;
+        let pages = self.pages(copied);
+        self.meter.calls.create += pages;
+        self.meter.handles.create += pages;
+        self.meter.pages.create += pages;
+        self.meter.handle_operations += pages;
+        // The new handles are mapped at a free place, filled there, and mapped again under the kept parts.
+        for _ in 0..2 {
+            self.meter.mapped(pages, pages);
+        }
+        self.meter.unmapped(pages + 1, pages + self.pages(bytes));
+        self.meter.calls.release += 1;
+        self.meter.handles.release += 1;
+        self.meter.pages.release += self.pages(bytes);
+        self.meter.handle_operations += 1;
+        self.meter.took(copied);
+        self.meter.gave(bytes);
+        self.meter.relocated_bytes += copied;
+        Ok(())
+    }
+
     /// Ends the stale mappings that no work uses any more.
     pub fn end_idle_mappings(&mut self) {
         if !self.deferred.stale.is_empty() && self.can_wait() {

@@ -181,6 +181,29 @@ impl<W: SourceWrapper> Source for W {
         handles
     }
 
+    fn can_relocate(&self) -> bool {
+        self.inner().can_relocate()
+    }
+
+    fn relocate(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        kept: &[(u64, u64)],
+    ) -> Result<(), SourceError> {
+        let copied = kept.iter().map(|part| part.1).sum();
+        self.before(CallKind::Relocate, copied)?;
+        let result = self.inner_mut().relocate(range, offset, bytes, kept);
+        self.after(&SourceEvent::Relocate {
+            address: address_in(range, offset),
+            bytes,
+            copied,
+            outcome: result.as_ref().copied(),
+        });
+        result
+    }
+
     fn release(&mut self, range: Range) {
         let (address, bytes) = (range.address(), range.bytes());
         self.inner_mut().release(range);
@@ -264,6 +287,18 @@ macro_rules! forward_defaults {
         }
         fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
             $crate::Source::unmap(&mut self.inner, address, bytes)
+        }
+        fn can_relocate(&self) -> bool {
+            $crate::Source::can_relocate(&self.inner)
+        }
+        fn relocate(
+            &mut self,
+            range: &$crate::Range,
+            offset: u64,
+            bytes: u64,
+            kept: &[(u64, u64)],
+        ) -> Result<(), $crate::SourceError> {
+            $crate::Source::relocate(&mut self.inner, range, offset, bytes, kept)
         }
         fn wait_for_mappings(&mut self) {
             $crate::Source::wait_for_mappings(&mut self.inner);

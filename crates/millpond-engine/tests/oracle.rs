@@ -7,6 +7,8 @@ use millpond_engine::{
     Amount, Fault, MillpondConf, RetainConf, RoundupDivisions, Settings, Simulated, TorchConf, policies,
 };
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use std::cell::Cell;
 use support::driver::Driver;
 use support::naive::device::Device;
 use support::naive::rmm_pool::NaiveRmm;
@@ -57,9 +59,10 @@ fn retain_conf() -> impl Strategy<Value = RetainConf> {
 /// Settings that move pages without a limit.
 fn millpond_conf() -> impl Strategy<Value = MillpondConf> {
     let pages = (1u64..9).prop_map(|pages| pages << 21);
-    (pages, 1u64..200, 0u64..3, retain_conf()).prop_map(
-        |(handle_bytes, handle_share, slack_permille, retain)| MillpondConf {
+    (pages, 1u64..200, 0u64..3, any::<bool>(), retain_conf()).prop_map(
+        |(handle_bytes, handle_share, slack_permille, relocate, retain)| MillpondConf {
             handle_bytes,
+            relocate,
             handle_share,
             slack_permille,
             moved_permille: 1_000_000,
@@ -154,4 +157,41 @@ proptest! {
             assert!(limit.is_none_or(|limit| peak <= limit), "{policy}: {peak} of {limit:?}");
         }
     }
+}
+
+/// Programs with large handles on a device that is nearly full. Blocks keep their addresses and contents while the pages
+/// under them are replaced.
+#[test]
+fn no_program_breaks_the_replacement_of_pages() {
+    let conf = MillpondConf::parse("handle:16MiB,handle-share:1,moved:1000000,relocate:on").expect("conf");
+    let settings = Settings {
+        millpond: conf,
+        ..Settings::default()
+    };
+    let crowded = program(300).prop_map(|mut program| {
+        for op in &mut program {
+            if let Op::Alloc { bytes, .. } = op {
+                *bytes %= 24 << 20;
+            }
+        }
+        program
+    });
+    let relocated = Cell::new(0);
+    let mut runner = TestRunner::new(cases(160));
+    let cases = (24u64..120, faults(), any::<bool>(), crowded);
+    let outcome = runner.run(&cases, |(mib, faults, hold, program)| {
+        let device = Simulated::new()
+            .with_capacity(Some(mib << 20))
+            .with_faults(faults);
+        let device = if hold { device.hold_events() } else { device };
+        let mut driver = Driver::with("millpond", &settings, device);
+        driver.run(&program);
+        relocated.set(relocated.get() + driver.engine.meter().relocated_bytes);
+        driver.free_all();
+        driver.release();
+        assert_eq!(driver.engine.stats().reserved.current, 0);
+        Ok(())
+    });
+    outcome.expect("a program breaks it");
+    assert!(relocated.get() > 0);
 }

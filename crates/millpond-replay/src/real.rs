@@ -177,6 +177,20 @@ impl<S: Source> Source for Real<S> {
         self.source.unmap(address, bytes)
     }
 
+    fn can_relocate(&self) -> bool {
+        self.source.can_relocate()
+    }
+
+    fn relocate(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        kept: &[(u64, u64)],
+    ) -> Result<(), SourceError> {
+        self.source.relocate(range, offset, bytes, kept)
+    }
+
     fn can_wait(&self, stream: Option<u32>) -> bool {
         match stream {
             None => self.source.can_wait(None),

@@ -32,7 +32,9 @@ fn has(device: &CudaDevice, memory: CudaMemory) -> bool {
 /// Returns a source with a limited capacity.
 fn source(capacity: Option<u64>, memory: CudaMemory) -> Option<Limited<CudaSource>> {
     let device = device().filter(|device| has(device, memory))?;
-    let source = CudaSource::new(&device, memory).expect("a source");
+    let mut source = CudaSource::new(&device, memory).expect("a source");
+    // SAFETY: only the thread of the test submits work that uses the source's memory.
+    unsafe { source.allow_relocation() };
     Some(Limited::new(source, Limit::new(capacity.unwrap_or(u64::MAX))))
 }
 

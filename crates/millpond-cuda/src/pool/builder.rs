@@ -47,6 +47,9 @@ pub enum DevicePoolError {
     /// The budget cannot have a child for the pool.
     #[error(transparent)]
     Budget(#[from] BudgetError),
+    /// The settings contain `relocate:on`, and the pool may not replace pages.
+    #[error("relocate:on needs a pool that may replace pages: call DevicePoolBuilder::allow_relocation")]
+    Relocation,
     /// The memory that the pool must hold from the start cannot be allocated.
     #[error("the memory that the pool must hold from the start cannot be allocated: {0}")]
     Start(#[source] AllocError),
@@ -86,6 +89,7 @@ impl From<UnknownPolicy> for DevicePoolError {
 pub struct DevicePoolBuilder {
     memory: CudaMemory,
     sharing: CudaSharing,
+    relocates: bool,
     direct: bool,
     settings: PoolSettings,
 }
@@ -95,6 +99,7 @@ impl Default for DevicePoolBuilder {
         Self {
             memory: CudaMemory::Best,
             sharing: CudaSharing::new(),
+            relocates: false,
             direct: false,
             settings: PoolSettings::default(),
         }
@@ -116,6 +121,20 @@ impl DevicePoolBuilder {
     #[must_use]
     pub fn sharing(mut self, sharing: CudaSharing) -> Self {
         self.sharing = sharing;
+        self
+    }
+
+    /// Allows the setting `relocate:on`: before the pool refuses a request, it waits for the device, copies the pages under
+    /// live blocks to smaller handles, and returns the free pages between them. The addresses of the blocks stay the same.
+    /// Memory of a captured graph and [shared](Self::sharing) memory keeps its pages.
+    ///
+    /// # Safety
+    /// While a request is being served from this pool, no other thread submits work that uses the pool's memory, and
+    /// nobody captures a stream of the device. No other device reaches the memory by its physical addresses, as a network
+    /// card with a registration does.
+    #[must_use]
+    pub unsafe fn allow_relocation(mut self) -> Self {
+        self.relocates = true;
         self
     }
 
@@ -146,6 +165,9 @@ impl DevicePoolBuilder {
         if self.settings.text.is_some() {
             // The environment variable applies to pools of all kinds of memory.
             conf.expect_for_devices()?;
+            if millpond.relocate && !self.relocates {
+                return Err(DevicePoolError::Relocation);
+            }
         }
         if self.direct {
             (conf.trim_every, conf.leak_report) = (Some(None), Some(false));
@@ -156,7 +178,11 @@ impl DevicePoolBuilder {
             return Err(DevicePoolError::Fraction(fraction));
         }
         let policy = self.settings.build_policy(millpond)?;
-        let source = CudaSource::shared(device, self.memory, self.sharing)?;
+        let mut source = CudaSource::shared(device, self.memory, self.sharing)?;
+        if self.relocates {
+            // SAFETY: the caller of `allow_relocation` ensures what this needs.
+            unsafe { source.allow_relocation() };
+        }
         let limit = Limit::new(limit_of(&conf, source.capacity())?);
         let leak_report = conf.complete(cfg!(debug_assertions));
         let (number, flow) = (next_number(), Arc::default());

@@ -162,7 +162,7 @@ impl CudaSource {
     }
 
     /// Maps handles at further addresses, one after the other. After a failure they are not mapped there.
-    fn map_again(
+    pub(super) fn map_again(
         &mut self,
         parts: impl Iterator<Item = Part>,
         to: u64,
@@ -189,7 +189,7 @@ impl CudaSource {
     }
 
     /// Removes the mappings that [`map_again`](Self::map_again) made.
-    fn unmap_again(&mut self, mapped: &[(u64, Part)]) {
+    pub(super) fn unmap_again(&mut self, mapped: &[(u64, Part)]) {
         if let Err((_, stuck)) = self.unmap(mapped) {
             // The handles are mapped twice, so those addresses cannot be used.
             self.lost = Some(stuck);

@@ -101,7 +101,7 @@ impl CudaSource {
         self.used -= bytes;
     }
 
-    fn end_parts(&mut self, address: u64, bytes: u64) {
+    pub(super) fn end_parts(&mut self, address: u64, bytes: u64) {
         let parts = self.tiles(address, bytes).unwrap_or_default();
         let outcome = self.unmap(&parts);
         let unmapped = outcome.map_or_else(|(unmapped, _)| unmapped, |()| parts.len());

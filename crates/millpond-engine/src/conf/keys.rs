@@ -42,6 +42,11 @@ impl MillpondConf {
                 "bytes that may be moved, in thousandths of those allocated; 0: none",
             ),
             key(
+                "relocate",
+                if self.relocate { "on" } else { "off" }.to_owned(),
+                "pages under live blocks are replaced before a request is refused",
+            ),
+            key(
                 "decay",
                 retain.decay.to_string(),
                 "free memory goes back when unused for so many ticks or steps; 0: never",
@@ -93,7 +98,7 @@ mod tests {
     #[test]
     fn every_value_shown_can_be_written() {
         let conf = MillpondConf::parse(
-            "handle:8M,handle-share:3,slack:1,moved:5,\
+            "handle:8M,handle-share:3,slack:1,moved:5,relocate:on,\
              decay:6,low-water:7%,high-water:8%,memory-fraction:0.9,compact-at:10",
         )
         .expect("valid");

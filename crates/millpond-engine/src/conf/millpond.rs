@@ -22,6 +22,9 @@ pub struct MillpondConf {
     /// Maximum bytes of pages moved, in thousandths of the bytes allocated. As many bytes as the peak may be moved in
     /// addition. 0 moves nothing.
     pub moved_permille: u64,
+    /// Whether the pages under live blocks are replaced before a request is refused, if the source
+    /// [can](crate::Source::can_relocate).
+    pub relocate: bool,
     /// How much free memory is kept, and for how long.
     pub retain: RetainConf,
 }
@@ -34,6 +37,7 @@ impl Default for MillpondConf {
             single_pages: false,
             slack_permille: 0,
             moved_permille: 10,
+            relocate: false,
             retain: RetainConf::default(),
         }
     }
@@ -100,6 +104,13 @@ impl MillpondConf {
             "handle-share" => conf.handle_share = number(1, 1 << 20)?,
             "slack" => conf.slack_permille = number(0, 10_000)?,
             "moved" => conf.moved_permille = number(0, 1_000_000)?,
+            "relocate" => {
+                conf.relocate = match value {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(ConfError::value(key, value, "write on or off".to_owned())),
+                }
+            }
             _ if conf.retain.set(key, value)? => {}
             _ => return Ok(false),
         }

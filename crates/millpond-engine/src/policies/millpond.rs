@@ -31,6 +31,7 @@ mod lend;
 mod lists;
 mod moves;
 mod pages;
+mod relocate;
 mod retain;
 mod site;
 #[cfg(test)]

@@ -25,6 +25,8 @@ pub enum CallKind {
     Alias,
     /// [`Source::unmap`](crate::Source::unmap).
     Unmap,
+    /// [`Source::relocate`](crate::Source::relocate).
+    Relocate,
     /// [`Source::record_event`](crate::Source::record_event).
     RecordEvent,
     /// [`Source::wait_event`](crate::Source::wait_event).
@@ -35,7 +37,7 @@ pub enum CallKind {
 
 impl CallKind {
     /// Every kind, in the order of declaration.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Take,
         Self::Give,
         Self::Reserve,
@@ -45,6 +47,7 @@ impl CallKind {
         Self::Move,
         Self::Alias,
         Self::Unmap,
+        Self::Relocate,
         Self::RecordEvent,
         Self::WaitEvent,
         Self::Synchronize,
@@ -63,6 +66,7 @@ impl CallKind {
             Self::Move => "move",
             Self::Alias => "alias",
             Self::Unmap => "unmap",
+            Self::Relocate => "relocate",
             Self::RecordEvent => "record_event",
             Self::WaitEvent => "wait_event",
             Self::Synchronize => "synchronize",
@@ -72,7 +76,7 @@ impl CallKind {
     /// Returns whether the call takes memory, if it succeeds.
     #[must_use]
     pub fn takes_memory(self) -> bool {
-        matches!(self, Self::Take | Self::Commit)
+        matches!(self, Self::Take | Self::Commit | Self::Relocate)
     }
 
     /// Returns whether the call can fail.
@@ -80,7 +84,7 @@ impl CallKind {
     pub fn can_fail(self) -> bool {
         matches!(
             self,
-            Self::Take | Self::Reserve | Self::Commit | Self::Move | Self::Alias
+            Self::Take | Self::Reserve | Self::Commit | Self::Move | Self::Alias | Self::Relocate
         )
     }
 }
@@ -170,6 +174,17 @@ pub enum SourceEvent<'a> {
         /// Number of handles.
         handles: u64,
     },
+    /// A handle was to be replaced by handles of a page each.
+    Relocate {
+        /// First address of the handle.
+        address: u64,
+        /// Bytes of the handle, which are returned.
+        bytes: u64,
+        /// Bytes of the new handles.
+        copied: u64,
+        /// Whether the call succeeded.
+        outcome: Result<(), &'a SourceError>,
+    },
     /// An event was recorded at the end of a stream's work.
     RecordEvent {
         /// The stream.
@@ -202,6 +217,7 @@ impl SourceEvent<'_> {
             Self::Move { .. } => CallKind::Move,
             Self::Alias { .. } => CallKind::Alias,
             Self::Unmap { .. } => CallKind::Unmap,
+            Self::Relocate { .. } => CallKind::Relocate,
             Self::RecordEvent { .. } => CallKind::RecordEvent,
             Self::WaitEvent { .. } => CallKind::WaitEvent,
             Self::Synchronize => CallKind::Synchronize,
@@ -216,7 +232,7 @@ impl SourceEvent<'_> {
             | Self::Reserve { outcome, .. }
             | Self::Move { outcome, .. }
             | Self::Alias { outcome, .. } => outcome.err(),
-            Self::Commit { outcome, .. } => outcome.err(),
+            Self::Commit { outcome, .. } | Self::Relocate { outcome, .. } => outcome.err(),
             _ => None,
         }
     }
@@ -267,6 +283,14 @@ impl fmt::Display for SourceEvent<'_> {
             } => {
                 write!(f, " {bytes} from {from:#x} to {to:#x}")?;
                 outcome.map_or(Ok(()), |handles| write!(f, ", {handles} handles"))?;
+            }
+            Self::Relocate {
+                address,
+                bytes,
+                copied,
+                ..
+            } => {
+                write!(f, " {bytes} at {address:#x}, {copied} copied")?;
             }
             Self::RecordEvent { stream, event } | Self::WaitEvent { stream, event } => {
                 write!(f, " {} on stream {stream}", event.0)?;

@@ -132,6 +132,8 @@ mod tests {
             .expect("moves");
         source.decommit(&range, 32 * MIB, 2 * MIB);
         source.give(segment);
+        let kept = [(34 * MIB, 2 * MIB)];
+        source.relocate(&range, 34 * MIB, 2 * MIB, &kept).expect("fits");
         let event = source.record_event(0);
         source.wait_event(1, event);
         source.synchronize();
@@ -147,8 +149,9 @@ mod tests {
         assert_eq!(counts.of(CallKind::Commit), tally(1, 0, 8));
         assert_eq!(counts.of(CallKind::Move), tally(1, 0, 4));
         assert_eq!(counts.of(CallKind::Decommit), tally(1, 0, 2));
+        assert_eq!(counts.of(CallKind::Relocate), tally(1, 0, 4));
         assert_eq!(
-            counts.iter().skip(9).map(|(_, t)| t.calls).collect::<Vec<_>>(),
+            counts.iter().skip(10).map(|(_, t)| t.calls).collect::<Vec<_>>(),
             [1, 1, 1]
         );
         assert_eq!((counts.held().current, counts.held().peak), (6 * MIB, 14 * MIB));

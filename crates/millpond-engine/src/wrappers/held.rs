@@ -83,6 +83,16 @@ impl HeldMemory {
                 self.commit(to, bytes);
                 (0, 0)
             }
+            SourceEvent::Relocate {
+                address,
+                bytes,
+                copied,
+                outcome: Ok(()),
+            } => {
+                self.decommit(address, bytes);
+                self.commit(address, copied);
+                (copied, bytes)
+            }
             SourceEvent::Release { address, bytes } => (0, self.release(address, bytes)),
             _ => (0, 0),
         };

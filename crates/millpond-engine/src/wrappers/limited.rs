@@ -142,6 +142,11 @@ impl LimitedMemory {
             bytes,
             outcome: Err(_),
             ..
+        }
+        | SourceEvent::Relocate {
+            copied: bytes,
+            outcome: Err(_),
+            ..
         } = *event
         {
             self.limit.refund(bytes);

@@ -62,6 +62,30 @@ impl Contents {
         }
     }
 
+    /// Replaces a unit by units of `page` bytes under the kept parts, each given as its address and bytes. These bytes keep
+    /// their numbers, and the others are unmapped.
+    pub(crate) fn relocate(&mut self, address: u64, bytes: u64, kept: &[(u64, u64)], page: u64) {
+        assert_eq!(
+            self.units.get(&address),
+            Some(&(address + bytes)),
+            "no whole handle"
+        );
+        let numbers: Vec<_> = kept
+            .iter()
+            .map(|(at, bytes)| (*at, self.at(*at, *bytes)))
+            .collect();
+        self.unmap(address, bytes);
+        for (at, stretches) in numbers {
+            for (offset, bytes, number) in stretches {
+                self.parts.insert(at + offset, (at + offset + bytes, number));
+            }
+        }
+        for (at, bytes) in kept {
+            self.units
+                .extend((*at..at + bytes).step_by(page as usize).map(|at| (at, at + page)));
+        }
+    }
+
     fn cut(&mut self, at: u64) {
         let Some((start, (end, number))) = self.parts.range(..at).next_back().map(|(s, p)| (*s, *p)) else {
             return;

@@ -212,6 +212,29 @@ impl Source for Watch {
         }
         self.device.unmap(address, bytes)
     }
+    fn can_relocate(&self) -> bool {
+        self.device.can_relocate()
+    }
+    fn relocate(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        kept: &[(u64, u64)],
+    ) -> Result<(), SourceError> {
+        self.taking_calls += 1;
+        self.failing_calls += 1;
+        self.synchronize_host();
+        self.device.relocate(range, offset, bytes, kept)?;
+        // The old handle is released after the new ones exist.
+        self.took(kept.iter().map(|part| part.1).sum());
+        self.held -= bytes;
+        let address = |offset| range.address() + offset;
+        let page = self.device.page_bytes();
+        let kept: Vec<_> = kept.iter().map(|(at, bytes)| (address(*at), *bytes)).collect();
+        self.contents.relocate(address(offset), bytes, &kept, page);
+        Ok(())
+    }
     fn release(&mut self, range: Range) {
         self.device.release(range);
     }

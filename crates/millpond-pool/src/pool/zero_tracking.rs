@@ -98,6 +98,12 @@ impl SourceWrapper for ZeroTrackingSource {
                 address,
                 bytes,
                 handles: 1..,
+            }
+            | SourceEvent::Relocate {
+                address,
+                bytes,
+                outcome: Ok(()),
+                ..
             } => self.fresh.remove(address, address + bytes),
             SourceEvent::Move {
                 from,

@@ -215,23 +215,30 @@ impl Trials<'_> {
         };
         candidates.retain(runs);
         candidates.truncate(Self::most_replays(self.program));
+        if self.own.policy == "millpond" && self.device.paged {
+            // It makes the host wait, so it is tried last.
+            candidates.extend(self.setting(Family::Millpond, "relocate:on"));
+        }
         candidates
     }
 
     /// Returns the settings of a family to try, without those in use. Single settings come first.
     fn settings(&self, family: Family) -> Vec<Candidate> {
         let points = family.points(self.program, self.device);
-        let points = points.into_iter().filter_map(|conf| {
-            let (policy, settings) = family.settings(&conf)?;
-            let is_own = policy == self.own.policy && settings == self.own.settings;
-            (!is_own).then(|| Candidate {
-                kind: RemedyKind::Setting,
-                text: format!("{}={conf}", family.variable()),
-                policy,
-                settings,
-            })
-        });
+        let points = points.iter().filter_map(|conf| self.setting(family, conf));
         points.collect()
+    }
+
+    /// Returns settings of a family to try, unless they cannot be parsed or are in use.
+    fn setting(&self, family: Family, conf: &str) -> Option<Candidate> {
+        let (policy, settings) = family.settings(conf)?;
+        let is_own = policy == self.own.policy && settings == self.own.settings;
+        (!is_own).then(|| Candidate {
+            kind: RemedyKind::Setting,
+            text: format!("{}={conf}", family.variable()),
+            policy,
+            settings,
+        })
     }
 
     /// Replays a candidate. Returns `None` if it does not finish, or if it makes the host wait too often to be

@@ -146,6 +146,97 @@ fn a_second_mapping_that_fails_changes_nothing() {
     });
 }
 
+/// The free pages of a handle go back, and the live ones keep their address and contents.
+#[test]
+fn pages_under_live_blocks_are_replaced() {
+    const TEST: &str = "documented::pages_under_live_blocks_are_replaced";
+    let options = ["", ",unmap:single"].map(|more| format!("strict:on{more}"));
+    in_children(TEST, options.into_iter(), || {
+        let (device, stream) = setup();
+        let build = |conf: &str| {
+            let builder = DevicePool::builder().settings(conf);
+            // SAFETY: this thread alone submits work.
+            unsafe { builder.allow_relocation() }.build(&device)
+        };
+        for relocates in [false, true] {
+            let more = if relocates { ",relocate:on" } else { "" };
+            let conf = format!("limit:66MiB,handle:8MiB,handle-share:1,trim-every:off{more}");
+            let pool = build(&conf).expect("a pool");
+            drop(pool.alloc::<u8>(64 << 20, &stream).expect("fits"));
+            let part = |number: usize| vec![number as u8; 2 << 20];
+            let all: Vec<_> = (0..32)
+                .map(|number| pool.alloc_from(&part(number), &stream).expect("fits"))
+                .collect();
+            let kept: Vec<_> = all.into_iter().skip(1).step_by(4).collect();
+            let addresses: Vec<u64> = kept.iter().map(|buffer| buffer.address()).collect();
+            let large = pool.alloc::<u8>(50 << 20, &stream);
+            assert_eq!(large.is_ok(), relocates, "{large:?}");
+            for (index, buffer) in kept.iter().enumerate() {
+                assert_eq!(buffer.address(), addresses[index]);
+                let there = buffer.to_vec().expect("a copy");
+                assert!(there == part(4 * index + 1), "what lay in block {index} is lost");
+            }
+            drop((kept, large));
+            pool.compact();
+            assert_eq!((pool.lost(), pool.stats().reserved.current), (None, 0));
+        }
+        assert_eq!(emulator::findings(), (0, String::new()));
+        let refused = DevicePool::builder().settings("relocate:on").build(&device);
+        let refused = refused.expect_err("nobody allowed it").to_string();
+        assert!(refused.contains("allow_relocation"), "{refused}");
+    });
+}
+
+/// Nothing is lost if the driver refuses a step.
+#[test]
+fn a_replacement_that_fails_changes_nothing() {
+    const TEST: &str = "documented::a_replacement_that_fails_changes_nothing";
+    in_children(TEST, one("strict:on"), || {
+        let (device, stream) = setup();
+        let mut source = CudaSource::new(&device, CudaMemory::Virtual).expect("a source");
+        // SAFETY: this thread alone submits work.
+        unsafe { source.allow_relocation() };
+        let page = source.page_bytes();
+        let range = source.reserve(8 * page).expect("addresses");
+        let kept = [(page, page), (3 * page, 2 * page)];
+        let (mut failed, mut calls, mut nth) = (0, 1, 0);
+        while nth <= calls {
+            source.commit(&range, 0, 8 * page, 8 * page).expect("memory");
+            let bytes = 8 * page as usize;
+            emulator::set_bytes(range.address(), 7, bytes, stream.as_raw());
+            stream.synchronize().expect("it ends");
+            let before = emulator::calls(None);
+            // Nothing fails the first time.
+            emulator::fail(Some(nth).filter(|nth| *nth > 0));
+            let outcome = source.relocate(&range, 0, 8 * page, &kept);
+            emulator::fail(None);
+            calls = calls.max(emulator::calls(None) - before);
+            failed += u64::from(outcome.is_err());
+            assert_eq!(source.lost(), None, "call {nth}");
+            let parts: &[(u64, u64)] = match outcome {
+                Ok(()) => &kept,
+                Err(_) => &[(0, 8 * page)],
+            };
+            let held: u64 = parts.iter().map(|part| part.1).sum();
+            assert_eq!(source.used_bytes(), held, "call {nth}: {outcome:?}");
+            for (offset, bytes) in parts {
+                let mut there = vec![0; *bytes as usize];
+                assert_eq!(emulator::read(range.address() + offset, &mut there), 0);
+                assert!(there.iter().all(|byte| *byte == 7), "call {nth}: a part is lost");
+                assert!(source.decommit(&range, *offset, *bytes) > 0);
+            }
+            nth += 1;
+        }
+        assert!(failed >= 8, "{failed} of {calls}");
+        drop(source);
+        assert_eq!(
+            device.memory().map(|memory| memory.free),
+            device.memory().map(|memory| memory.total)
+        );
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
 /// A toolkit's stub returns error 34 from every call.
 #[test]
 fn a_stub_of_the_toolkit_is_no_driver() {

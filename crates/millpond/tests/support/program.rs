@@ -33,6 +33,11 @@ pub(crate) enum Op {
         to: usize,
         page: u64,
     },
+    /// Replaces a handle. It keeps the pages whose bits are set.
+    Relocate {
+        which: usize,
+        kept: u8,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -47,6 +52,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (which(), 1usize..5).prop_map(|(which, handles)| Op::Decommit { which, handles }),
         5 => (which(), 1usize..5, which(), 0u64..24)
             .prop_map(|(which, handles, to, page)| Op::Move { which, handles, to, page }),
+        2 => (which(), 1u8..8).prop_map(|(which, kept)| Op::Relocate { which, kept }),
     ]
 }
 

@@ -44,8 +44,22 @@ impl Millpond {
             Err(error) if error.is_out_of_memory() => {}
             outcome => return outcome,
         }
-        // The narrowest hole needs the fewest pages, but the free blocks on both sides of it cannot move into it. All
-        // other pages can move into the widest hole.
+        match self.grow_at_widest(supply, number, bytes) {
+            Err(error) if error.is_out_of_memory() && self.relocate(supply, number, bytes) => {
+                self.grow_at_widest(supply, number, bytes)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Fills the widest hole with every free page. The narrowest hole needs the fewest pages, but the free blocks on both
+    /// sides of it cannot move into it. All other pages can move into the widest hole.
+    fn grow_at_widest(
+        &mut self,
+        supply: &mut Supply<'_>,
+        number: u32,
+        bytes: u64,
+    ) -> Result<BlockId, SourceError> {
         self.page = supply.page_bytes();
         let mut site = self.widest_site(supply, number, bytes)?;
         let need = self.missing(&site, bytes);

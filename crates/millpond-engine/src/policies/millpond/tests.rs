@@ -210,6 +210,76 @@ fn a_free_block_of_another_stream_is_taken_after_a_wait_on_the_device() {
     engine.check();
 }
 
+/// Returns an engine whose device has 66 MiB. Each of its 8 handles of 8 MiB has a live page and three free ones.
+fn mixed(conf: &str) -> (Engine<Simulated>, Vec<Block>) {
+    let conf = MillpondConf::parse(&format!("handle:8MiB,handle-share:1,{conf}")).expect("conf");
+    let mut engine = engine(&conf, Simulated::new().with_capacity(Some(66 * MIB)));
+    let whole = take(&mut engine, 64 * MIB, 0);
+    engine.free(whole, &[]);
+    let mut kept = Vec::new();
+    for (index, block) in [(); 32]
+        .map(|()| take(&mut engine, 2 * MIB, 0))
+        .into_iter()
+        .enumerate()
+    {
+        if index % 4 == 1 {
+            kept.push(block);
+        } else {
+            engine.free(block, &[]);
+        }
+    }
+    (engine, kept)
+}
+
+#[test]
+fn pages_under_live_blocks_are_replaced_before_a_request_is_refused() {
+    let refused = |conf: &str, bytes| {
+        let (mut engine, _kept) = mixed(conf);
+        let refused = engine.allocate(Request::new(bytes, Stream(0))).is_err();
+        engine.check();
+        (refused, engine.meter().relocated_bytes / MIB)
+    };
+    // The free memory of the device and of all handles is 50 MiB.
+    assert_eq!(refused("", 50 * MIB), (true, 0));
+    assert_eq!(refused("relocate:on", 50 * MIB), (false, 16));
+    assert_eq!(refused("relocate:on", 20 * MIB), (false, 6));
+    // If that would not be enough, nothing is replaced.
+    assert_eq!(refused("relocate:on", 52 * MIB), (true, 0));
+}
+
+#[test]
+fn pages_are_not_replaced_while_a_stream_is_captured() {
+    let (mut engine, kept) = mixed("relocate:on");
+    engine.source_mut().set_captured(Some(1));
+    let refused = engine.allocate(Request::new(20 * MIB, Stream(0)));
+    assert!(refused.is_err() && engine.meter().relocated_bytes == 0);
+    engine.source_mut().set_captured(None);
+    let large = take(&mut engine, 20 * MIB, 0);
+    for block in kept.into_iter().chain([large]) {
+        engine.free(block, &[]);
+    }
+    assert_eq!(take(&mut engine, 66 * MIB, 0).bytes(), 66 * MIB);
+    engine.check();
+}
+
+#[test]
+fn memory_of_a_private_group_keeps_its_pages() {
+    let conf = MillpondConf::parse("handle:8MiB,handle-share:1,relocate:on").expect("conf");
+    let mut engine = engine(&conf, Simulated::new().with_capacity(Some(18 * MIB)));
+    let of_group = |bytes| Request {
+        group: Group(1),
+        ..Request::new(bytes, Stream(0))
+    };
+    let whole = engine.allocate(of_group(16 * MIB)).expect("room");
+    engine.free(whole, &[]);
+    let parts = [1, 7, 1, 7].map(|mib| engine.allocate(of_group(mib * MIB)).expect("room"));
+    let [_low, rest, _high, other] = parts;
+    engine.free(rest, &[]);
+    engine.free(other, &[]);
+    assert!(engine.allocate(of_group(10 * MIB)).is_err());
+    assert_eq!(engine.meter().relocated_bytes, 0);
+}
+
 #[test]
 fn pages_never_move_between_groups() {
     let mut engine = engine(&MillpondConf::default(), Simulated::new());

@@ -128,6 +128,7 @@ impl<S: Source> Pair<S> {
                 to,
                 page: target,
             } => self.move_pages((which, handles), (to, target), op),
+            Op::Relocate { which, kept } => self.relocate(which, kept, op),
             Op::Reserve { .. } => {}
         }
         self.look(op);
@@ -190,6 +191,42 @@ impl<S: Source> Pair<S> {
             }
         }
         self.end_stale(STALE);
+    }
+
+    fn relocate(&mut self, which: usize, kept: u8, op: &Op) {
+        let Some(nth) = which
+            .checked_rem(self.ranges.len())
+            .filter(|_| self.source.can_relocate())
+        else {
+            return;
+        };
+        let Some((at, pages, _)) = self.ranges[nth].1.row(which / 7, 1) else {
+            return;
+        };
+        let kept: Vec<u64> = (0..pages)
+            .filter(|page| kept & 1 << page != 0)
+            .map(|n| at + n)
+            .collect();
+        if kept.is_empty() {
+            return;
+        }
+        self.end_stale(0);
+        let page = self.page;
+        let parts: Vec<_> = kept.iter().map(|at| (at * page, page)).collect();
+        let range = &self.ranges[nth].0;
+        let outcome = self.source.relocate(range, at * page, pages * page, &parts);
+        let more = kept.len() as u64;
+        if !self.agrees(&outcome, self.used + more <= PAGES, op) {
+            return;
+        }
+        let model = &mut self.ranges[nth].1;
+        for (_, handle) in model.remove(at, pages) {
+            let value = handle.value;
+            model
+                .handles
+                .extend(kept.iter().map(|at| (*at, Handle { pages: 1, value })));
+        }
+        self.used = self.used + more - pages;
     }
 
     /// Ends stale mappings until at most `left` of them are left.
