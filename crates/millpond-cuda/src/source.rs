@@ -444,7 +444,7 @@ impl Source for CudaSource {
             });
         }
         let refused = || Self::not_held("replace", range.address().saturating_add(offset), bytes);
-        let (old, parts) = self.relocated(range, (offset, bytes), kept).ok_or_else(refused)?;
+        let replaced = self.replaced(range, (offset, bytes), kept).ok_or_else(refused)?;
         let copied = kept.iter().map(|part| part.1).sum();
         let waited = self
             .device
@@ -455,7 +455,7 @@ impl Source for CudaSource {
             return Err(self.refused(self.lost.unwrap_or(CudaError::Captured), copied));
         }
         let place = self.reserve(copied)?;
-        let outcome = self.relocate_part(old, &parts, &place);
+        let outcome = self.relocate_part(&replaced, &place);
         self.release(place);
         outcome
     }

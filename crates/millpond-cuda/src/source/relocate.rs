@@ -6,6 +6,14 @@ use crate::error::{CudaError, insist};
 use crate::stream::CudaStream;
 use millpond_engine::{Range, SourceError};
 
+/// A handle that is replaced.
+pub(super) struct Replaced {
+    /// Address and physical memory of the handle.
+    old: (u64, Part),
+    /// Address and bytes of each part that is kept.
+    kept: Vec<(u64, u64)>,
+}
+
 impl CudaSource {
     /// Lets the source [replace](millpond_engine::Source::relocate) the pages under live blocks. A policy does this only with the setting
     /// `relocate:on`.
@@ -18,14 +26,13 @@ impl CudaSource {
         self.relocates = true;
     }
 
-    /// Returns the physical memory of one handle and the addresses of the parts to keep, or `None` if the handle is not
-    /// whole or a part is not in it.
-    pub(super) fn relocated(
+    /// Returns the handle at a place, or `None` if it is not whole or a part to keep is not in it.
+    pub(super) fn replaced(
         &self,
         range: &Range,
         (offset, bytes): (u64, u64),
         kept: &[(u64, u64)],
-    ) -> Option<((u64, Part), Vec<(u64, u64)>)> {
+    ) -> Option<Replaced> {
         let address = self.part_of(range, offset, bytes)?;
         let &[old] = self.tiles(address, bytes)?.as_slice() else {
             return None;
@@ -36,15 +43,14 @@ impl CudaSource {
             parts.push((self.part_of(range, *at, *bytes)?, *bytes));
             next = (*at >= next).then_some(at + bytes)?;
         }
-        (next <= offset + bytes).then_some((old, parts))
+        (next <= offset + bytes).then_some(Replaced { old, kept: parts })
     }
 
     /// Creates handles of a page each in a reserved range, copies the parts to them, and maps them under the parts. A
     /// failure changes nothing.
     pub(super) fn relocate_part(
         &mut self,
-        old: (u64, Part),
-        kept: &[(u64, u64)],
+        Replaced { old, kept }: &Replaced,
         to: &Range,
     ) -> Result<(), SourceError> {
         let copied = to.bytes();
@@ -53,7 +59,7 @@ impl CudaSource {
         })?;
         let _current = self.enter()?;
         let outcome = self.copy_parts(kept, to.address());
-        let outcome = outcome.and_then(|()| self.exchange(old, kept, to));
+        let outcome = outcome.and_then(|()| self.exchange(*old, kept, to));
         if outcome.is_err() && self.lost.is_none() {
             self.end_parts(to.address(), copied);
         }
