@@ -25,7 +25,7 @@ impl Part {
 
     /// Returns whether the two parts of one mapping have a byte in common.
     pub fn overlaps(self, other: Self) -> bool {
-        self.offset < other.end() && other.offset < self.end()
+        self.offset.max(other.offset) < self.end().min(other.end())
     }
 }
 
@@ -438,9 +438,11 @@ pub(crate) fn close_in_child(address: usize, length: usize) {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED;
     // SAFETY: a listed map owns the addresses, and no reference is made to them.
     let closed = unsafe { mm::mmap_anonymous(address, length, ProtFlags::empty(), flags) };
-    if closed.is_err() {
-        // SAFETY: as above. This needs no new mapping.
-        let _ = unsafe { mm::mprotect(address, length, MprotectFlags::empty()) };
+    // Removing the access splits a mapping only if the first or the last page is open.
+    // SAFETY: as above.
+    if closed.is_err() && unsafe { mm::mprotect(address, length, MprotectFlags::empty()) }.is_err() {
+        // The child would write over what its parent has.
+        std::process::abort();
     }
 }
 

@@ -7,7 +7,7 @@ use crate::fork::{Participant, Resting};
 use crate::listed::Listed;
 use crate::map::{self, Errno, Map, Part};
 use crate::ranked::Rank;
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::process::{Resource, getrlimit};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,8 +28,8 @@ impl Resting for Listed {
 
 /// A file without a name in main memory (`memfd_create`), which has memory only where it was written.
 ///
-/// Every part of it can be mapped at any number of addresses. The file is larger than what any machine can use, so it never grows. Its
-/// memory is freed when it is dropped and no map contains a part of it.
+/// Every part of it can be mapped at any number of addresses. The file is larger than what any machine can use, so it never grows. All of
+/// its memory is freed when it is dropped. Maps that still contain parts of it then read as zero.
 ///
 /// The file belongs to the process that created it. In the child of a fork it cannot be mapped, and freeing parts of it has no effect.
 #[derive(Debug)]
@@ -91,14 +91,25 @@ impl Memfd {
     }
 
     /// Returns the bytes of memory that the file has.
+    #[cfg(any(test, feature = "testing"))]
     pub fn resident_bytes(&self) -> Result<u64, Errno> {
         const BLOCK: u64 = 512;
-        Ok(fstat(&self.file)?.st_blocks as u64 * BLOCK)
+        Ok(rustix::fs::fstat(&self.file)?.st_blocks as u64 * BLOCK)
     }
 
     /// Returns whether this process is the child of a fork and has the file from its parent.
     pub fn is_inherited(&self) -> bool {
         self.generation != GENERATION.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Memfd {
+    fn drop(&mut self) {
+        // Closing the file frees nothing while a part is mapped, or while the child of a fork has the file too.
+        let _ = self.free(Part {
+            offset: 0,
+            bytes: Self::BYTES,
+        });
     }
 }
 
@@ -116,6 +127,7 @@ fn create() -> Result<OwnedFd, Errno> {
 mod tests {
     use super::*;
     use crate::{end_of_child, page_bytes};
+    use std::sync::atomic::AtomicBool;
 
     fn pages(first: u64, count: u64) -> Part {
         Part {
@@ -199,9 +211,58 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_given_up_are_not_closed_in_a_child() {
+    fn a_child_has_files_of_its_own_and_its_child_does_not() {
+        let memfd = Memfd::new().expect("a file");
+        let child = end_of_child(|| {
+            let own = Memfd::new().expect("a file");
+            let map = map(&own);
+            own.open(&map, pages(2, 1), 0).expect("memory");
+            write(&map, 2, 6);
+            let calls = end_of_child(|| own.is_inherited() && memfd.is_inherited());
+            let touch = end_of_child(|| read(&map, 2) == 6);
+            let closed = libc::WIFSIGNALED(touch) && libc::WTERMSIG(touch) == libc::SIGSEGV;
+            calls == 0 && closed && !own.is_inherited() && read(&map, 2) == 6
+        });
+        assert_eq!(child, 0);
+    }
+
+    #[test]
+    fn a_child_can_map_although_other_threads_were_mapping_at_the_fork() {
+        let memfd = Memfd::new().expect("a file");
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    drop(map(&memfd));
+                }
+            });
+            let fine = (0..100).all(|_| end_of_child(|| memfd.map(page_bytes(), page_bytes()).is_ok()) == 0);
+            is_done.store(true, Ordering::Relaxed);
+            assert!(fine);
+        });
+    }
+
+    #[test]
+    fn a_dropped_file_frees_its_memory_although_it_is_mapped_and_open_elsewhere() {
         let memfd = Memfd::new().expect("a file");
         let map = map(&memfd);
+        memfd.open(&map, pages(0, 2), 0).expect("memory");
+        write(&map, 1, 5);
+        let other = Memfd {
+            file: memfd.file.try_clone().expect("a descriptor"),
+            generation: memfd.generation,
+        };
+        assert_eq!(other.resident_bytes(), Ok(page_bytes()));
+        drop(memfd);
+        assert_eq!(other.resident_bytes(), Ok(0));
+        assert_eq!(read(&map, 1), 0);
+    }
+
+    #[test]
+    fn addresses_that_are_given_up_are_not_closed_in_a_child() {
+        let memfd = Memfd::new().expect("a file");
+        // No other test maps as much, so none can have the first address of this map later.
+        let map = memfd.map(1 << 30, page_bytes()).expect("addresses");
         let address = map.address() as usize;
         assert!(Listed::lock().iter().any(|(first, _)| first == address));
         map.unmap().expect("fewer mappings");

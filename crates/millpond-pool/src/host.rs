@@ -68,7 +68,7 @@ pub struct Host {
     segments: BTreeMap<u64, TakenSegment>,
     /// Mappings that the system could not unmap yet, and the bytes still charged for them.
     spent: Vec<(Map, u64)>,
-    /// Parts that are no longer locked or no longer mapped: address and bytes.
+    /// Parts that are no longer locked, and locked stale mappings that ended: address and bytes.
     slipped: Vec<(u64, u64)>,
     next_event: u64,
 }
@@ -112,8 +112,8 @@ impl Host {
         self.rules.node
     }
 
-    /// Returns the parts that failed moves could not lock again since the last call, and the stale mappings that ended with
-    /// their range: address and bytes.
+    /// Returns the parts that failed moves could not lock again since the last call, and the stale mappings that ended:
+    /// address and bytes.
     pub(crate) fn take_slipped(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.slipped)
     }

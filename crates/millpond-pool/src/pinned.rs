@@ -96,19 +96,14 @@ impl SourceWrapper for Pinned {
                 bytes,
                 outcome: Ok(()),
                 ..
-            } => registry::add(address, bytes),
-            // The old mapping is locked until it ends.
-            SourceEvent::Alias {
+            }
+            // The old mapping stays locked until it ends.
+            | SourceEvent::Alias {
                 to: address,
                 bytes,
                 outcome: Ok(_),
                 ..
             } => registry::add(address, bytes),
-            SourceEvent::Unmap {
-                address,
-                bytes,
-                handles: 1..,
-            } => registry::remove(address, bytes),
             SourceEvent::Give { address, bytes }
             | SourceEvent::Decommit { address, bytes, .. }
             | SourceEvent::Release { address, bytes }

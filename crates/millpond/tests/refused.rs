@@ -305,6 +305,21 @@ fn memory_that_cannot_be_freed_stays_charged_until_it_is() {
 }
 
 #[test]
+fn discarded_memory_that_cannot_be_freed_in_part_reads_as_zero() {
+    let (mut host, range) = aliased();
+    let at = range.address();
+    // The part has two runs. The second one is the first half of the stale mappings.
+    let second = Forbidden {
+        argument: Some((2, 4 * PAGE as i32)),
+        ..FREE_SHARED
+    };
+    without(second, || {
+        assert!(host.discard(at + 2 * PAGE, 4 * PAGE));
+        assert!(is_zero(&host, at + 2 * PAGE, 4 * PAGE) && is_zero(&host, at + 20 * PAGE, 2 * PAGE));
+    });
+}
+
+#[test]
 fn a_stale_mapping_that_cannot_be_closed_is_closed_before_its_addresses_are_used() {
     let (mut host, range) = aliased();
     let at = range.address();

@@ -91,6 +91,9 @@ impl Host {
                 reserved.runs.remove(&[run]);
                 self.mappings.note(2);
                 self.used -= reserved.close(run.part, 0);
+                if self.rules.lock {
+                    self.slipped.push((start + run.part.offset, run.part.bytes));
+                }
                 handles += run.handles();
             }
         }
@@ -160,11 +163,6 @@ impl Host {
             let at = range.address();
             let part = self.part(range, *offset, *bytes);
             let runs = part.and_then(|part| self.ranges.get(&at)?.runs.whole(part));
-            let is_new = |run: &Run| {
-                let overlaps = |other: &Again| other.range == at && other.run.part.overlaps(run.part);
-                !found.iter().any(overlaps)
-            };
-            let runs = runs.filter(|runs| runs.iter().all(is_new));
             let runs = runs.ok_or(SourceError::NotHeld {
                 operation,
                 address: at.saturating_add(*offset),
@@ -175,18 +173,34 @@ impl Host {
                 to += run.part.bytes;
             }
         }
-        Ok(found)
+        // No handle may be named twice.
+        let place = |again: &Again| (again.range + again.run.part.offset, again.run.part.bytes);
+        let mut places: Vec<_> = found.iter().map(place).collect();
+        places.sort_unstable();
+        let twice = places.windows(2).find(|two| two[0].0 + two[0].1 > two[1].0);
+        twice.map_or(Ok(found), |two| {
+            Err(SourceError::NotHeld {
+                operation,
+                address: two[1].0,
+                bytes: two[1].1,
+            })
+        })
     }
 
     /// Opens the place of a run that is mapped elsewhere too.
     fn map_run(&self, map: &Map, run: Run) -> Result<(), SourceError> {
-        let Some(backing) = self.backing.as_ref().filter(|backing| !backing.is_inherited()) else {
+        let Some(backing) = self
+            .backing
+            .as_ref()
+            .filter(|backing| !backing.memfd.is_inherited())
+        else {
             return Err(SourceError::Unsupported {
                 operation: "map pages in the child of a fork",
             });
         };
         let (part, bytes) = (run.part, run.part.bytes);
         backing
+            .memfd
             .open(map, part, run.pages)
             .map_err(|error| self.refused("mmap", bytes, error))?;
         if self.is_huge(part) {
@@ -216,7 +230,8 @@ mod tests {
     }
 
     fn resident(host: &Host) -> u64 {
-        host.backing.as_ref().expect("a memfd").resident_bytes()
+        let memfd = &host.backing.as_ref().expect("a memfd").memfd;
+        memfd.resident_bytes().expect("the file is open")
     }
 
     fn word(address: u64) -> *mut u64 {

@@ -3,14 +3,14 @@
 use super::runs::{Run, Runs};
 use super::{Host, HostError};
 use millpond_engine::SourceError;
-use millpond_os::{Errno, Map, Memfd, Part};
+use millpond_os::{Memfd, Part};
 
 /// A memfd, and the parts of it that are in use.
 ///
-/// Invariant: only the parts in `held` and in `unfreed` have memory. Everything else reads as zero.
+/// Invariant: what is neither in `held` nor in `unfreed` reads as zero.
 #[derive(Debug)]
 pub(super) struct Backing {
-    memfd: Memfd,
+    pub(super) memfd: Memfd,
     /// The parts that committed runs have, by their offsets in the memfd.
     held: Runs,
     /// Parts that were given back and that the system could not free yet. They are still charged.
@@ -31,11 +31,6 @@ impl Backing {
             unfreed: Vec::new(),
             end: 0,
         })
-    }
-
-    /// Returns whether this process is the child of a fork that has the memory from its parent.
-    pub(super) fn is_inherited(&self) -> bool {
-        self.memfd.is_inherited()
     }
 
     /// Returns the offset of an unused part. Offsets are not reused: there are enough for any program.
@@ -74,26 +69,6 @@ impl Backing {
         }
         freed
     }
-
-    /// Returns the memory of a run to the system. The run stays mapped and reads as zero.
-    pub(super) fn empty(&self, run: Run) -> Result<(), Errno> {
-        self.memfd.free(run.pages())
-    }
-
-    /// Maps closed addresses for a range.
-    pub(super) fn map(&self, bytes: u64, align: u64) -> Result<Map, Errno> {
-        self.memfd.map(bytes, align)
-    }
-
-    /// Opens a part of a map with the memory from an offset on.
-    pub(super) fn open(&self, map: &Map, part: Part, offset: u64) -> Result<(), Errno> {
-        self.memfd.open(map, part, offset)
-    }
-
-    #[cfg(test)]
-    pub(super) fn resident_bytes(&self) -> u64 {
-        self.memfd.resident_bytes().expect("the file is open")
-    }
 }
 
 impl Host {
@@ -104,7 +79,7 @@ impl Host {
         let Some(backing) = &mut self.backing else {
             return Ok(home);
         };
-        if backing.is_inherited() {
+        if backing.memfd.is_inherited() {
             return Err(SourceError::Unsupported {
                 operation: "commit pages in the child of a fork",
             });

@@ -186,12 +186,14 @@ impl HostBuilder {
     /// can be read and written until [`unmap`](millpond_engine::Source::unmap). Segments stay private, and so the setting
     /// has no effect with [explicit huge pages](HugePages::Explicit), which come in segments only. The differences are:
     ///
-    /// - *Forks.* The child of a fork has private memory as it was at the fork, and the source works there. The memory of a
-    ///   file would instead be shared with the parent, so it is taken from the child: all addresses of the ranges are closed,
-    ///   and any access to them raises `SIGSEGV`. There, commits and moves fail with
-    ///   [`SourceError::Unsupported`](millpond_engine::SourceError::Unsupported), and giving pages back leaves the parent's
-    ///   memory as it is. A pool over this source has no usable memory in the child, but a new source can be built. This
-    ///   relies on the C library's `fork`: after a direct system call, parent and child write to the same memory.
+    /// - *Forks.* The child of a fork would share the memory of the file with its parent. So all addresses of the ranges are
+    ///   closed in the child, and any access to them raises `SIGSEGV`. Commits and moves fail there with
+    ///   [`SourceError::Unsupported`](millpond_engine::SourceError::Unsupported), and returning pages leaves the parent's
+    ///   memory as it is. A pool over this source has no usable memory in the child, but a new source can be built. (By
+    ///   default the child has its own copy of the memory, and the source works there.) This relies on the C library's
+    ///   `fork`: after a direct system call or `_Fork`, parent and child write to the same memory. The child keeps the file
+    ///   open until it drops the source or executes a program. If the parent ends before that without dropping the source,
+    ///   the memory stays allocated until then.
     /// - *Lack of memory.* Under strict overcommit (`vm.overcommit_memory=2`) the system counts a page of the file when it is
     ///   first accessed and not when it is committed. At its limit the access raises `SIGBUS`. With
     ///   [`populate`](Self::populate) the commit fails instead.
@@ -199,8 +201,9 @@ impl HostBuilder {
     ///   group, whose limits apply as before. The group counts a page once. The process counts it once for each address at
     ///   which it was accessed.
     /// - *Huge pages.* The system gives the file transparent huge pages only if
-    ///   `/sys/kernel/mm/transparent_hugepage/shmem_enabled` permits it, which is not the default. They also need
-    ///   [pages](Self::page_bytes) of that size. [`HugePages::Auto`] does not measure whether they are slow to get.
+    ///   `/sys/kernel/mm/transparent_hugepage/shmem_enabled` permits it, which is not the default. If it says
+    ///   `always` and the [pages](Self::page_bytes) are smaller, the file can use more memory than is committed.
+    ///   [`HugePages::Auto`] does not measure whether huge pages are slow to get.
     /// - *Mappings.* Neighbouring pages are one mapping for the system only while they are in their original order, and each
     ///   stale mapping is one more. At the limit ([`mappings`](Self::mappings)) the error is
     ///   [`SourceError::Mappings`](millpond_engine::SourceError::Mappings).
@@ -209,8 +212,8 @@ impl HostBuilder {
     /// - *Transfers.* [`transfer`](crate::MemorySource::transfer) is refused in ranges, so a pool copies a block that grows
     ///   to another place.
     ///
-    /// Nothing is used instead if the system refuses the file, as a sandbox or a limit on the size of files
-    /// (`RLIMIT_FSIZE`) may: [`build`](Self::build) then returns [`HostError::System`] with the refused call.
+    /// A sandbox or a limit on the size of files (`RLIMIT_FSIZE`) may refuse the file. There is no fallback:
+    /// [`build`](Self::build) then returns [`HostError::System`] with the refused call.
     ///
     /// ```
     /// use millpond::Host;

@@ -13,7 +13,7 @@ impl Host {
             return Ok(());
         };
         let (call, opened) = match &self.backing {
-            Some(backing) => ("mmap", backing.open(&reserved.map, part, pages)),
+            Some(backing) => ("mmap", backing.memfd.open(&reserved.map, part, pages)),
             None => ("mprotect", reserved.map.open(part)),
         };
         opened.map_err(|error| self.refused(call, part.bytes, error))?;

@@ -67,7 +67,7 @@ impl Source for Host {
         self.mappings.charge(1)?;
         let align = self.align(u64::MAX);
         let (map, home) = match &mut self.backing {
-            Some(backing) => (backing.map(bytes, align), backing.extend(bytes, align)),
+            Some(backing) => (backing.memfd.map(bytes, align), backing.extend(bytes, align)),
             None => (Map::new(bytes, align), Some(0)),
         };
         let map = map.map_err(|_| {
@@ -182,9 +182,10 @@ impl Source for Host {
         {
             let (stale, committed): (Vec<Run>, Vec<Run>) = reserved.runs.iter().partition(|run| run.stale);
             if self.rules.lock {
-                let stale = stale.iter().map(|run| run.part);
-                self.slipped
-                    .extend(stale.map(|part| (range.address() + part.offset, part.bytes)));
+                let ended = stale
+                    .iter()
+                    .map(|run| (range.address() + run.part.offset, run.part.bytes));
+                self.slipped.extend(ended);
             }
             let committed = self.give_pages(&committed);
             let unclosed: u64 = reserved.unclosed.iter().map(|(_, charged)| charged).sum();

@@ -30,10 +30,6 @@ impl Host {
         else {
             return false;
         };
-        // The pages of a memfd may be mapped elsewhere too.
-        if self.is_backed(origin) || self.is_backed(target) {
-            return false;
-        }
         let Some(pieces) = self.pieces(origin, part) else {
             return false;
         };
@@ -46,6 +42,7 @@ impl Host {
         };
         let at = |piece: Part| piece.offset - part.offset + place.offset;
         for (done, piece) in pieces.iter().enumerate() {
+            // This refuses the pages of a memfd, which may be mapped elsewhere too.
             // SAFETY: `open_part` has checked that both parts are open. The owner of the blocks in them calls this with exclusive access
             // to both, so no other thread accesses their bytes.
             let moved = unsafe { old.transfer_pages(*piece, new, at(*piece)) };
@@ -70,11 +67,6 @@ impl Host {
         true
     }
 
-    /// Returns whether the memory of a place is in the memfd.
-    fn is_backed(&self, held: Held) -> bool {
-        self.backing.is_some() && matches!(held, Held::Range(_))
-    }
-
     /// Returns the memory of an open part to the system. The part stays open and reads as zero. A failed call changes
     /// nothing.
     pub(super) fn empty(&self, held: Held, part: Part) -> Option<()> {
@@ -87,7 +79,7 @@ impl Host {
             return None;
         }
         for (done, run) in self.ranges.get(&start)?.runs.within(part).enumerate() {
-            match backing.empty(run) {
+            match backing.memfd.free(run.pages()) {
                 Err(_) if done == 0 => return None,
                 // SAFETY: `open_part` has found that the part is open. The owner of the blocks in it calls this with exclusive access to
                 // them, so no other thread accesses their bytes.
@@ -112,7 +104,7 @@ impl Host {
                 && !self
                     .backing
                     .as_ref()
-                    .is_some_and(|backing| backing.is_inherited());
+                    .is_some_and(|backing| backing.memfd.is_inherited());
             return is_open.then_some((Held::Range(*start), part));
         }
         let (start, taken) = self.segments.range(..=address).next_back()?;

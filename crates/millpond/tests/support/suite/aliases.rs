@@ -162,8 +162,16 @@ pub(crate) fn crooked_mappings_are_refused<S: MemorySource>(make: impl Fn(Option
             .is_err()
     );
     assert_eq!((source.unmap(at, 4 * page), source.unmap(far, page)), (0, 0));
+    assert_eq!(source.unmap(at + 5 * page, 0), 0);
     assert!(is_stamped(&source, at, 6 * page, 6) && is_closed(at + 6 * page, 14 * page));
     assert_eq!(source.free_bytes(), Some(10 * page));
+    assert_eq!(source.unmap(at + 4 * page, 2 * page), 2);
+    let back = [(&range, 20 * page, 2 * page)];
+    assert_eq!(
+        source.alias(&back, (&range, 4 * page)),
+        Ok(2),
+        "nothing is left there"
+    );
     // The range is released while it has stale mappings.
     source.release(range);
     assert_eq!(source.free_bytes(), Some(16 * page));
