@@ -74,7 +74,8 @@ impl Millpond {
         }
         while missing > 0 {
             let handles = self.mixed(area).into_iter();
-            let Some(best) = handles.max_by_key(|handle| handle.free_bytes() * 1000 / handle.live_bytes())
+            let Some(best) =
+                handles.max_by_key(|handle| handle.free_bytes() * 1000 / handle.live_bytes().max(1))
             else {
                 return false;
             };
