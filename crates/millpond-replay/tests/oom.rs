@@ -334,6 +334,33 @@ fn a_replay_on_a_device_is_explained_in_the_same_way() {
     );
 }
 
+/// Each handle of 8 MiB has a live page and three free ones.
+#[test]
+fn replacing_the_pages_under_live_blocks_is_proved() {
+    let mut rows = Rows::new();
+    rows.alloc(1000, 1024 * MIB, 0).free(1000, 1024 * MIB);
+    (0..512).for_each(|id| _ = rows.alloc(id, 2 * MIB, 0));
+    (0..512)
+        .filter(|id| id % 4 != 1)
+        .for_each(|id| _ = rows.free(id, 2 * MIB));
+    rows.alloc(1001, 700 * MIB, 0);
+    let options = Options {
+        policies: vec!["millpond".to_owned()],
+        device: Device {
+            bytes: Some(1026 * MIB),
+            paged: true,
+        },
+        ..Options::default()
+    };
+    let report = replay(&rows.trace(), &options, &|_, _| {}).expect("valid").report;
+    let told = report.out_of_memory.expect("no handle is free");
+    let remedy = told
+        .remedies
+        .iter()
+        .find(|remedy| remedy.text == "MILLPOND_CONF=relocate:on");
+    assert_eq!(remedy.map(|remedy| remedy.stalls), Some(1), "{:?}", told.remedies);
+}
+
 #[test]
 fn holders_have_an_age() {
     let mut rows = Rows::new();

@@ -197,6 +197,9 @@ impl Trials<'_> {
             }
             "millpond" | "planned" => {
                 candidates.extend(self.settings(Family::Millpond));
+                let relocate = self.setting(Family::Millpond, "relocate:on");
+                let second = candidates.len().min(1);
+                candidates.splice(second..second, relocate);
                 policies = vec!["millpond", "planned"];
             }
             _ => policies.extend(["rmm-arena", "cuda-async", "torch-expandable"]),
@@ -215,10 +218,6 @@ impl Trials<'_> {
         };
         candidates.retain(runs);
         candidates.truncate(Self::most_replays(self.program));
-        if self.own.policy == "millpond" && self.device.paged {
-            // It makes the host wait, so it is tried last.
-            candidates.extend(self.setting(Family::Millpond, "relocate:on"));
-        }
         candidates
     }
 
