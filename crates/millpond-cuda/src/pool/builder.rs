@@ -47,8 +47,10 @@ pub enum DevicePoolError {
     /// The budget cannot have a child for the pool.
     #[error(transparent)]
     Budget(#[from] BudgetError),
-    /// The settings contain `relocate:on`, and the pool may not replace pages.
-    #[error("relocate:on needs a pool that may replace pages: call DevicePoolBuilder::allow_relocation")]
+    /// The settings or `MILLPOND_CONF` contain `relocate:on`, and the pool may not replace pages.
+    #[error(
+        "relocate:on needs a pool that may replace pages: call DevicePoolBuilder::allow_relocation, or set relocate:off"
+    )]
     Relocation,
     /// The memory that the pool must hold from the start cannot be allocated.
     #[error("the memory that the pool must hold from the start cannot be allocated: {0}")]
@@ -130,7 +132,7 @@ impl DevicePoolBuilder {
     ///
     /// # Safety
     /// While a request is being served from this pool, no other thread submits work that uses the pool's memory, and
-    /// nobody captures a stream of the device. No other device reaches the memory by its physical addresses, as a network
+    /// nobody captures a stream of the device. A copy of this library that is not complete counts as such work. No other device reaches the memory by its physical addresses, as a network
     /// card with a registration does.
     #[must_use]
     pub unsafe fn allow_relocation(mut self) -> Self {
@@ -165,9 +167,9 @@ impl DevicePoolBuilder {
         if self.settings.text.is_some() {
             // The environment variable applies to pools of all kinds of memory.
             conf.expect_for_devices()?;
-            if millpond.relocate && !self.relocates {
-                return Err(DevicePoolError::Relocation);
-            }
+        }
+        if millpond.relocate && !self.relocates {
+            return Err(DevicePoolError::Relocation);
         }
         if self.direct {
             (conf.trim_every, conf.leak_report) = (Some(None), Some(false));
@@ -180,7 +182,7 @@ impl DevicePoolBuilder {
         let policy = self.settings.build_policy(millpond)?;
         let mut source = CudaSource::shared(device, self.memory, self.sharing)?;
         if self.relocates {
-            // SAFETY: the caller of `allow_relocation` ensures what this needs.
+            // SAFETY: the builder's `allow_relocation` has the same conditions, and its caller ensures them.
             unsafe { source.allow_relocation() };
         }
         let limit = Limit::new(limit_of(&conf, source.capacity())?);

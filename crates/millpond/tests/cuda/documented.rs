@@ -187,6 +187,25 @@ fn pages_under_live_blocks_are_replaced() {
     });
 }
 
+#[test]
+fn a_pool_that_may_not_replace_pages_refuses_the_variable_too() {
+    const TEST: &str = "documented::a_pool_that_may_not_replace_pages_refuses_the_variable_too";
+    if !emulator::load() {
+        return;
+    }
+    if !emulator::is_child(TEST) {
+        let (passed, text) = emulator::child_with(TEST, &[("MILLPOND_CONF", "relocate:on")]);
+        assert!(passed, "{text}");
+        return;
+    }
+    let (device, _) = setup();
+    let refused = DevicePool::new(&device)
+        .expect_err("nobody allowed it")
+        .to_string();
+    assert!(refused.contains("allow_relocation"), "{refused}");
+    assert!(Pool::host().is_ok(), "a host has no such handles");
+}
+
 /// Nothing is lost if the driver refuses a step.
 #[test]
 fn a_replacement_that_fails_changes_nothing() {
