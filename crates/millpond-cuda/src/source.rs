@@ -446,11 +446,9 @@ impl Source for CudaSource {
         let refused = || Self::not_held("replace", range.address().saturating_add(offset), bytes);
         let replaced = self.replaced(range, (offset, bytes), kept).ok_or_else(refused)?;
         let copied = kept.iter().map(|part| part.1).sum();
-        let waited = self
-            .device
+        self.device
             .synchronize()
-            .map_err(|error| self.refused(error, copied));
-        waited?;
+            .map_err(|error| self.refused(error, copied))?;
         if !self.wait_for_device() {
             return Err(self.refused(self.lost.unwrap_or(CudaError::Captured), copied));
         }

@@ -4,13 +4,13 @@ use crate::ranked::{Locked, Rank, Ranked};
 use crate::reentrancy::{Inside, inside};
 use std::collections::BTreeMap;
 
-/// First address to bytes. An entry exists as long as its map, and both end while the lock is held.
+/// First address to bytes. A map is unmapped and its entry removed under one lock.
 static MAPS: Ranked<BTreeMap<usize, usize>> = Ranked::new(Rank::Maps, BTreeMap::new());
 
-/// The list, locked. [`Memfd`](crate::Memfd) has forks wait for the lock.
+/// The locked list. A fork waits until it is unlocked.
 pub(crate) struct Listed {
     maps: Locked<'static, BTreeMap<usize, usize>>,
-    /// The list is not allocated from the program's pool, whose source may wait for the lock.
+    /// Makes allocations of the list bypass the program's pool, because the pool's source may wait for the lock.
     _inside: Inside,
 }
 

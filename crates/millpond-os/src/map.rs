@@ -441,7 +441,7 @@ pub(crate) fn close_in_child(address: usize, length: usize) {
     // Removing the access splits a mapping only if the first or the last page is open.
     // SAFETY: as above.
     if closed.is_err() && unsafe { mm::mprotect(address, length, MprotectFlags::empty()) }.is_err() {
-        // The child would write over what its parent has.
+        // Otherwise the child would overwrite its parent's data.
         std::process::abort();
     }
 }

@@ -1,7 +1,7 @@
 //! Memory that is mapped at several addresses.
 //!
-//! The child of a fork would share this memory with its parent, and each would write over what the other has. So a [`Map`] that may contain
-//! such memory is in a list, and all of its addresses are closed in the child before the call of `fork` returns there.
+//! The child of a fork would share this memory with its parent, and each would overwrite the other's data. Therefore every [`Map`] that may
+//! contain such memory is listed, and all of its addresses are closed in the child before `fork` returns there.
 
 use crate::fork::{Participant, Resting};
 use crate::listed::Listed;
@@ -26,7 +26,7 @@ impl Resting for Listed {
     }
 }
 
-/// A file without a name in main memory (`memfd_create`), which has memory only where it was written.
+/// An anonymous file in memory (`memfd_create`). It takes memory only where it was written.
 ///
 /// Every part of it can be mapped at any number of addresses. The file is larger than what any machine can use, so it never grows. All of
 /// its memory is freed when it is dropped. Maps that still contain parts of it then read as zero.
@@ -44,7 +44,7 @@ impl Memfd {
 
     /// Creates a file. An error names the call that the system refused.
     pub fn new() -> Result<Self, (&'static str, Errno)> {
-        // Every fork from now on counts.
+        // From here on, every fork changes `GENERATION` in the child.
         FORKS.register();
         let this = Self {
             file: create().map_err(|error| ("memfd_create", error))?,

@@ -112,8 +112,8 @@ impl Host {
         self.rules.node
     }
 
-    /// Returns the parts that failed moves could not lock again since the last call, and the stale mappings that ended:
-    /// address and bytes.
+    /// Returns the parts whose lock ended since the last call: parts that a failed move could not lock again, and stale
+    /// mappings that were unmapped. Each is given as its address and bytes.
     pub(crate) fn take_slipped(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.slipped)
     }

@@ -10,6 +10,7 @@
 //!   new pages, while memory may grow    create, map, set access
 //!   free pages mapped at one place      map, set access; the host does not wait
 //!   device full: wait, search again, map all free pages, return what does not fit
+//!   with relocate:on: replace the pages under live blocks
 //! ```
 //!
 //! Memory may grow up to the most bytes that the program has held at once ([`growth`]). Beyond that, a request that no

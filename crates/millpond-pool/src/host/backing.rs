@@ -40,8 +40,8 @@ impl Backing {
         Some(offset)
     }
 
-    /// Takes a part without memory, from the offset `home` on if that is possible, and returns its offset. The system joins
-    /// neighbouring mappings only if their memory is neighbouring too.
+    /// Takes an unused part and returns its offset. This is `home` if the part there is unused, because the system joins
+    /// neighbouring mappings only if their offsets are neighbours too.
     fn take(&mut self, home: u64, bytes: u64, page: u64) -> Option<u64> {
         let at_home = Part { offset: home, bytes };
         let is_free = self.held.is_free(at_home) && !self.unfreed.iter().any(|other| other.overlaps(at_home));
@@ -72,8 +72,8 @@ impl Backing {
 }
 
 impl Host {
-    /// Takes the memory of a new run, and returns its offset: `home` if possible. Memory without a memfd comes with the
-    /// mapping, and has no offset of its own.
+    /// Takes the memory of a new run and returns its offset, which is `home` if possible. Without a memfd the memory belongs
+    /// to the mapping, and the offset has no meaning.
     pub(super) fn take_pages(&mut self, home: u64, bytes: u64) -> Result<u64, SourceError> {
         let page = self.rules.page;
         let Some(backing) = &mut self.backing else {

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 pub(super) struct Run {
     pub(super) part: Part,
     pub(super) handle: u64,
-    /// The offset of its memory in the source's memfd. Without a memfd it means nothing.
+    /// The offset of its memory in the source's memfd. It has no meaning without a memfd.
     pub(super) pages: u64,
-    /// Whether the handles are mapped at other addresses, and belong to those.
+    /// Whether this is an old mapping. The handles belong to other addresses now.
     pub(super) stale: bool,
 }
 
@@ -29,7 +29,7 @@ impl Run {
         self.part.bytes / self.handle
     }
 
-    /// Returns the part of the source's memfd that the run has.
+    /// Returns the part of the source's memfd that is mapped in the run.
     pub(super) fn pages(self) -> Part {
         Part {
             offset: self.pages,

@@ -212,7 +212,7 @@ impl Source for Host {
 // part, close or unmap them, and tokens that are not ours are refused by address and size. A part of the memfd is in one
 // run in use, because `Backing` gives it only once, and in the stale runs that `alias_runs` makes of that run. 3: nothing
 // here reads or writes contents but `move_runs` and `transfer_pages`. 4: what is opened was closed before and closed parts
-// have no memory, so it reads as zero; nor has a part of the memfd that `Backing` gives, by its invariant; explicit huge
+// have no memory, so it reads as zero; so does a part of the memfd that `Backing` gives, by its invariant; explicit huge
 // pages are fresh maps. 5: `transfer_pages` moves pages between parts that it found open, which leaves both open and the
 // origin without memory, or copies and clears. 6: `protect` changes the access of a part that is held, and nothing else.
 // 7: maps are made at multiples of the page, or of the system's where a segment is smaller.
