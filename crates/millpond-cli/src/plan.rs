@@ -36,6 +36,8 @@ struct StepFacts {
     program_peak_bytes: u64,
     /// Allocations that are not placed because they outlive a whole step.
     unplanned: usize,
+    /// Allocations whose bytes differ from step to step. Their places have the most bytes.
+    varying: usize,
     /// Bytes that live when a step begins. They keep their place.
     base_bytes: u64,
     lower_bound_bytes: u64,
@@ -113,6 +115,7 @@ fn facts(steps: &Steps, plan: &Plan, solve_ms: f64) -> StepFacts {
         peak_bytes: steps.peak,
         program_peak_bytes: steps.program_peak,
         unplanned: plan.step.slots.iter().filter(|s| !s.is_planned()).count(),
+        varying: plan.step.slots.iter().filter(|s| s.varies()).count(),
         base_bytes: steps.base,
         lower_bound_bytes: plan.lower_bound,
         plan_bytes: plan.height,
@@ -124,9 +127,9 @@ fn facts(steps: &Steps, plan: &Plan, solve_ms: f64) -> StepFacts {
 fn text(facts: &Facts, plan: Option<&Plan>) -> String {
     let mut out = format!("{}\n", bold(&facts.trace));
     let (Some(step), Some(plan)) = (&facts.step, plan) else {
-        let none = "No step repeats here: the program's allocations never come twice in the same order with the same \
-                    bytes, for a whole step. The policy planned serves it without a plan, by the rules of millpond; its driver \
-                    calls differ, because it uses small pages while it looks for a step.";
+        let none = "No step repeats here: for a whole step, the program's allocations never come twice in the same order, \
+                    with the same bytes or with the same frees between them. The policy planned serves it without a plan, \
+                    as millpond does.";
         out.push_str(&format!(
             "  {}\n",
             wrap(none, width().saturating_sub(2), 0).replace('\n', "\n  ")
@@ -146,6 +149,15 @@ fn text(facts: &Facts, plan: Option<&Plan>) -> String {
             number(step.allocations as u64)
         ),
     );
+    if step.varying > 0 {
+        line(
+            "sizes vary",
+            format!(
+                "in {} of them; each has a place for its most bytes",
+                number(step.varying as u64)
+            ),
+        );
+    }
     if step.is_loop {
         line(
             "a loop",

@@ -109,6 +109,54 @@ fn a_repeated_step_needs_no_call_and_no_more_than_lives() {
     assert_eq!(driver.live.len(), weights.len());
 }
 
+/// Returns a step whose large blocks have `percent` of the bytes, as with a batch of another length.
+fn scaled(step: &[Slot], percent: u64) -> Vec<Slot> {
+    let scaled = |bytes: u64| if bytes > MIB { bytes / 100 * percent } else { bytes };
+    step.iter()
+        .map(|&(bytes, stream, life)| (scaled(bytes), stream, life))
+        .collect()
+}
+
+#[test]
+fn steps_of_other_sizes_have_one_plan() {
+    let mut driver = Driver::new("planned", Simulated::new());
+    driver.allocate(request(9 * MIB, 0, 0)).expect("memory");
+    let step = training(40);
+    for percent in [100, 60, 80, 100, 60, 90] {
+        repeat(&mut driver, &scaled(&step, percent), 1, &[]);
+    }
+    let before = *driver.engine.meter();
+    let first = repeat(&mut driver, &step, 1, &[]);
+    for percent in [50, 97, 61, 100] {
+        let addresses = repeat(&mut driver, &scaled(&step, percent), 1, &[]);
+        assert_eq!(addresses, first, "{percent} %");
+    }
+    assert_eq!(*driver.engine.meter(), before);
+}
+
+#[test]
+fn a_step_that_has_grown_gets_a_larger_plan() {
+    let mut driver = Driver::new("planned", Simulated::new());
+    driver.allocate(request(9 * MIB, 0, 0)).expect("memory");
+    let step = training(40);
+    for percent in [100, 60, 80, 100, 60, 90] {
+        repeat(&mut driver, &scaled(&step, percent), 1, &[]);
+    }
+    // The first larger step is served without a plan, and so is the next, because it is not the first that is larger than
+    // all before. During the third one the plan is solved.
+    let larger = scaled(&step, 105);
+    repeat(&mut driver, &larger, 3, &[]);
+    let addresses = repeat(&mut driver, &larger, 1, &[]);
+    let before = *driver.engine.meter();
+    for percent in [100, 105, 40] {
+        assert_eq!(repeat(&mut driver, &scaled(&step, percent), 1, &[]), addresses);
+    }
+    assert_eq!(*driver.engine.meter(), before);
+    let stats = driver.engine.stats();
+    let waste = stats.reserved.peak - stats.allocated.peak;
+    assert!(waste <= 3 * 2 * MIB, "{waste} bytes of {}", stats.allocated.peak);
+}
+
 #[test]
 fn a_marked_step_is_planned_at_once() {
     let mut driver = Driver::new("planned", Simulated::new());
@@ -215,6 +263,7 @@ fn step_of(step: &[Slot]) -> Step {
     let slots = step
         .iter()
         .map(|&(bytes, stream, life)| millpond_engine::plan::Slot {
+            least: bytes.next_multiple_of(256),
             bytes: bytes.next_multiple_of(256),
             stream: Stream(stream),
             life: life as u32,
@@ -236,8 +285,8 @@ fn a_saved_plan_is_followed_from_its_steps_first_return() {
     assert_eq!(addresses[2], addresses[3]);
 }
 
-/// Creates a driver of `planned` with the plan of a step. Solving another plan is an error.
-fn with_plan_of(step: &[Slot]) -> Driver {
+/// Creates a driver of `planned` with a plan. Solving another plan is an error.
+fn with_plan(plan: Plan) -> Driver {
     struct Unasked;
     impl Planner for Unasked {
         fn start(&mut self, step: Step) {
@@ -247,7 +296,6 @@ fn with_plan_of(step: &[Slot]) -> Driver {
             None
         }
     }
-    let plan = solve(step_of(step));
     let mut policy = policies::Planned::new(&MillpondConf::default()).with_plan(plan);
     policy.set_planner(Box::new(Unasked));
     Driver::with_policy(Box::new(policy), Simulated::new())
@@ -256,11 +304,28 @@ fn with_plan_of(step: &[Slot]) -> Driver {
 #[test]
 fn a_saved_plan_waits_for_its_whole_step() {
     let step = training(150);
-    let mut driver = with_plan_of(&step);
+    let mut driver = with_plan(solve(step_of(&step)));
     // The end of the step occurs on its own before the plan can start.
     repeat(&mut driver, &step[step.len() - 300..], 1, &[]);
     let addresses = repeat(&mut driver, &step, 5, &[]);
     assert!(addresses[1..].windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[test]
+fn a_saved_plan_of_varying_sizes_is_followed_once_its_step_is_found() {
+    let step = training(40);
+    let mut both = step_of(&step);
+    for (slot, smaller) in both.slots.iter_mut().zip(step_of(&scaled(&step, 50)).slots) {
+        slot.least = smaller.bytes;
+    }
+    let mut driver = with_plan(Plan::from_text(&solve(both).to_text()).expect("a plan"));
+    for percent in [100, 60, 80, 100, 60, 90] {
+        repeat(&mut driver, &scaled(&step, percent), 1, &[]);
+    }
+    let before = *driver.engine.meter();
+    let addresses = repeat(&mut driver, &step, 1, &[]);
+    assert_eq!(repeat(&mut driver, &scaled(&step, 51), 1, &[]), addresses);
+    assert_eq!(*driver.engine.meter(), before);
 }
 
 /// A planner that never solves a plan.

@@ -112,6 +112,7 @@ mod tests {
 
     fn plan() -> Plan {
         let slot = |bytes, life| Slot {
+            least: bytes,
             bytes,
             stream: Stream::DEFAULT,
             life,

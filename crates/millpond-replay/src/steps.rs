@@ -2,9 +2,10 @@
 
 use crate::program::{Op, OpKind, Program};
 use crate::run::Observer;
-use millpond_engine::plan::{Detector, Found, Plan, Planner, Step, solve};
+use millpond_engine::plan::{Detector, Found, Plan, Planner, Slot, Step, solve};
 use millpond_engine::{Calls, Engine, Source, Stream};
 use serde::Serialize;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -16,7 +17,7 @@ const ROUNDING: u64 = 256;
 /// The steps of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Steps {
-    /// One of the steps.
+    /// The step, with the fewest and the most bytes of each allocation in any of the steps.
     pub step: Step,
     /// Index into [`Program::ops`] of the first call of each step, and one past the last call. Other calls may lie between
     /// two steps.
@@ -74,10 +75,19 @@ impl Steps {
             }
         }
         let found = found?;
-        let starts = starts(program, &calls, &found.step);
-        let (first, end) = (*starts.first()?, *starts.last()?);
-        (starts.len() > 1).then_some(Self {
-            step: found.step,
+        let mut step = found.step;
+        let starts = starts(program, &calls, &step);
+        let (end, all) = starts.split_last()?;
+        let (first, end) = (*all.first()?, *end);
+        for start in all {
+            let from = calls.partition_point(|call| call < start);
+            for (slot, call) in step.slots.iter_mut().zip(&calls[from..]) {
+                let bytes = rounded(&program.ops[*call]);
+                (slot.least, slot.bytes) = (slot.least.min(bytes), slot.bytes.max(bytes));
+            }
+        }
+        Some(Self {
+            step,
             starts,
             base,
             peak: peak_during(program, first..end),
@@ -133,34 +143,65 @@ fn starts(program: &Program, calls: &[usize], step: &Step) -> Vec<usize> {
     starts
 }
 
-/// Searches for a step in a sequence of calls with the algorithm of Knuth, Morris and Pratt. A simpler search
-/// would be slow, because steps with few sizes match themselves at nearly every position.
+/// Searches for a step in a sequence of calls. An allocation whose size varies from step to step may have any size.
+///
+/// If no size varies, this is the algorithm of Knuth, Morris and Pratt. A simpler search would be slow, because steps
+/// with few sizes match themselves at nearly every position.
 #[derive(Clone, Debug)]
 pub(crate) struct Matcher {
-    slots: Vec<(u64, Stream)>,
-    /// The length of the longest shorter prefix that each prefix of the step ends with.
+    slots: Vec<Slot>,
+    /// The length of the longest shorter prefix that each prefix of the step ends with. Empty if sizes vary.
     shorter: Vec<usize>,
     matched: usize,
+    /// The matched calls, if sizes vary.
+    recent: VecDeque<(u64, Stream)>,
+}
+
+/// Returns whether a call can be an allocation of the step.
+fn suits(slot: &Slot, call: &(u64, Stream)) -> bool {
+    slot.stream == call.1 && (slot.varies() || slot.bytes == call.0)
 }
 
 impl Matcher {
     pub(crate) fn new(step: &Step) -> Self {
-        let slots: Vec<(u64, Stream)> = step.slots.iter().map(|s| (s.bytes, s.stream)).collect();
         let mut matcher = Self {
-            shorter: vec![0; slots.len()],
-            slots,
+            slots: step.slots.clone(),
+            shorter: Vec::new(),
             matched: 0,
+            recent: VecDeque::new(),
         };
-        for at in 1..matcher.slots.len() {
-            let call = matcher.slots[at];
+        if step.slots.iter().any(Slot::varies) {
+            return matcher;
+        }
+        matcher.shorter = vec![0; step.slots.len()];
+        for at in 1..step.slots.len() {
+            let call = (step.slots[at].bytes, step.slots[at].stream);
             matcher.shorter[at] = matcher.longer(matcher.shorter[at - 1], &call);
         }
         matcher
     }
 
+    /// Returns how many calls match the beginning of the step after a further one, if sizes vary.
+    fn longer_of_recent(&mut self, call: &(u64, Stream)) -> usize {
+        self.recent.push_back(*call);
+        if self.slots.get(self.matched).is_none_or(|slot| !suits(slot, call)) {
+            self.recent.pop_front();
+            let suit = |recent: &VecDeque<_>| {
+                recent
+                    .iter()
+                    .zip(&self.slots)
+                    .all(|(call, slot)| suits(slot, call))
+            };
+            while !suit(&self.recent) {
+                self.recent.pop_front();
+            }
+        }
+        self.recent.len()
+    }
+
     fn longer(&self, mut matched: usize, call: &(u64, Stream)) -> usize {
         loop {
-            if self.slots.get(matched) == Some(call) {
+            if self.slots.get(matched).is_some_and(|slot| suits(slot, call)) {
                 return matched + 1;
             }
             match matched.checked_sub(1) {
@@ -176,10 +217,15 @@ impl Matcher {
         if self.slots.is_empty() {
             return false;
         }
-        self.matched = self.longer(self.matched, call);
+        self.matched = if self.shorter.is_empty() {
+            self.longer_of_recent(call)
+        } else {
+            self.longer(self.matched, call)
+        };
         let whole = self.matched == self.slots.len();
         if whole {
             self.matched = 0;
+            self.recent.clear();
         }
         whole
     }
@@ -351,6 +397,7 @@ mod tests {
 
     fn step(sizes: &[u64]) -> Step {
         let slot = |kib: &u64| Slot {
+            least: kib * 1024,
             bytes: kib * 1024,
             stream: Stream::DEFAULT,
             life: 1,
@@ -381,5 +428,49 @@ mod tests {
         ] {
             assert!(!occurs(&calls, &step(not)), "{not:?}");
         }
+    }
+
+    #[test]
+    fn an_allocation_that_varies_may_have_any_size() {
+        let varying = |sizes: &[u64]| {
+            let mut step = step(sizes);
+            step.slots[1].least = 256;
+            step
+        };
+        // Again the match begins inside an attempt that fails later.
+        let calls = program(&[1, 9, 1, 9, 1, 7, 3]);
+        assert!(occurs(&calls, &varying(&[1, 2, 1])));
+        assert!(occurs(&calls, &varying(&[1, 2, 3])));
+        assert!(!occurs(&calls, &varying(&[9, 2, 3])));
+        assert!(!occurs(&calls, &varying(&[1, 2, 9, 3])));
+    }
+
+    #[test]
+    fn steps_of_other_sizes_have_a_common_step() {
+        let mut lines = String::from("time_us,action,id,bytes,stream,tag\n");
+        let mut id = 0;
+        for percent in [100, 60, 80, 100, 50, 90] {
+            let first = id + 1;
+            for at in 0..150 {
+                id += 1;
+                let bytes = if at % 3 == 0 {
+                    40_960
+                } else {
+                    (at + 1) * 1024 * percent
+                };
+                lines += &format!("{id},alloc,{id},{bytes},0,a\n");
+            }
+            for freed in first..=id {
+                lines += &format!("{id},free,{freed},,0,\n");
+            }
+        }
+        let recording = read_bytes(lines.as_bytes(), "made", &ReadOptions::default()).expect("valid");
+        let program = Program::new(&recording.traces[0], Selection::default()).expect("allocations");
+        let steps = Steps::find(&program).expect("the shapes repeat");
+        assert_eq!(steps.step.period(), 150);
+        assert_eq!(steps.starts.len(), 7);
+        let varying = steps.step.slots.iter().filter(|slot| slot.varies());
+        assert!(varying.clone().all(|slot| slot.least * 2 <= slot.bytes + 512));
+        assert_eq!(varying.count(), 100);
     }
 }

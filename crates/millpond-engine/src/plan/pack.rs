@@ -130,13 +130,16 @@ fn gap(step: &Step, placed: &[(u64, u64, u32)], slot: usize, capacity: u64) -> O
 
 impl Plan {
     /// Moves small slots into free pieces of memory elsewhere, given by their sizes in bytes, and lowers the height
-    /// accordingly. Small slots are placed last, so they usually lie at the top.
+    /// accordingly. Slots that are live when most bytes are live come first. Small slots are placed last, so they usually
+    /// lie at the top.
     pub fn use_pieces(&mut self, pieces: &[u64]) {
         let largest = pieces.iter().copied().max().unwrap_or(0);
+        let high = self.lower_bound.saturating_sub(pieces.iter().sum());
+        let is_high = self.step.touches(|bytes| bytes > high);
         let mut order: Vec<usize> = (0..self.step.period())
             .filter(|&i| self.places[i].is_some() && self.step.slots[i].bytes <= largest)
             .collect();
-        order.sort_by_key(|&i| (std::cmp::Reverse(self.step.slots[i].bytes), i));
+        order.sort_by_key(|&i| (std::cmp::Reverse((is_high[i], self.step.slots[i].bytes)), i));
         let mut by_size: Vec<usize> = (0..pieces.len()).collect();
         by_size.sort_by_key(|&p| (pieces[p], p));
         let mut inside: Vec<Vec<(u64, u64, u32)>> = vec![Vec::new(); pieces.len()];
@@ -160,6 +163,41 @@ impl Plan {
             .zip(&self.step.slots)
             .filter_map(|(place, slot)| place.filter(|p| p.region == 0).map(|p| p.offset + slot.bytes));
         self.height = tops.max().unwrap_or(0);
+    }
+
+    /// Returns for each piece whether a slot lies in it.
+    #[must_use]
+    pub fn used_pieces(&self, pieces: usize) -> Vec<bool> {
+        let mut used = vec![false; pieces];
+        for region in self
+            .places
+            .iter()
+            .flatten()
+            .filter_map(|place| place.region.checked_sub(1))
+        {
+            used[region as usize] = true;
+        }
+        used
+    }
+
+    /// Computes new places in the plan's own memory, which needs fewer bytes without the slots in other pieces.
+    pub fn pack_again(&mut self) {
+        let own: Vec<usize> = (0..self.step.period())
+            .filter(|&i| self.places[i].is_some_and(|place| place.region == 0))
+            .collect();
+        let mut rest = self.step.clone();
+        for (slot, place) in rest.slots.iter_mut().zip(&self.places) {
+            if place.is_some_and(|place| place.region > 0) {
+                slot.life = 0;
+            }
+        }
+        let (offsets, height) = best(&rest, own, rest.lower_bound());
+        if height < self.height {
+            self.height = height;
+            for (place, offset) in self.places.iter_mut().zip(offsets) {
+                *place = offset.map(|offset| Place { region: 0, offset }).or(*place);
+            }
+        }
     }
 
     /// Asserts that slots that live at the same time do not overlap and lie within the plan.
@@ -193,6 +231,7 @@ mod tests {
         proptest::collection::vec((1u64..5000, 0u32..200), 1..120).prop_map(|slots| {
             let period = slots.len() as u32;
             let slots = slots.into_iter().map(|(bytes, life)| Slot {
+                least: bytes * 256,
                 bytes: bytes * 256,
                 stream: Stream::DEFAULT,
                 life: life % (period + 1),
@@ -240,6 +279,11 @@ mod tests {
             plan.check();
             naive(&plan);
             prop_assert!(plan.height <= before);
+            let before = plan.height;
+            plan.pack_again();
+            plan.check();
+            naive(&plan);
+            prop_assert!(plan.height <= before);
             for (place, slot) in plan.places.iter().zip(&plan.step.slots) {
                 if let Some(Place { region: region @ 1.., offset }) = place {
                     prop_assert!(offset + slot.bytes <= pieces[*region as usize - 1]);
@@ -252,6 +296,7 @@ mod tests {
     fn a_stack_reaches_the_bound() {
         // The first allocated slot is the last one freed, as in a forward and a backward pass.
         let slots = (0..100u32).map(|i| Slot {
+            least: 256,
             bytes: 256 * u64::from(1 + i % 7),
             stream: Stream::DEFAULT,
             life: 100 - i,
@@ -260,6 +305,27 @@ mod tests {
             slots: slots.collect(),
         });
         assert_eq!(plan.height, plan.lower_bound);
+    }
+
+    #[test]
+    fn a_plan_is_packed_lower_without_its_pieces() {
+        let slot = |bytes, life| Slot {
+            least: bytes,
+            bytes,
+            stream: Stream::DEFAULT,
+            life,
+        };
+        let mut plan = solve(Step {
+            slots: vec![slot(512, 2), slot(1024, 2)],
+        });
+        for (place, offset) in plan.places.iter_mut().zip([0, 512]) {
+            *place = Some(Place { region: 0, offset });
+        }
+        plan.use_pieces(&[512]);
+        assert_eq!((plan.height, plan.used_pieces(1)), (1536, vec![true]));
+        plan.pack_again();
+        plan.check();
+        assert_eq!(plan.height, 1024);
     }
 
     #[test]

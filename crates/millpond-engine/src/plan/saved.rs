@@ -7,7 +7,8 @@
 //! 512 0 0 -
 //! ```
 //!
-//! There is one line for each allocation of the step. An allocation that is not planned has life 0 and no offset.
+//! There is one line for each allocation of the step. Bytes that change from step to step are written as the fewest and
+//! the most, as in `1048576-4194304`. An allocation that is not planned has life 0 and no offset.
 //! Height and lower bound follow from the lines, so they are not written. Offsets in other pieces of memory are not
 //! written either, because those pieces differ from run to run.
 
@@ -51,6 +52,9 @@ impl Plan {
             let offset = place.filter(|p| p.region == 0).map(|p| p.offset);
             let life = if offset.is_some() { slot.life } else { 0 };
             let offset = offset.map_or_else(|| "-".to_owned(), |o| o.to_string());
+            if slot.varies() {
+                text.push_str(&format!("{}-", slot.least));
+            }
             text.push_str(&format!("{} {} {life} {offset}\n", slot.bytes, slot.stream.0));
         }
         text
@@ -157,14 +161,20 @@ fn read_line(text: &str) -> Result<(Slot, Option<Place>), &'static str> {
             .next()
             .ok_or("four words are needed: bytes stream life offset")
     };
-    let bytes: u64 = word()?.parse().map_err(|_| "the bytes are no number")?;
+    let bytes = word()?;
+    let (least, bytes) = bytes.split_once('-').unwrap_or((bytes, bytes));
+    let number = |word: &str| word.parse::<u64>().map_err(|_| "the bytes are no number");
+    let (least, bytes) = (number(least)?, number(bytes)?);
     let stream = word()?.parse().map_err(|_| "the stream is no number")?;
     let life = word()?.parse().map_err(|_| "the life is no number")?;
     let offset = match word()? {
         "-" => None,
         offset => Some(offset.parse::<u64>().map_err(|_| "the offset is no number")?),
     };
-    if bytes == 0 || !bytes.is_multiple_of(256) || offset.is_some_and(|o| !o.is_multiple_of(256)) {
+    if least == 0 || least > bytes {
+        return Err("the fewest bytes are at least 1 and at most the most bytes");
+    }
+    if !bytes.is_multiple_of(256) || offset.is_some_and(|o| !o.is_multiple_of(256)) {
         return Err("bytes and offsets are multiples of 256");
     }
     if offset
@@ -180,6 +190,7 @@ fn read_line(text: &str) -> Result<(Slot, Option<Place>), &'static str> {
     let place = offset.map(|offset| Place { region: 0, offset });
     Ok((
         Slot {
+            least,
             bytes,
             stream: Stream(stream),
             life,
@@ -195,6 +206,7 @@ mod tests {
 
     fn plan() -> Plan {
         let slots = (0..50u32).map(|i| Slot {
+            least: 256 * u64::from(1 + i * 7 % 11 / 2),
             bytes: 256 * u64::from(1 + i * 7 % 11),
             stream: Stream(i % 2),
             life: i * 5 % 17,
@@ -247,8 +259,10 @@ mod tests {
             };
             for _ in 0..period {
                 let life = below(period + 1) as u32;
+                let bytes = 256 * (1 + below(2));
                 plan.step.slots.push(Slot {
-                    bytes: 256 * (1 + below(2)),
+                    least: bytes,
+                    bytes,
                     stream: Stream(0),
                     life,
                 });
@@ -283,6 +297,9 @@ mod tests {
             "512 0 1 -",
             "512 0 1 18446744073709551360",
             "512 0 9 0",
+            "0-512 0 1 0",
+            "512-256 0 1 0",
+            "256-512-768 0 1 0",
         ] {
             let read = Plan::from_text(&format!("{FIRST_LINE}\n{bad}\n"));
             assert!(matches!(read, Err(PlanError::Line { .. })), "{bad}: {read:?}");

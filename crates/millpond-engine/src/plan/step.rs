@@ -5,7 +5,9 @@ use crate::block::Stream;
 /// One allocation of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Bytes of the block, as the policy rounds them.
+    /// The fewest bytes that were requested here. They differ from `bytes` if the size changes from step to step.
+    pub least: u64,
+    /// The most bytes that were requested here, as the policy rounds them. The slot's place has this size.
     pub bytes: u64,
     /// The stream of the request.
     pub stream: Stream,
@@ -18,6 +20,18 @@ impl Slot {
     #[must_use]
     pub fn is_planned(&self) -> bool {
         self.life > 0
+    }
+
+    /// Returns whether the size changes from step to step.
+    #[must_use]
+    pub fn varies(&self) -> bool {
+        self.least < self.bytes
+    }
+
+    /// Returns whether a request has a size that was seen here, on the same stream.
+    #[must_use]
+    pub fn admits(&self, bytes: u64, stream: Stream) -> bool {
+        self.stream == stream && (self.least..=self.bytes).contains(&bytes)
     }
 }
 
@@ -33,6 +47,16 @@ impl Step {
     #[must_use]
     pub fn period(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Returns whether this step has a place for each allocation of another one, in the same order.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let slots = self.slots.iter().zip(&other.slots);
+        self.period() == other.period()
+            && slots
+                .into_iter()
+                .all(|(own, slot)| own.admits(slot.bytes, slot.stream) && slot.life <= own.life)
     }
 
     /// Returns whether two slots are live at the same time in any round of the step.
@@ -67,6 +91,22 @@ impl Step {
         sums.collect()
     }
 
+    /// Returns for each slot whether it is live at a time at which `chosen` is true for the live bytes.
+    #[must_use]
+    pub fn touches(&self, chosen: impl Fn(u64) -> bool) -> Vec<bool> {
+        // Number of chosen times before each time, over two rounds.
+        let (live, mut count) = (self.live(), 0);
+        let mut counts = vec![0u32];
+        for bytes in live.iter().chain(&live) {
+            count += u32::from(chosen(*bytes));
+            counts.push(count);
+        }
+        let slots = self.slots.iter().enumerate();
+        slots
+            .map(|(at, slot)| counts[at] < counts[at + slot.life as usize])
+            .collect()
+    }
+
     /// Returns the most bytes that are live at once.
     #[must_use]
     pub fn lower_bound(&self) -> u64 {
@@ -80,6 +120,7 @@ mod tests {
 
     fn step(slots: &[(u64, u32)]) -> Step {
         let slots = slots.iter().map(|&(bytes, life)| Slot {
+            least: bytes,
             bytes,
             stream: Stream::DEFAULT,
             life,
@@ -96,6 +137,20 @@ mod tests {
         assert_eq!(step.live(), [50, 60, 30, 40]);
         assert!(step.together(3, 0) && step.together(1, 3) && !step.together(2, 3) && !step.together(0, 1));
         assert_eq!(step.lower_bound(), 60);
+    }
+
+    #[test]
+    fn a_step_covers_one_that_is_smaller_in_the_same_order() {
+        let mut larger = step(&[(10, 1), (20, 2), (30, 1)]);
+        let smaller = step(&[(10, 1), (15, 2), (30, 1)]);
+        assert!(larger.covers(&larger) && !larger.covers(&smaller));
+        larger.slots[1].least = 12;
+        assert!(larger.covers(&smaller) && !smaller.covers(&larger));
+        assert!(!larger.covers(&step(&[(10, 1), (15, 2)])));
+        assert!(
+            !larger.covers(&step(&[(10, 1), (15, 3), (30, 1)])),
+            "freed too late"
+        );
     }
 
     #[test]

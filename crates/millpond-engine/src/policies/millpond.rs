@@ -45,6 +45,7 @@ use crate::policy::{Fidelity, Mark, Policy, Refusal};
 use crate::source::{Range, Segment};
 use crate::space::{BlockId, Piece};
 use crate::supply::Supply;
+pub(super) use growth::SLACK_PAGES;
 pub(super) use lend::Part;
 use lists::Lists;
 use pages::Pages;

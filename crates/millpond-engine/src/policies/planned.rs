@@ -13,8 +13,12 @@
 //! call.
 //!
 //! A request that is not the next of the plan is served from the default policy's free blocks. If it would need more
-//! than a little new memory, the plan is dropped instead. The plan's blocks stay live and the rest of its memory
+//! memory than was held before, the plan is dropped instead. The plan's blocks stay live and the rest of its memory
 //! becomes free. If the same step occurs again, the plan is followed again without being solved again.
+//!
+//! If only the sizes have grown, the requests are still followed. A plan for the larger step is solved during the next
+//! one and starts after it. Each time that this happens, twice as many steps are followed first. A program whose sizes
+//! vary without end thus has few plans, and each of them has seen more sizes.
 
 mod course;
 mod install;
@@ -61,16 +65,17 @@ pub struct Planned {
     numbers: Vec<u64>,
     planner: Box<dyn Planner>,
     phase: Phase,
-    /// A solved step to follow when it occurs, and the hash of its end.
-    known: Option<(Plan, u64)>,
+    /// A solved step to follow when it occurs, and the hash of its end unless sizes vary there.
+    known: Option<(Plan, Option<u64>)>,
     /// Number of attempts that are left to start a saved plan. 0 if the known step was not saved, or was started.
     saved: u32,
     /// Blocks that outlived the plan that placed them, by key.
     orphans: BTreeMap<u32, Block>,
     /// Number of periods that must repeat before a plan is tried.
     patience: u32,
-    /// Bytes of new memory for requests that were not part of the plan.
-    odd_bytes: u64,
+    /// Number of rounds without a plan after the next request that outgrows the plan's memory. Each plan costs as much as
+    /// many rounds without one, so the number doubles.
+    rest: u32,
     /// Number of requests that the plan had served when last checked, and ticks since it last served one.
     served: u64,
     idle_ticks: u64,
@@ -81,11 +86,7 @@ impl Planned {
     #[must_use]
     pub fn new(conf: &MillpondConf) -> Self {
         Self {
-            // Only whole free handles can become part of a plan's memory, so every handle is a single page.
-            inner: Millpond::new(&MillpondConf {
-                handle_bytes: 0,
-                ..conf.clone()
-            }),
+            inner: Millpond::new(conf),
             decay: conf.retain.decay,
             detector: Detector::new(),
             numbers: Vec::new(),
@@ -95,7 +96,7 @@ impl Planned {
             saved: 0,
             orphans: BTreeMap::new(),
             patience: 1,
-            odd_bytes: 0,
+            rest: 0,
             served: 0,
             idle_ticks: 0,
         }
@@ -110,7 +111,8 @@ impl Planned {
     }
 
     fn remember(&mut self, plan: Plan) {
-        self.known = Detector::end_gram(&plan.step).map(|gram| (plan, gram));
+        let gram = Detector::end_gram(&plan.step);
+        self.known = Some((plan, gram));
     }
 
     /// Serves a request by the default policy. Frees the plan's blocks that the policy found waiting for a stream.
@@ -158,14 +160,20 @@ impl Planned {
             }
             Phase::Watching => {
                 let known = self.known.as_ref();
-                if known.is_some_and(|(plan, gram)| match self.saved > 0 {
-                    true => self.detector.ends_with(&plan.step, *gram),
-                    false => self.detector.ends_like(&plan.step, *gram),
-                }) {
+                let returns = known.is_some_and(|(plan, gram)| match (gram, self.saved > 0) {
+                    (None, _) => false,
+                    (Some(gram), true) => self.detector.ends_with(&plan.step, *gram),
+                    (Some(gram), false) => self.detector.ends_like(&plan.step, *gram),
+                });
+                if returns {
                     self.phase = Phase::Returning {
                         begins: self.detector.next(),
                     };
                 } else if let Some(found) = self.detector.found(self.patience) {
+                    if known.is_some_and(|(plan, _)| plan.step.covers(&found.step)) {
+                        self.phase = Phase::Returning { begins: found.begins };
+                        return;
+                    }
                     self.planner.start(found.step);
                     self.phase = Phase::Waiting {
                         begins: found.begins,
@@ -212,9 +220,14 @@ impl Policy for Planned {
     #[inline]
     fn allocate(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal> {
         if let Phase::Serving(course) = &mut self.phase {
+            if course.is_due() {
+                self.turn(supply);
+                return self.allocate(supply, request);
+            }
             match course.next(supply, request) {
                 Next::Placed(block) => return Ok(block),
                 Next::Unplanned => return self.serve_inner(supply, request),
+                Next::Outgrown => return self.serve_outgrown(supply, request),
                 Next::Odd => return self.serve_odd(supply, request),
             }
         }

@@ -14,7 +14,7 @@ use crate::supply::Supply;
 use std::collections::BTreeMap;
 
 /// Number of pages by which memory may always exceed the program's peak.
-const SLACK_PAGES: u64 = 2;
+pub(in crate::policies) const SLACK_PAGES: u64 = 2;
 /// Bytes by which memory may exceed the peak on a host, where creating a page costs no more than moving one, but at most
 /// this fraction of the peak (1/20).
 const HOST_SLACK: u64 = 64 << 20;
@@ -158,19 +158,37 @@ impl Millpond {
         self.finish(site, bytes, outcome)
     }
 
-    /// Builds a block from free pages before it creates new ones, without a limit on moves.
+    /// Builds a block from free pages, without a limit on moves, and creates at most `new` bytes.
     pub(super) fn assemble(
         &mut self,
         supply: &mut Supply<'_>,
         number: u32,
         bytes: u64,
+        new: u64,
     ) -> Result<BlockId, SourceError> {
         self.page = supply.page_bytes();
-        let mut site = self.choose_site(supply, number, bytes)?;
-        let need = self.missing(&site, bytes);
-        let gathered = self.gather(supply, &mut site, need, true);
-        let outcome = gathered.and_then(|()| self.create_missing(supply, &mut site, bytes));
-        self.finish(site, bytes, outcome)
+        let moved = self.moved;
+        let mut outcome = Err(SourceError::AddressSpace { requested: bytes });
+        // The free blocks on both sides of a narrow hole cannot move into it.
+        for is_widest in [false, true] {
+            let mut site = if is_widest {
+                self.widest_site(supply, number, bytes)?
+            } else {
+                self.choose_site(supply, number, bytes)?
+            };
+            let need = self.missing(&site, bytes);
+            let mut gathered = self.gather(supply, &mut site, need, true);
+            if gathered.is_ok() && self.missing(&site, bytes) > new {
+                gathered = Err(SourceError::AddressSpace { requested: bytes });
+            }
+            let created = gathered.and_then(|()| self.create_missing(supply, &mut site, bytes));
+            outcome = self.finish(site, bytes, created);
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        self.moved = moved;
+        outcome
     }
 
     /// Returns the block of a site that has all its pages. Lists the block if `outcome` is an error.

@@ -1,13 +1,13 @@
 //! Memory lent to a plan: one contiguous block built from free pages, and parts of pages that cannot move.
 //!
-//! This policy treats lent memory as live. The memory is counted, and no other request gets it. It comes back divided
-//! into the blocks that still live in it and the free remainder.
+//! No other request gets lent memory, but its bytes do not count as live. It comes back divided into the blocks that
+//! still live in it and the free remainder.
 
-use super::{MIN_BLOCK, Millpond};
+use super::{Held, MIN_BLOCK, Millpond};
 use crate::block::{Block, Group, Request, Stream};
 use crate::index::{Entry, Search};
 use crate::policy::{Policy, Refusal};
-use crate::space::{BlockId, State};
+use crate::space::BlockId;
 use crate::supply::Supply;
 
 /// Minimum size of a piece. Smaller pieces do not help a plan.
@@ -23,6 +23,11 @@ pub(in crate::policies) struct Part {
 }
 
 impl Millpond {
+    /// Counts bytes that an enclosing policy allocated in lent memory.
+    pub(in crate::policies) fn note_allocated(&mut self, bytes: u64) {
+        self.allocated = self.allocated.saturating_add(bytes);
+    }
+
     /// Returns the peak of live bytes.
     pub(in crate::policies) fn peak(&self) -> u64 {
         self.peak
@@ -47,71 +52,72 @@ impl Millpond {
         self.allocate(supply, request).ok()
     }
 
-    fn free_blocks(&mut self) -> Vec<Entry> {
+    /// Returns the default group's free blocks that the default stream can use.
+    fn free_blocks(&mut self, supply: &Supply<'_>) -> Vec<Entry> {
         let number = self.list_of(Group::default(), Stream::DEFAULT);
-        let area = self.lists.get(number).area;
-        let lists = self.lists.iter().filter(|(_, l)| l.area == area);
+        let usable = self.usable_lists(supply, number);
+        let lists = self.lists.iter().filter(|(n, _)| usable[*n as usize]);
         let mut found: Vec<Entry> = lists.flat_map(|(n, _)| self.lists.free(n)).collect();
         found.sort_by_key(|e| e.address);
         found
     }
 
     /// Returns the bytes of the default group's free pages that can move.
-    pub(in crate::policies) fn movable_bytes(&mut self) -> u64 {
-        let free = self.free_blocks();
+    pub(in crate::policies) fn movable_bytes(&mut self, supply: &Supply<'_>) -> u64 {
+        let free = self.free_blocks(supply);
         let whole = free.iter().filter_map(|e| self.whole_handles(e));
         whole.map(|(start, end)| end - start).sum()
     }
 
-    /// Lends the parts of free blocks that share their pages with live blocks. The device must be idle.
-    pub(in crate::policies) fn lend_pieces(&mut self) -> Vec<Block> {
-        let mut parts = Vec::new();
-        for entry in self.free_blocks() {
+    /// Returns address and bytes of the largest parts of free blocks that share their handles with live blocks.
+    pub(in crate::policies) fn pieces(&mut self, supply: &Supply<'_>) -> Vec<(u64, u64)> {
+        let mut pieces = Vec::new();
+        for entry in self.free_blocks(supply) {
             let (first, end) = (entry.address, entry.address + entry.bytes);
             match self.whole_handles(&entry) {
-                None => parts.push((first, end)),
+                None => pieces.push((first, end - first)),
                 Some((start, last)) => {
                     let base = self.base_of(entry.id);
-                    parts.push((base + last, end));
-                    parts.push((first, base + start));
+                    pieces.push((first, base + start - first));
+                    pieces.push((base + last, end - base - last));
                 }
             }
         }
-        parts.retain(|(first, end)| end - first >= LEAST_PIECE);
-        parts.sort_by_key(|(first, end)| std::cmp::Reverse((end - first, *first)));
-        parts.truncate(MOST_PIECES);
-        parts
-            .into_iter()
-            .filter_map(|(first, end)| self.carve(first, end - first))
-            .collect()
+        pieces.retain(|(_, bytes)| *bytes >= LEAST_PIECE);
+        pieces.sort_by_key(|(first, bytes)| std::cmp::Reverse((*bytes, *first)));
+        pieces.truncate(MOST_PIECES);
+        pieces
     }
 
     fn base_of(&self, id: BlockId) -> u64 {
         match &self.held[self.lists.space.segment(id) as usize] {
-            super::Held::Paged { range, .. } => range.address(),
+            Held::Paged { range, .. } => range.address(),
             _ => 0,
         }
     }
 
-    /// Cuts a part out of the free block that contains it.
-    fn carve(&mut self, address: u64, bytes: u64) -> Option<Block> {
+    /// Lends a part of a free block.
+    pub(in crate::policies) fn lend_piece(
+        &mut self,
+        supply: &mut Supply<'_>,
+        (address, bytes): (u64, u64),
+    ) -> Option<Block> {
         let inside = |e: &Entry| e.address <= address && address + bytes <= e.address + e.bytes;
-        let entry = self.free_blocks().into_iter().find(inside)?;
+        let entry = self.free_blocks(supply).into_iter().find(inside)?;
+        let number = self.list_of(Group::default(), Stream::DEFAULT);
         self.lists.unlist(entry.id);
         let (id, rest) = self.lists.space.isolate(entry.id, address, bytes);
         rest.into_iter().flatten().for_each(|part| self.lists.list(part));
-        let number = self.list_of(Group::default(), Stream::DEFAULT);
-        self.lists.space.set_state(id, State::Live);
-        self.lists.space.set_owner(id, number);
-        self.live += bytes;
+        self.claim(supply, number, id, &mut Vec::new());
         Some(self.lists.block(id, &Request::new(bytes, Stream::DEFAULT)))
     }
 
-    /// Lends one contiguous block. It uses free pages before it creates new ones.
+    /// Lends one contiguous block of free pages and at most `new` bytes of new pages.
     pub(in crate::policies) fn lend(
         &mut self,
         supply: &mut Supply<'_>,
         bytes: u64,
+        new: u64,
     ) -> Result<Block, Refusal> {
         let request = Request::new(bytes, Stream::DEFAULT);
         let number = self.list_of(request.group, request.stream);
@@ -119,12 +125,10 @@ impl Millpond {
             Some(id) => id,
             None => {
                 self.keep_to_share(supply);
-                self.assemble(supply, number, bytes)?
+                self.assemble(supply, number, bytes, new)?
             }
         };
         let id = self.lists.cut(id, request.align, bytes, number);
-        self.live += self.lists.space.bytes(id);
-        self.peak = self.peak.max(self.live);
         Ok(self.lists.block(id, &request))
     }
 
@@ -142,6 +146,7 @@ impl Millpond {
                 Some(request) => {
                     let number = self.list_of(request.group, request.stream);
                     self.lists.space.set_owner(id, number);
+                    self.live += part.bytes;
                     live.push(Block::new(self.lists.space.address(id), part.bytes, request, id));
                 }
             }
@@ -149,7 +154,6 @@ impl Millpond {
             id = rest;
         }
         for id in free {
-            self.live -= self.lists.space.bytes(id);
             if self.notes_use() {
                 self.note_use(id);
             }

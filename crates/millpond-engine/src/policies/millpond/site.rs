@@ -186,20 +186,26 @@ impl Millpond {
         let mut at = Some(first);
         while let Some(id) = at {
             joined += 1;
-            let owner = self.lists.space.owner(id);
-            if owner != number && !waited.contains(&owner) {
-                waited.push(owner);
-                supply.order_after(self.lists.get(number).stream, self.lists.get(owner).stream, None);
-            }
             self.lists.unlist(id);
-            self.lists.space.set_state(id, State::Live);
-            self.lists.space.set_owner(id, number);
+            self.claim(supply, number, id, &mut waited);
             at = self.lists.space.next(id).filter(|_| id != last);
         }
         for _ in 1..joined {
             self.lists.space.merge_next(first);
         }
         first
+    }
+
+    /// Makes an unlisted free block live in list `number`, whose stream waits for the block's stream unless that was
+    /// `waited` for.
+    pub(super) fn claim(&mut self, supply: &mut Supply<'_>, number: u32, id: BlockId, waited: &mut Vec<u32>) {
+        let owner = self.lists.space.owner(id);
+        if owner != number && !waited.contains(&owner) {
+            waited.push(owner);
+            supply.order_after(self.lists.get(number).stream, self.lists.get(owner).stream, None);
+        }
+        self.lists.space.set_state(id, State::Live);
+        self.lists.space.set_owner(id, number);
     }
 
     pub(super) fn next_place(&self, site: &Site, bytes: u64) -> Option<(u64, usize)> {

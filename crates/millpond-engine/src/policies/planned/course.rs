@@ -17,13 +17,18 @@
 //! The checks therefore take constant time on average over a step.
 //!
 //! A slot of another stream is reused after a wait on the device. One wait covers all blocks that were freed before it.
+//!
+//! Sizes may change from step to step, as with batches of several lengths. A slot has the largest size of the steps that
+//! were seen, and a smaller request is served there too. A larger request *outgrows* its slot. It is served elsewhere,
+//! and its size is noted for the next plan. Only a slot whose size has changed before, or a request of nearly the same
+//! size, may deviate in this way. All other slots keep the course in step with the program.
 
 use super::MIN_BLOCK;
 use crate::block::{Block, Group, Request, Stream};
-use crate::plan::Plan;
+use crate::plan::{Plan, Step};
 use crate::space::BlockId;
 use crate::supply::Supply;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of consecutive requests that must match the plan at a later point before it is followed from there.
 const AGREE: usize = 6;
@@ -32,6 +37,8 @@ const AGREE: usize = 6;
 const SKIP: usize = 3;
 /// Maximum distance to a later point of the plan.
 const AHEAD: usize = 512;
+/// A request is of nearly the same size as its slot if they differ by at most this fraction (1/8).
+const NEAR: u64 = 8;
 
 /// States of a slot.
 const FREE: u8 = 0;
@@ -40,7 +47,13 @@ const LIVE: u8 = 1;
 const BARRED: u8 = 2;
 
 struct Slot {
+    /// The bytes of its place.
     bytes: u64,
+    /// The fewest and the most bytes that were requested here.
+    least: u64,
+    most: u64,
+    /// The bytes of the last block that was placed here.
+    last: u64,
     /// `u64::MAX` if the slot has no place.
     address: u64,
     stream: Stream,
@@ -54,6 +67,8 @@ pub(super) enum Next {
     Placed(Block),
     /// The request is the next of the plan, which has no place for it.
     Unplanned,
+    /// The request is the next of the plan, but larger than its place.
+    Outgrown,
     /// The request is not the next, or its place is not free.
     Odd,
 }
@@ -76,11 +91,23 @@ pub(super) struct Course {
     first_key: u32,
     /// The memory lent for the plan.
     pub(super) lent: Vec<Block>,
+    /// The lives of the slots, for the next plan.
+    lives: Vec<u32>,
+    /// Whether a request was larger than any before it since the last plan was solved.
+    has_grown: bool,
+    /// Whether a larger step is being solved.
+    is_solving: bool,
+    /// Whether a round has just ended in which a step was or is to be solved.
+    is_due: bool,
+    /// Number of rounds until the next step may be solved.
+    rest: u32,
     /// Consecutive requests that were not the next of the plan.
     odd: Vec<(u64, Stream)>,
     /// Number of requests that the plan served, and number that it did not serve.
     pub(super) served: u64,
     pub(super) missed: u64,
+    /// Bytes of the blocks that were placed.
+    placed: u64,
     order: Option<Order>,
 }
 
@@ -114,6 +141,9 @@ impl Course {
             let at = predecessors.len() as u32;
             all.push(Slot {
                 bytes: *bytes,
+                least: slot.least,
+                most: *bytes,
+                last: 0,
                 address: *address,
                 stream: slot.stream,
                 predecessors: at,
@@ -124,6 +154,9 @@ impl Course {
         let end = predecessors.len() as u32;
         all.push(Slot {
             bytes: 0,
+            least: 0,
+            most: 0,
+            last: 0,
             address: u64::MAX,
             stream: Stream::DEFAULT,
             predecessors: end,
@@ -136,9 +169,15 @@ impl Course {
             cursor: 0,
             first_key,
             lent,
+            lives: plan.step.slots.iter().map(|slot| slot.life).collect(),
+            has_grown: false,
+            is_solving: false,
+            is_due: false,
+            rest: 0,
             odd: Vec::new(),
             served: 0,
             missed: 0,
+            placed: 0,
             order,
         }
     }
@@ -146,7 +185,76 @@ impl Course {
     #[inline]
     fn wants(&self, slot: usize, bytes: u64, stream: Stream) -> bool {
         let slot = &self.slots[slot];
-        slot.bytes == bytes && slot.stream == stream
+        slot.least <= bytes && bytes <= slot.bytes && slot.stream == stream
+    }
+
+    /// Handles a request of a new size at the cursor. Returns `None` if the slot cannot have this size.
+    #[cold]
+    fn vary(&mut self, supply: &mut Supply<'_>, request: &Request, bytes: u64) -> Option<Next> {
+        let slot = &mut self.slots[self.cursor];
+        let is_near = bytes.abs_diff(slot.most) <= slot.most / NEAR;
+        if slot.stream != request.stream || slot.least == slot.most && !is_near {
+            return None;
+        }
+        slot.least = slot.least.min(bytes);
+        self.has_grown |= bytes > slot.most;
+        slot.most = slot.most.max(bytes);
+        self.odd.clear();
+        if bytes <= slot.bytes {
+            return Some(self.take(supply, request, bytes));
+        }
+        if slot.address == u64::MAX {
+            self.advance();
+            return Some(Next::Unplanned);
+        }
+        self.skip(supply, 1);
+        Some(Next::Outgrown)
+    }
+
+    /// Advances the cursor.
+    #[inline]
+    fn advance(&mut self) {
+        self.cursor += 1;
+        if self.cursor == self.states.len() {
+            self.cursor = 0;
+            self.is_due = self.rest == 0 && (self.has_grown || self.is_solving);
+            self.rest = self.rest.saturating_sub(1);
+        }
+    }
+
+    /// Returns whether a round has just ended in which a step was or is to be solved.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due
+    }
+
+    /// Handles the end of such a round. Returns the step to be solved during the next round, or `None` if it was solved.
+    pub(super) fn turn(&mut self) -> Option<Step> {
+        self.is_due = false;
+        self.is_solving = !self.is_solving;
+        self.is_solving.then(|| {
+            self.has_grown = false;
+            let slots = self.slots.iter().zip(&self.lives);
+            let slots = slots.map(|(slot, life)| crate::plan::Slot {
+                least: slot.least,
+                bytes: slot.most,
+                stream: slot.stream,
+                life: *life,
+            });
+            Step {
+                slots: slots.collect(),
+            }
+        })
+    }
+
+    /// Gives up the plan's memory. The requests are followed without a place until the next plan, which is not solved for
+    /// `rest` rounds. Returns the memory, and the bytes of the blocks that were placed in it.
+    pub(super) fn retire(&mut self, rest: u32) -> (Vec<Block>, u64) {
+        self.rest = rest;
+        self.slots.iter_mut().for_each(|slot| slot.address = u64::MAX);
+        self.states.fill(FREE);
+        self.order = None;
+        (std::mem::take(&mut self.lent), std::mem::take(&mut self.placed))
     }
 
     /// Serves a request if it matches the plan.
@@ -157,21 +265,24 @@ impl Course {
             return Next::Odd;
         }
         if !self.wants(self.cursor, bytes, request.stream) {
-            return self.find_way_back(supply, request, bytes);
+            return match self.vary(supply, request, bytes) {
+                Some(next) => next,
+                None => self.find_way_back(supply, request, bytes),
+            };
         }
         if !self.odd.is_empty() {
             self.odd.clear();
         }
-        self.take(supply, request)
+        self.take(supply, request, bytes)
     }
 
     /// Serves the slot at the cursor and advances the cursor.
     #[inline]
-    fn take(&mut self, supply: &mut Supply<'_>, request: &Request) -> Next {
+    fn take(&mut self, supply: &mut Supply<'_>, request: &Request, bytes: u64) -> Next {
         let at = self.cursor;
-        self.cursor = if at + 1 == self.states.len() { 0 } else { at + 1 };
-        let slot = &self.slots[at];
-        if slot.address == u64::MAX {
+        self.advance();
+        if self.slots[at].address == u64::MAX {
+            self.served += 1;
             return Next::Unplanned;
         }
         if self.pass(supply, at) != FREE {
@@ -180,9 +291,11 @@ impl Course {
         }
         self.states[at] = LIVE;
         self.served += 1;
-        let slot = &self.slots[at];
+        self.placed += bytes;
+        let slot = &mut self.slots[at];
+        slot.last = bytes;
         let key = BlockId::from_index(self.first_key + at as u32);
-        Next::Placed(Block::new(slot.address, slot.bytes, request, key))
+        Next::Placed(Block::new(slot.address, bytes, request, key))
     }
 
     /// Handles a slot's turn. Returns its state. If the slot is free, its stream waits for the previous users.
@@ -234,7 +347,7 @@ impl Course {
             (1..=SKIP.min(period)).find(|skip| self.wants(after(*skip), bytes, request.stream))
         {
             self.skip(supply, skip);
-            return self.take(supply, request);
+            return self.take(supply, request, bytes);
         }
         self.missed += 1;
         if self.odd.len() == AGREE {
@@ -254,14 +367,14 @@ impl Course {
         // The last of the unexpected requests is part of the plan again.
         self.skip(supply, skip + AGREE - 1);
         self.odd.clear();
-        self.take(supply, request)
+        self.take(supply, request, bytes)
     }
 
     /// Skips slots.
     fn skip(&mut self, supply: &mut Supply<'_>, slots: usize) {
         for _ in 0..slots {
             let at = self.cursor;
-            self.cursor = if at + 1 == self.states.len() { 0 } else { at + 1 };
+            self.advance();
             if self.slots[at].address != u64::MAX
                 && self.pass(supply, at) == FREE
                 && let Some(order) = &mut self.order
@@ -300,16 +413,10 @@ impl Course {
         self.missed > 16 + (self.served + self.missed) / 4
     }
 
-    /// Makes a stream wait for every other stream that used the plan's memory.
-    pub(super) fn order_all(&self, supply: &mut Supply<'_>, taker: Stream) {
-        for owner in self
-            .order
-            .iter()
-            .flat_map(|o| &o.streams)
-            .filter(|s| **s != taker)
-        {
-            supply.order_after(taker, *owner, None);
-        }
+    /// Returns the streams other than the default one that use the plan's memory.
+    pub(super) fn streams(&self) -> BTreeSet<Stream> {
+        let streams = self.slots.iter().map(|slot| slot.stream);
+        streams.filter(|stream| *stream != Stream::DEFAULT).collect()
     }
 
     /// Returns the key of a slot's block.
@@ -341,7 +448,7 @@ impl Course {
                         slot: None,
                     });
                 }
-                let bytes = self.slots[slot].bytes;
+                let bytes = self.slots[slot].last;
                 parts.push(Part {
                     address,
                     bytes,

@@ -1,6 +1,6 @@
 //! Starts and drops a plan.
 
-use super::super::millpond::{FOREIGN, Part};
+use super::super::millpond::{FOREIGN, Part, SLACK_PAGES};
 use super::course::Course;
 use super::{MOST_PATIENCE, Phase, Planned};
 use crate::block::{Block, Group, Request, Stream};
@@ -8,67 +8,99 @@ use crate::plan::{Detector, Plan};
 use crate::policy::{Policy, Refusal};
 use crate::supply::Supply;
 
-/// The most by which reserved memory may exceed the program's peak to start a plan, in thousandths.
-const GROWTH_PERMILLE: u64 = 3;
-/// The same in pages, if that is more.
-const GROWTH_PAGES: u64 = 4;
-/// The plan is dropped once unexpected requests need more new memory than this fraction of the reserved bytes (1/1024).
-const ODD_SHARE: u64 = 1024;
+/// The most by which memory may grow for a saved plan, in thousandths of the program's peak.
+const SAVED_PERMILLE: u64 = 10;
 /// A plan that served this many periods was successful.
 const WORTHWHILE: u64 = 4;
 
 impl Planned {
     /// Collects the plan's memory and begins to follow the plan.
-    pub(super) fn install(&mut self, supply: &mut Supply<'_>, mut plan: Plan) {
+    pub(super) fn install(&mut self, supply: &mut Supply<'_>, solved: Plan) {
         let tries = std::mem::take(&mut self.saved);
         let keys = self.orphans.keys().next_back().map_or(FOREIGN, |last| last + 1);
-        if !supply.is_paged() || plan.height == 0 || u32::MAX - keys <= plan.step.period() as u32 {
+        if !supply.is_paged() || solved.height == 0 || u32::MAX - keys <= solved.step.period() as u32 {
             return self.give_up();
         }
-        // Pages can move only when no stream uses them. Afterwards their new users need not wait.
-        self.free_deferred(supply);
-        // Slots without a place stay with the default policy and need memory there.
-        let unplanned = plan.step.slots.iter().filter(|slot| !slot.is_planned());
-        let unplanned: Vec<Request> = unplanned
-            .map(|slot| Request::new(slot.bytes, slot.stream))
-            .collect();
-        let set_aside: Vec<Block> = unplanned
-            .iter()
-            .map_while(|request| self.inner.allocate_cached(supply, request))
-            .collect();
-        let pieces = self.inner.lend_pieces();
-        let sizes: Vec<u64> = pieces.iter().map(Block::bytes).collect();
-        let solved = plan.clone();
-        plan.use_pieces(&sizes);
+        if supply.has_deferred() {
+            self.free_deferred(supply);
+        }
+        if supply.can_wait_for(Stream::DEFAULT)
+            && let Some((plan, lent)) = self.collect(supply, &solved, tries > 0)
+        {
+            let course = Course::new(&plan, lent, keys);
+            // The memory was in use on other streams, and the default stream has waited for them.
+            for stream in course.streams() {
+                supply.order_after(stream, Stream::DEFAULT, None);
+            }
+            self.remember(solved);
+            self.phase = Phase::Serving(Box::new(course));
+            return;
+        }
+        self.give_up();
+        if tries > 1 {
+            self.remember(solved);
+            self.saved = tries - 1;
+        }
+    }
+
+    /// Collects the memory for a plan. Returns the plan with its final places, and its memory: the block for its own
+    /// region, then the pieces. Returns `None` if the plan needs more memory than was held before. A saved plan may need a
+    /// little more.
+    fn collect(
+        &mut self,
+        supply: &mut Supply<'_>,
+        solved: &Plan,
+        is_saved: bool,
+    ) -> Option<(Plan, Vec<Block>)> {
         let page = supply.page_bytes();
-        let height = plan.height.next_multiple_of(page).max(page);
-        let reserved = supply.reserved() + height.saturating_sub(self.inner.movable_bytes());
-        let slack = (self.inner.peak() / 1000 * GROWTH_PERMILLE).max(GROWTH_PAGES * page);
-        let most = supply.peak_reserved().max(self.inner.peak() + slack);
-        let block = if reserved <= most {
-            self.inner.lend(supply, height).ok()
+        // Slots without a place stay with the default policy and need memory there.
+        let unplanned = solved.step.slots.iter().filter(|slot| !slot.is_planned());
+        let unplanned: u64 = unplanned.map(|slot| slot.bytes).sum();
+        let more = if is_saved {
+            self.inner.peak() / 1000 * SAVED_PERMILLE
+        } else {
+            0
+        };
+        let new = (self.most_reserved(supply) + more).saturating_sub(supply.reserved());
+        let most = (new + self.inner.movable_bytes(supply)).saturating_sub(unplanned);
+        let pieces = self.inner.pieces(supply);
+        let mut plan = solved.clone();
+        plan.use_pieces(&pieces.iter().map(|(_, bytes)| *bytes).collect::<Vec<u64>>());
+        let height = |plan: &Plan| plan.height.next_multiple_of(page).max(page);
+        if height(&plan) > most {
+            plan.pack_again();
+        }
+        if height(&plan) > most {
+            return None;
+        }
+        let used = plan.used_pieces(pieces.len());
+        let mut lent = Vec::new();
+        let mut regions = vec![0; pieces.len() + 1];
+        for (at, piece) in pieces.into_iter().enumerate().filter(|(at, _)| used[*at]) {
+            let Some(block) = self.inner.lend_piece(supply, piece) else {
+                break;
+            };
+            lent.push(block);
+            regions[at + 1] = lent.len() as u32;
+        }
+        let is_whole = lent.len() == used.iter().filter(|used| **used).count();
+        let own = if is_whole {
+            self.inner.lend(supply, height(&plan), new).ok()
         } else {
             None
         };
-        for block in set_aside {
-            self.inner.free(supply, block);
-        }
-        let Some(block) = block else {
-            for piece in pieces {
+        let Some(own) = own else {
+            for piece in lent {
                 let bytes = piece.bytes();
                 self.inner.take_back(piece, &[Part { bytes, live: None }]);
             }
-            self.give_up();
-            if tries > 1 {
-                self.remember(solved);
-                self.saved = tries - 1;
-            }
-            return;
+            return None;
         };
-
-        self.remember(solved);
-        let lent = std::iter::once(block).chain(pieces).collect();
-        self.phase = Phase::Serving(Box::new(Course::new(&plan, lent, keys)));
+        for place in plan.places.iter_mut().flatten() {
+            place.region = regions[place.region as usize];
+        }
+        lent.insert(0, own);
+        Some((plan, lent))
     }
 
     /// Continues without a plan that could not be started.
@@ -90,19 +122,70 @@ impl Planned {
         let Phase::Serving(course) = &self.phase else {
             return self.serve_inner(supply, request);
         };
-        let lost = course.is_lost();
-        if !lost {
-            if let Some(block) = self.inner.allocate_cached(supply, request) {
-                return Ok(block);
-            }
-            let affordable = self.odd_bytes + request.bytes <= supply.reserved() / ODD_SHARE;
-            if affordable || request.group != Group::default() {
-                self.odd_bytes += request.bytes;
+        if !course.is_lost() {
+            if course.lent.is_empty() {
                 return self.serve_inner(supply, request);
             }
+            if let Some(block) = self.serve_beside(supply, request) {
+                return block;
+            }
         }
-        self.drop_plan(supply);
-        self.watch(supply, request)
+        if self.drop_plan(supply) {
+            self.watch(supply, request)
+        } else {
+            self.serve_inner(supply, request)
+        }
+    }
+
+    /// Serves a request that is larger than its place in the plan.
+    #[cold]
+    pub(super) fn serve_outgrown(
+        &mut self,
+        supply: &mut Supply<'_>,
+        request: &Request,
+    ) -> Result<Block, Refusal> {
+        if let Some(block) = self.serve_beside(supply, request) {
+            return block;
+        }
+        if self.retire(supply) {
+            self.rest = (2 * self.rest + 1).min(MOST_PATIENCE);
+        }
+        self.serve_inner(supply, request)
+    }
+
+    /// Serves a request beside the plan. Returns `None` if it would need more memory than was held before.
+    fn serve_beside(&mut self, supply: &mut Supply<'_>, request: &Request) -> Option<Result<Block, Refusal>> {
+        if let Some(block) = self.inner.allocate_cached(supply, request) {
+            return Some(Ok(block));
+        }
+        let page = supply.page_bytes();
+        let room = self.most_reserved(supply).saturating_sub(supply.reserved());
+        let need = request.bytes.div_ceil(page).saturating_mul(page);
+        let is_affordable = need <= room || request.group != Group::default();
+        is_affordable.then(|| self.serve_inner(supply, request))
+    }
+
+    /// Returns the most bytes that may be reserved while a plan is followed: what was reserved before, or what the default
+    /// policy may always reserve.
+    fn most_reserved(&self, supply: &Supply<'_>) -> u64 {
+        let slack = SLACK_PAGES * supply.page_bytes();
+        supply.peak_reserved().max(self.inner.peak() + slack)
+    }
+
+    /// Starts to solve a step that has grown, or starts its plan.
+    #[cold]
+    pub(super) fn turn(&mut self, supply: &mut Supply<'_>) {
+        let Phase::Serving(course) = &mut self.phase else {
+            return;
+        };
+        if let Some(step) = course.turn() {
+            self.planner.start(step);
+        } else if let Some(plan) = self.planner.finish()
+            && self.retire(supply)
+        {
+            self.phase = Phase::Watching;
+            self.install(supply, plan);
+        }
     }
 
     /// Drops a plan that has served no request for as long as free memory is kept. Its memory then becomes free.
@@ -122,17 +205,26 @@ impl Planned {
         }
     }
 
-    /// Drops the plan. Its blocks stay live, and the rest of its memory becomes free. Returns whether there was a plan.
-    pub(super) fn drop_plan(&mut self, supply: &mut Supply<'_>) -> bool {
-        if !matches!(self.phase, Phase::Serving(_)) {
-            return false;
-        }
-        let Phase::Serving(mut course) = std::mem::replace(&mut self.phase, Phase::Watching) else {
+    /// Gives the plan's memory back. Its blocks stay live, and the rest of its memory becomes free. The course continues
+    /// without places. Returns `false` if there is no plan, or if a wait for its streams is not possible now.
+    fn retire(&mut self, supply: &mut Supply<'_>) -> bool {
+        let Phase::Serving(course) = &mut self.phase else {
             return false;
         };
-        course.order_all(supply, Stream::DEFAULT);
+        if course.lent.is_empty() {
+            return true;
+        }
+        let streams = course.streams();
+        if !streams.iter().all(|stream| supply.can_wait_for(*stream)) {
+            return false;
+        }
+        for stream in streams {
+            supply.order_after(Stream::DEFAULT, stream, None);
+        }
         let mut parts = course.by_address();
-        for lent in std::mem::take(&mut course.lent) {
+        let (lent, placed) = course.retire(self.rest);
+        self.inner.note_allocated(placed);
+        for lent in lent {
             let parts = parts.remove(&lent.address()).unwrap_or_default();
             let live: Vec<usize> = parts.iter().filter_map(|p| p.slot).collect();
             let request = |bytes, slot| Request::new(bytes, course.stream(slot));
@@ -147,7 +239,20 @@ impl Planned {
                 self.orphans.insert(course.key(slot), block);
             }
         }
-        if course.rounds() >= WORTHWHILE {
+        true
+    }
+
+    /// Drops the plan. Its blocks stay live, and the rest of its memory becomes free. Returns `false` if there is no plan,
+    /// or if a wait for its streams is not possible now.
+    pub(super) fn drop_plan(&mut self, supply: &mut Supply<'_>) -> bool {
+        if !self.retire(supply) {
+            return false;
+        }
+        let rounds = match &self.phase {
+            Phase::Serving(course) => course.rounds(),
+            _ => 0,
+        };
+        if rounds >= WORTHWHILE {
             self.patience = 1;
         } else {
             // The program does not follow the plan, so a step must repeat more often next time.

@@ -137,7 +137,7 @@ fn lent_memory_is_in_use_until_it_comes_back() {
         let request = Request::new(64 * MIB, Stream::DEFAULT);
         let block = policy.allocate(supply, &request).expect("room");
         policy.free(supply, block);
-        let lent = policy.lend(supply, 64 * MIB).expect("the same memory");
+        let lent = policy.lend(supply, 64 * MIB, 0).expect("the same memory");
         policy.mark(supply, Mark::Ticks(100));
         let bytes = lent.bytes();
         policy.take_back(lent, &[Part { bytes, live: None }]);
@@ -152,7 +152,7 @@ fn lent_memory_is_in_use_until_it_comes_back() {
 fn lent_memory_counts_toward_the_programs_share() {
     let device = Simulated::new().with_capacity(Some(1024 * MIB));
     with_policy("memory-fraction:0.5", device, |policy, supply| {
-        assert!(policy.lend(supply, 600 * MIB).is_err());
+        assert!(policy.lend(supply, 600 * MIB, 600 * MIB).is_err());
         assert!(supply.reserved() <= 512 * MIB);
     });
 }
