@@ -11,8 +11,8 @@
 //! circular, because the step repeats: a block may outlive its step and be freed in the next one. A block that lives
 //! longer than a whole period cannot have the same address in every step, so it gets no place.
 //!
-//! Everything here is a pure function of the step, so any thread can run it. A policy passes the work to another thread
-//! through a [`Planner`].
+//! Everything here is a pure function of the step, so any thread can run it. A policy passes a new step to another thread
+//! through a [`Planner`]. It fits a solved plan to its free memory itself.
 
 mod pack;
 mod period;

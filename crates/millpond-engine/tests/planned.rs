@@ -135,6 +135,25 @@ fn steps_of_other_sizes_have_one_plan() {
 }
 
 #[test]
+fn a_request_that_no_device_can_serve_changes_no_plan() {
+    let mut driver = Driver::new("planned", Simulated::new());
+    let step = training(40);
+    for percent in [100, 60, 80, 100, 60, 100] {
+        repeat(&mut driver, &scaled(&step, percent), 1, &[]);
+    }
+    let first = repeat(&mut driver, &step, 1, &[]);
+    for bytes in [1 << 47, u64::MAX] {
+        let refused = driver.engine.allocate(Request::new(bytes, Stream(0)));
+        assert!(refused.is_err());
+    }
+    let before = *driver.engine.meter();
+    for _ in 0..3 {
+        assert_eq!(repeat(&mut driver, &step, 1, &[]), first);
+    }
+    assert_eq!(*driver.engine.meter(), before);
+}
+
+#[test]
 fn a_step_that_has_grown_gets_a_larger_plan() {
     let mut driver = Driver::new("planned", Simulated::new());
     driver.allocate(request(9 * MIB, 0, 0)).expect("memory");
@@ -142,8 +161,7 @@ fn a_step_that_has_grown_gets_a_larger_plan() {
     for percent in [100, 60, 80, 100, 60, 90] {
         repeat(&mut driver, &scaled(&step, percent), 1, &[]);
     }
-    // The first larger step is served without a plan, and so is the next, because it is not the first that is larger than
-    // all before. During the third one the plan is solved.
+    // A plan for a larger step has started before, so one step more is followed before the next plan is solved.
     let larger = scaled(&step, 105);
     repeat(&mut driver, &larger, 3, &[]);
     let addresses = repeat(&mut driver, &larger, 1, &[]);

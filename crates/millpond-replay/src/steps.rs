@@ -155,7 +155,14 @@ pub(crate) struct Matcher {
     matched: usize,
     /// The matched calls, if sizes vary.
     recent: VecDeque<(u64, Stream)>,
+    /// Comparisons that were earned and not yet used.
+    credit: usize,
 }
+
+/// Number of comparisons that each call adds to the credit if sizes vary, and the largest credit. A search begins with the
+/// largest.
+const EARNED: usize = 16;
+const MOST_CREDIT: usize = 1 << 20;
 
 /// Returns whether a call can be an allocation of the step.
 fn suits(slot: &Slot, call: &(u64, Stream)) -> bool {
@@ -169,6 +176,7 @@ impl Matcher {
             shorter: Vec::new(),
             matched: 0,
             recent: VecDeque::new(),
+            credit: MOST_CREDIT,
         };
         if step.slots.iter().any(Slot::varies) {
             return matcher;
@@ -181,20 +189,24 @@ impl Matcher {
         matcher
     }
 
-    /// Returns how many calls match the beginning of the step after a further one, if sizes vary.
+    /// Returns how many calls match the beginning of the step after a further one, if sizes vary. If the comparisons
+    /// would cost too much, the search starts again at the next call.
     fn longer_of_recent(&mut self, call: &(u64, Stream)) -> usize {
         self.recent.push_back(*call);
-        if self.slots.get(self.matched).is_none_or(|slot| !suits(slot, call)) {
+        self.credit = (self.credit + EARNED).min(MOST_CREDIT);
+        let mut fits = self.slots.get(self.matched).is_some_and(|slot| suits(slot, call));
+        while !fits {
             self.recent.pop_front();
-            let suit = |recent: &VecDeque<_>| {
-                recent
-                    .iter()
-                    .zip(&self.slots)
-                    .all(|(call, slot)| suits(slot, call))
-            };
-            while !suit(&self.recent) {
-                self.recent.pop_front();
+            let pairs = || self.recent.iter().zip(&self.slots);
+            let alike = pairs()
+                .take(self.credit)
+                .take_while(|(call, slot)| suits(slot, call));
+            let alike = alike.count();
+            self.credit -= alike;
+            if self.credit == 0 {
+                self.recent.clear();
             }
+            fits = alike >= self.recent.len();
         }
         self.recent.len()
     }
@@ -231,7 +243,8 @@ impl Matcher {
     }
 }
 
-/// Returns whether the whole step occurs at least once among the calls in which `planned` may follow it.
+/// Returns whether the whole step occurs at least once among the calls in which `planned` may follow it, with any bytes
+/// where they vary.
 pub(crate) fn occurs(program: &Program, step: &Step) -> bool {
     let calls = program
         .ops

@@ -10,7 +10,7 @@
 //! reaches the lower bound exactly.
 //!
 //! One placement compares each block with those placed before it, so its cost is quadratic in the period. The rounds
-//! share a budget of comparisons, which bounds the total cost.
+//! share a budget of comparisons. Only the first placement may exceed it.
 
 use super::{Place, Plan, Step};
 
@@ -26,7 +26,7 @@ pub fn solve(step: Step) -> Plan {
     let planned: Vec<usize> = (0..step.period())
         .filter(|&i| step.slots[i].is_planned())
         .collect();
-    let (offsets, height) = best(&step, planned, lower_bound);
+    let (offsets, height) = best(&step, planned, lower_bound, BUDGET);
     let place = |offset: Option<u64>| offset.map(|offset| Place { region: 0, offset });
     Plan {
         places: offsets.into_iter().map(place).collect(),
@@ -38,7 +38,7 @@ pub fn solve(step: Step) -> Plan {
 
 type Placed = (Vec<Option<u64>>, u64);
 
-fn best(step: &Step, planned: Vec<usize>, lower_bound: u64) -> Placed {
+fn best(step: &Step, planned: Vec<usize>, lower_bound: u64, mut budget: u64) -> Placed {
     let slot = |i: usize| &step.slots[i];
     let orders: [&dyn Fn(usize) -> (u64, u64); 4] = [
         &|i| (slot(i).bytes, u64::from(slot(i).life)),
@@ -52,7 +52,6 @@ fn best(step: &Step, planned: Vec<usize>, lower_bound: u64) -> Placed {
         &|i| (u64::from(slot(i).life), slot(i).bytes),
     ];
     let cost = (planned.len() as u64).pow(2) / 2 + 1;
-    let mut budget = BUDGET;
     let mut best: Option<(Placed, Vec<usize>)> = None;
     for key in orders {
         let mut order = planned.clone();
@@ -180,8 +179,9 @@ impl Plan {
         used
     }
 
-    /// Computes new places in the plan's own memory, which needs fewer bytes without the slots in other pieces.
-    pub fn pack_again(&mut self) {
+    /// Computes new places in the plan's own memory, which needs fewer bytes without the slots in other pieces. Does
+    /// nothing if it would need more than `most` bytes all the same.
+    pub fn pack_again(&mut self, most: u64) {
         let own: Vec<usize> = (0..self.step.period())
             .filter(|&i| self.places[i].is_some_and(|place| place.region == 0))
             .collect();
@@ -191,7 +191,11 @@ impl Plan {
                 slot.life = 0;
             }
         }
-        let (offsets, height) = best(&rest, own, rest.lower_bound());
+        let lower_bound = rest.lower_bound();
+        if lower_bound > most {
+            return;
+        }
+        let (offsets, height) = best(&rest, own, lower_bound, BUDGET / 16);
         if height < self.height {
             self.height = height;
             for (place, offset) in self.places.iter_mut().zip(offsets) {
@@ -280,7 +284,7 @@ mod tests {
             naive(&plan);
             prop_assert!(plan.height <= before);
             let before = plan.height;
-            plan.pack_again();
+            plan.pack_again(u64::MAX);
             plan.check();
             naive(&plan);
             prop_assert!(plan.height <= before);
@@ -323,7 +327,9 @@ mod tests {
         }
         plan.use_pieces(&[512]);
         assert_eq!((plan.height, plan.used_pieces(1)), (1536, vec![true]));
-        plan.pack_again();
+        plan.pack_again(1023);
+        assert_eq!(plan.height, 1536);
+        plan.pack_again(1024);
         plan.check();
         assert_eq!(plan.height, 1024);
     }

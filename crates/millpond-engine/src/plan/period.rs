@@ -6,8 +6,8 @@
 //!
 //! - The sequence repeats: each allocation has the size of the one a *period* before it, for nearly a whole period. The
 //!   last eighth is not checked, because the plan is needed by the end of the second period. The code that follows the
-//!   plan compares every allocation anyway. Or each allocation has the shape of the one a period before it, for one more
-//!   period.
+//!   plan compares every allocation anyway. Or each allocation has the shape of the one a period before it, for a whole
+//!   period more than that.
 //! - The program holds as much as one period ago: as many bytes now, or as many blocks now and as many bytes when it
 //!   holds the fewest. This distinguishes a training step from the layers inside it. The allocations of a layer repeat as
 //!   well, but each layer leaves its activations behind.

@@ -54,9 +54,11 @@ impl Step {
     pub fn covers(&self, other: &Self) -> bool {
         let slots = self.slots.iter().zip(&other.slots);
         self.period() == other.period()
-            && slots
-                .into_iter()
-                .all(|(own, slot)| own.admits(slot.bytes, slot.stream) && slot.life <= own.life)
+            && slots.into_iter().all(|(own, slot)| {
+                own.admits(slot.least, slot.stream)
+                    && own.admits(slot.bytes, slot.stream)
+                    && slot.life <= own.life
+            })
     }
 
     /// Returns whether two slots are live at the same time in any round of the step.

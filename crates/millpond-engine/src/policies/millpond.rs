@@ -54,7 +54,7 @@ use retain::Retain;
 /// Sizes and addresses are multiples of this.
 const MIN_BLOCK: u64 = 256;
 /// No device can serve a request above this size.
-const LIMIT: u64 = 1 << 46;
+pub(super) const LIMIT: u64 = 1 << 46;
 
 /// Keys from here on identify blocks of an enclosing policy.
 pub(super) const FOREIGN: u32 = 1 << 31;
@@ -85,12 +85,14 @@ pub struct Millpond {
     /// Bytes of live blocks, and their peak.
     live: u64,
     peak: u64,
+    /// Bytes lent to an enclosing policy. Its blocks in them do not count as live.
+    lent: u64,
     /// Bytes allocated in total.
     allocated: u64,
     /// Whether a free and a repetition of the last allocation would return the same block. This holds if the block came
     /// from its own list, returns there, and the search order stays the same.
     repeats: bool,
-    /// Bytes of pages that were moved.
+    /// Bytes of pages that were moved for single requests.
     moved: u64,
     page: u64,
     /// Blocks of an enclosing policy that were waiting for a stream.
@@ -110,6 +112,7 @@ impl Millpond {
             retain: Retain::default(),
             live: 0,
             peak: 0,
+            lent: 0,
             allocated: 0,
             repeats: false,
             moved: 0,

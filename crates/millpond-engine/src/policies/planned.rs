@@ -17,8 +17,8 @@
 //! becomes free. If the same step occurs again, the plan is followed again without being solved again.
 //!
 //! If only the sizes have grown, the requests are still followed. A plan for the larger step is solved during the next
-//! one and starts after it. Each time that this happens, twice as many steps are followed first. A program whose sizes
-//! vary without end thus has few plans, and each of them has seen more sizes.
+//! one and starts after it. After each such plan, twice as many steps are followed before another one is solved. A program
+//! whose sizes grow without end thus has few plans, and each of them has seen more sizes.
 
 mod course;
 mod install;
@@ -73,9 +73,10 @@ pub struct Planned {
     orphans: BTreeMap<u32, Block>,
     /// Number of periods that must repeat before a plan is tried.
     patience: u32,
-    /// Number of rounds without a plan after the next request that outgrows the plan's memory. Each plan costs as much as
-    /// many rounds without one, so the number doubles.
-    rest: u32,
+    /// Number of rounds in which no larger step is solved after the next plan for a larger step: if the memory of the plan
+    /// before it was still in use, and if it was not. The second kind costs as much as many rounds without a plan. The
+    /// numbers double.
+    rests: [u32; 2],
     /// Number of requests that the plan had served when last checked, and ticks since it last served one.
     served: u64,
     idle_ticks: u64,
@@ -96,7 +97,7 @@ impl Planned {
             saved: 0,
             orphans: BTreeMap::new(),
             patience: 1,
-            rest: 0,
+            rests: [0; 2],
             served: 0,
             idle_ticks: 0,
         }
@@ -181,7 +182,12 @@ impl Planned {
                     };
                 }
             }
-            Phase::Returning { begins } if self.detector.next() > begins => self.phase = Phase::Watching,
+            Phase::Returning { begins }
+                if self.detector.next() > begins
+                    || self.detector.next() < begins && !self.detector.holds() =>
+            {
+                self.phase = Phase::Watching;
+            }
             _ => {}
         }
     }
@@ -192,8 +198,9 @@ impl Planned {
             Phase::Waiting { begins, base } => (begins, base),
             Phase::Returning { begins } if whatever_lives && self.detector.next() == begins => {
                 self.phase = Phase::Watching;
+                let is_saved = self.saved > 0;
                 if let Some((plan, _)) = self.known.take() {
-                    self.install(supply, plan);
+                    self.install(supply, plan, is_saved);
                 }
                 return;
             }
@@ -202,7 +209,7 @@ impl Planned {
         if self.detector.next() == begins && (whatever_lives || self.detector.live() <= base) {
             self.phase = Phase::Watching;
             if let Some(plan) = self.planner.finish() {
-                self.install(supply, plan);
+                self.install(supply, plan, false);
             }
         }
     }
@@ -227,7 +234,7 @@ impl Policy for Planned {
             match course.next(supply, request) {
                 Next::Placed(block) => return Ok(block),
                 Next::Unplanned => return self.serve_inner(supply, request),
-                Next::Outgrown => return self.serve_outgrown(supply, request),
+                Next::Outgrown(slot) => return self.serve_outgrown(supply, request, slot),
                 Next::Odd => return self.serve_odd(supply, request),
             }
         }

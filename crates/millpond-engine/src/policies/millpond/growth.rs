@@ -158,7 +158,7 @@ impl Millpond {
         self.finish(site, bytes, outcome)
     }
 
-    /// Builds a block from free pages, without a limit on moves, and creates at most `new` bytes.
+    /// Builds a block from free pages, without a limit on moves. Reserved memory may grow by at most `new` bytes.
     pub(super) fn assemble(
         &mut self,
         supply: &mut Supply<'_>,
@@ -167,28 +167,33 @@ impl Millpond {
         new: u64,
     ) -> Result<BlockId, SourceError> {
         self.page = supply.page_bytes();
-        let moved = self.moved;
-        let mut outcome = Err(SourceError::AddressSpace { requested: bytes });
-        // The free blocks on both sides of a narrow hole cannot move into it.
-        for is_widest in [false, true] {
-            let mut site = if is_widest {
-                self.widest_site(supply, number, bytes)?
-            } else {
-                self.choose_site(supply, number, bytes)?
-            };
-            let need = self.missing(&site, bytes);
-            let mut gathered = self.gather(supply, &mut site, need, true);
-            if gathered.is_ok() && self.missing(&site, bytes) > new {
-                gathered = Err(SourceError::AddressSpace { requested: bytes });
-            }
-            let created = gathered.and_then(|()| self.create_missing(supply, &mut site, bytes));
-            outcome = self.finish(site, bytes, created);
-            if outcome.is_ok() {
-                break;
-            }
+        let (moved, most) = (self.moved, supply.reserved().saturating_add(new));
+        let site = self.choose_site(supply, number, bytes);
+        let mut outcome = site.and_then(|site| self.assemble_at(supply, site, bytes, most));
+        if outcome.is_err() {
+            // The free blocks on both sides of a narrow hole cannot move into it.
+            let site = self.widest_site(supply, number, bytes);
+            outcome = site.and_then(|site| self.assemble_at(supply, site, bytes, most));
         }
         self.moved = moved;
         outcome
+    }
+
+    /// Fills a site with free pages. Creates what is missing if at most `most` bytes are reserved then.
+    fn assemble_at(
+        &mut self,
+        supply: &mut Supply<'_>,
+        mut site: Site,
+        bytes: u64,
+        most: u64,
+    ) -> Result<BlockId, SourceError> {
+        let need = self.missing(&site, bytes);
+        let mut gathered = self.gather(supply, &mut site, need, true);
+        if gathered.is_ok() && supply.reserved() + self.missing(&site, bytes) > most {
+            gathered = Err(SourceError::AddressSpace { requested: bytes });
+        }
+        let outcome = gathered.and_then(|()| self.create_missing(supply, &mut site, bytes));
+        self.finish(site, bytes, outcome)
     }
 
     /// Returns the block of a site that has all its pages. Lists the block if `outcome` is an error.

@@ -109,6 +109,7 @@ impl Millpond {
         let (id, rest) = self.lists.space.isolate(entry.id, address, bytes);
         rest.into_iter().flatten().for_each(|part| self.lists.list(part));
         self.claim(supply, number, id, &mut Vec::new());
+        self.lent += bytes;
         Some(self.lists.block(id, &Request::new(bytes, Stream::DEFAULT)))
     }
 
@@ -129,12 +130,14 @@ impl Millpond {
             }
         };
         let id = self.lists.cut(id, request.align, bytes, number);
+        self.lent += bytes;
         Ok(self.lists.block(id, &request))
     }
 
     /// Takes back a lent block in parts that cover it. Returns the live blocks in address order.
     pub(in crate::policies) fn take_back(&mut self, block: Block, parts: &[Part]) -> Vec<Block> {
         debug_assert_eq!(parts.iter().map(|p| p.bytes).sum::<u64>(), block.bytes());
+        self.lent -= block.bytes();
         let mut id = block.key();
         let mut live = Vec::new();
         let mut free = Vec::new();
@@ -159,6 +162,7 @@ impl Millpond {
             }
             self.lists.put_back(id);
         }
+        self.peak = self.peak.max(self.live);
         live
     }
 }

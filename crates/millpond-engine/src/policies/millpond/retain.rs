@@ -89,7 +89,7 @@ impl Millpond {
     pub(super) fn pass_time(&mut self, supply: &mut Supply<'_>, ticks: u32) {
         self.retain.now = self.retain.now.saturating_add(ticks);
         let conf = &self.conf.retain;
-        let cached = supply.reserved().saturating_sub(self.live);
+        let cached = supply.reserved().saturating_sub(self.live + self.lent);
         let low = conf.low_water.of(self.peak);
         let flooded = conf.high_water.is_some_and(|high| cached > high.of(self.peak));
         let decay = conf.decay;

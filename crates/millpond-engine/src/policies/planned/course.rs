@@ -21,8 +21,9 @@
 //! Sizes may change from step to step, as with batches of several lengths. A slot has the largest size of the steps that
 //! were seen, and a smaller request is served there too. A larger request *outgrows* its slot. It is served elsewhere,
 //! and its size is noted for the next plan. Only a slot whose size has changed before, or a request of nearly the same
-//! size, may deviate in this way. All other slots keep the course in step with the program.
+//! size, may deviate in this way. The sizes of all other slots show where in the plan the program is.
 
+use super::super::millpond::LIMIT;
 use super::MIN_BLOCK;
 use crate::block::{Block, Group, Request, Stream};
 use crate::plan::{Plan, Step};
@@ -67,8 +68,8 @@ pub(super) enum Next {
     Placed(Block),
     /// The request is the next of the plan, which has no place for it.
     Unplanned,
-    /// The request is the next of the plan, but larger than its place.
-    Outgrown,
+    /// The request is the next of the plan, for this slot, but larger than its place.
+    Outgrown(usize),
     /// The request is not the next, or its place is not free.
     Odd,
 }
@@ -197,18 +198,28 @@ impl Course {
             return None;
         }
         slot.least = slot.least.min(bytes);
-        self.has_grown |= bytes > slot.most;
-        slot.most = slot.most.max(bytes);
         self.odd.clear();
         if bytes <= slot.bytes {
             return Some(self.take(supply, request, bytes));
         }
-        if slot.address == u64::MAX {
-            self.advance();
-            return Some(Next::Unplanned);
-        }
+        let at = self.cursor;
         self.skip(supply, 1);
-        Some(Next::Outgrown)
+        Some(Next::Outgrown(at))
+    }
+
+    /// Returns whether a slot has a place.
+    pub(super) fn has_place(&self, slot: usize) -> bool {
+        self.slots[slot].address != u64::MAX
+    }
+
+    /// Notes a block that was larger than its slot.
+    pub(super) fn note_size(&mut self, slot: usize, bytes: u64) {
+        let has_life = self.lives[slot] > 0;
+        let slot = &mut self.slots[slot];
+        if bytes > slot.most {
+            slot.most = bytes;
+            self.has_grown |= has_life;
+        }
     }
 
     /// Advances the cursor.
@@ -226,6 +237,21 @@ impl Course {
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.is_due
+    }
+
+    /// Postpones what is due to the end of another round.
+    pub(super) fn put_off(&mut self) {
+        self.is_due = false;
+    }
+
+    /// Marks the step as grown, so that it is solved again.
+    pub(super) fn solve_again(&mut self) {
+        self.has_grown = true;
+    }
+
+    /// Sets the number of rounds in which no step is solved.
+    pub(super) fn set_rest(&mut self, rounds: u32) {
+        self.rest = rounds;
     }
 
     /// Handles the end of such a round. Returns the step to be solved during the next round, or `None` if it was solved.
@@ -247,10 +273,9 @@ impl Course {
         })
     }
 
-    /// Gives up the plan's memory. The requests are followed without a place until the next plan, which is not solved for
-    /// `rest` rounds. Returns the memory, and the bytes of the blocks that were placed in it.
-    pub(super) fn retire(&mut self, rest: u32) -> (Vec<Block>, u64) {
-        self.rest = rest;
+    /// Gives up the plan's memory. The requests are followed without a place until the next plan. Returns the memory,
+    /// and the bytes of the blocks that were placed in it.
+    pub(super) fn retire(&mut self) -> (Vec<Block>, u64) {
         self.slots.iter_mut().for_each(|slot| slot.address = u64::MAX);
         self.states.fill(FREE);
         self.order = None;
@@ -261,7 +286,7 @@ impl Course {
     #[inline]
     pub(super) fn next(&mut self, supply: &mut Supply<'_>, request: &Request) -> Next {
         let bytes = request.bytes.max(1).div_ceil(MIN_BLOCK).saturating_mul(MIN_BLOCK);
-        if request.group != Group::default() || request.align > MIN_BLOCK {
+        if request.group != Group::default() || request.align > MIN_BLOCK || request.bytes > LIMIT {
             return Next::Odd;
         }
         if !self.wants(self.cursor, bytes, request.stream) {
@@ -282,7 +307,6 @@ impl Course {
         let at = self.cursor;
         self.advance();
         if self.slots[at].address == u64::MAX {
-            self.served += 1;
             return Next::Unplanned;
         }
         if self.pass(supply, at) != FREE {

@@ -1,6 +1,6 @@
 //! Starts and drops a plan.
 
-use super::super::millpond::{FOREIGN, Part, SLACK_PAGES};
+use super::super::millpond::{FOREIGN, LIMIT, Part, SLACK_PAGES};
 use super::course::Course;
 use super::{MOST_PATIENCE, Phase, Planned};
 use crate::block::{Block, Group, Request, Stream};
@@ -10,36 +10,47 @@ use crate::supply::Supply;
 
 /// The most by which memory may grow for a saved plan, in thousandths of the program's peak.
 const SAVED_PERMILLE: u64 = 10;
-/// A plan that served this many periods was successful.
+/// A plan that placed the requests of this many periods was successful.
 const WORTHWHILE: u64 = 4;
 
 impl Planned {
     /// Collects the plan's memory and begins to follow the plan.
-    pub(super) fn install(&mut self, supply: &mut Supply<'_>, solved: Plan) {
-        let tries = std::mem::take(&mut self.saved);
-        let keys = self.orphans.keys().next_back().map_or(FOREIGN, |last| last + 1);
-        if !supply.is_paged() || solved.height == 0 || u32::MAX - keys <= solved.step.period() as u32 {
-            return self.give_up();
-        }
-        if supply.has_deferred() {
-            self.free_deferred(supply);
-        }
-        if supply.can_wait_for(Stream::DEFAULT)
-            && let Some((plan, lent)) = self.collect(supply, &solved, tries > 0)
-        {
-            let course = Course::new(&plan, lent, keys);
-            // The memory was in use on other streams, and the default stream has waited for them.
-            for stream in course.streams() {
-                supply.order_after(stream, Stream::DEFAULT, None);
+    pub(super) fn install(&mut self, supply: &mut Supply<'_>, solved: Plan, is_saved: bool) {
+        if !supply.can_wait() {
+            // The plan can start when its step occurs again.
+            if is_saved || self.saved == 0 {
+                self.remember(solved);
             }
-            self.remember(solved);
-            self.phase = Phase::Serving(Box::new(course));
-            return;
+            return self.watch_afresh();
         }
-        self.give_up();
-        if tries > 1 {
+        let keys = self.orphans.keys().next_back().map_or(FOREIGN, |last| last + 1);
+        let is_possible =
+            supply.is_paged() && solved.height > 0 && u32::MAX - keys > solved.step.period() as u32;
+        if is_possible {
+            if supply.has_deferred() {
+                self.free_deferred(supply);
+            }
+            if let Some((plan, lent)) = self.collect(supply, &solved, is_saved) {
+                let course = Course::new(&plan, lent, keys);
+                // The memory was in use on other streams, and the default stream has waited for them.
+                for stream in course.streams() {
+                    supply.order_after(stream, Stream::DEFAULT, None);
+                }
+                self.remember(solved);
+                self.saved = 0;
+                self.phase = Phase::Serving(Box::new(course));
+                return;
+            }
+        }
+        self.patience = (self.patience * 2).min(MOST_PATIENCE);
+        self.watch_afresh();
+        if is_saved {
+            self.saved -= 1;
+        }
+        if is_saved && self.saved > 0 {
             self.remember(solved);
-            self.saved = tries - 1;
+        } else if self.saved == 0 {
+            self.known = None;
         }
     }
 
@@ -55,7 +66,7 @@ impl Planned {
         let page = supply.page_bytes();
         // Slots without a place stay with the default policy and need memory there.
         let unplanned = solved.step.slots.iter().filter(|slot| !slot.is_planned());
-        let unplanned: u64 = unplanned.map(|slot| slot.bytes).sum();
+        let unplanned = unplanned.fold(0u64, |sum, slot| sum.saturating_add(slot.bytes));
         let more = if is_saved {
             self.inner.peak() / 1000 * SAVED_PERMILLE
         } else {
@@ -68,7 +79,7 @@ impl Planned {
         plan.use_pieces(&pieces.iter().map(|(_, bytes)| *bytes).collect::<Vec<u64>>());
         let height = |plan: &Plan| plan.height.next_multiple_of(page).max(page);
         if height(&plan) > most {
-            plan.pack_again();
+            plan.pack_again(most);
         }
         if height(&plan) > most {
             return None;
@@ -103,13 +114,6 @@ impl Planned {
         Some((plan, lent))
     }
 
-    /// Continues without a plan that could not be started.
-    fn give_up(&mut self) {
-        self.known = None;
-        self.patience = (self.patience * 2).min(MOST_PATIENCE);
-        self.watch_afresh();
-    }
-
     fn watch_afresh(&mut self) {
         self.phase = Phase::Watching;
         self.detector = Detector::new();
@@ -122,6 +126,9 @@ impl Planned {
         let Phase::Serving(course) = &self.phase else {
             return self.serve_inner(supply, request);
         };
+        if request.bytes > LIMIT {
+            return self.serve_inner(supply, request);
+        }
         if !course.is_lost() {
             if course.lent.is_empty() {
                 return self.serve_inner(supply, request);
@@ -137,20 +144,29 @@ impl Planned {
         }
     }
 
-    /// Serves a request that is larger than its place in the plan.
+    /// Serves a request that is larger than its slot in the plan.
     #[cold]
     pub(super) fn serve_outgrown(
         &mut self,
         supply: &mut Supply<'_>,
         request: &Request,
+        slot: usize,
     ) -> Result<Block, Refusal> {
-        if let Some(block) = self.serve_beside(supply, request) {
-            return block;
+        let has_place = matches!(&self.phase, Phase::Serving(course) if course.has_place(slot));
+        let beside = has_place.then(|| self.serve_beside(supply, request)).flatten();
+        let block = match beside {
+            Some(outcome) => outcome?,
+            None => {
+                if has_place {
+                    self.retire(supply);
+                }
+                self.serve_inner(supply, request)?
+            }
+        };
+        if let Phase::Serving(course) = &mut self.phase {
+            course.note_size(slot, block.bytes());
         }
-        if self.retire(supply) {
-            self.rest = (2 * self.rest + 1).min(MOST_PATIENCE);
-        }
-        self.serve_inner(supply, request)
+        Ok(block)
     }
 
     /// Serves a request beside the plan. Returns `None` if it would need more memory than was held before.
@@ -178,13 +194,28 @@ impl Planned {
         let Phase::Serving(course) = &mut self.phase else {
             return;
         };
+        if !supply.can_wait() {
+            return course.put_off();
+        }
         if let Some(step) = course.turn() {
-            self.planner.start(step);
-        } else if let Some(plan) = self.planner.finish()
-            && self.retire(supply)
-        {
-            self.phase = Phase::Watching;
-            self.install(supply, plan);
+            return self.planner.start(step);
+        }
+        let Some(plan) = self.planner.finish() else {
+            return course.solve_again();
+        };
+        let was_retired = course.lent.is_empty();
+        if !self.retire(supply) {
+            return;
+        }
+        self.phase = Phase::Watching;
+        self.install(supply, plan, false);
+        if let Phase::Serving(course) = &mut self.phase {
+            let rest = &mut self.rests[usize::from(was_retired)];
+            course.set_rest(*rest);
+            *rest = (2 * *rest + 1).min(MOST_PATIENCE);
+            if was_retired {
+                self.rests[0] = 0;
+            }
         }
     }
 
@@ -193,7 +224,7 @@ impl Planned {
         let Phase::Serving(course) = &self.phase else {
             return;
         };
-        if course.served != self.served {
+        if course.served != self.served || course.lent.is_empty() {
             (self.served, self.idle_ticks) = (course.served, 0);
             return;
         }
@@ -222,7 +253,7 @@ impl Planned {
             supply.order_after(Stream::DEFAULT, stream, None);
         }
         let mut parts = course.by_address();
-        let (lent, placed) = course.retire(self.rest);
+        let (lent, placed) = course.retire();
         self.inner.note_allocated(placed);
         for lent in lent {
             let parts = parts.remove(&lent.address()).unwrap_or_default();
