@@ -148,6 +148,10 @@ mod tests {
         assert!(larger.covers(&larger) && !larger.covers(&smaller));
         larger.slots[1].least = 12;
         assert!(larger.covers(&smaller) && !smaller.covers(&larger));
+        larger.slots[1].least = 16;
+        let mut varying = larger.clone();
+        varying.slots[1].least = 15;
+        assert!(varying.covers(&larger) && !larger.covers(&varying));
         assert!(!larger.covers(&step(&[(10, 1), (15, 2)])));
         assert!(
             !larger.covers(&step(&[(10, 1), (15, 3), (30, 1)])),

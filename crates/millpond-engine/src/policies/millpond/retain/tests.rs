@@ -149,6 +149,22 @@ fn lent_memory_is_in_use_until_it_comes_back() {
 }
 
 #[test]
+fn lent_memory_is_not_cached() {
+    with_policy("high-water:64MiB,decay:0", Simulated::new(), |policy, supply| {
+        let request = Request::new(128 * MIB, Stream::DEFAULT);
+        let block = policy.allocate(supply, &request).expect("room");
+        policy.free(supply, block);
+        let lent = policy.lend(supply, 96 * MIB, 0).expect("a part of it");
+        policy.mark(supply, Mark::Ticks(1));
+        assert_eq!(supply.reserved(), 128 * MIB);
+        let bytes = lent.bytes();
+        policy.take_back(lent, &[Part { bytes, live: None }]);
+        policy.mark(supply, Mark::Ticks(1));
+        assert!(supply.reserved() <= 64 * MIB);
+    });
+}
+
+#[test]
 fn lent_memory_counts_toward_the_programs_share() {
     let device = Simulated::new().with_capacity(Some(1024 * MIB));
     with_policy("memory-fraction:0.5", device, |policy, supply| {
