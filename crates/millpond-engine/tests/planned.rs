@@ -117,14 +117,19 @@ fn scaled(step: &[Slot], percent: u64) -> Vec<Slot> {
         .collect()
 }
 
+/// Allocates a block that outlives all steps, and runs steps of other sizes until their plan has started.
+fn repeat_scaled(driver: &mut Driver, step: &[Slot]) {
+    driver.allocate(request(9 * MIB, 0, 0)).expect("memory");
+    for percent in [100, 60, 80, 100, 60, 90] {
+        repeat(driver, &scaled(step, percent), 1, &[]);
+    }
+}
+
 #[test]
 fn steps_of_other_sizes_have_one_plan() {
-    let mut driver = Driver::new("planned", Simulated::new());
-    driver.allocate(request(9 * MIB, 0, 0)).expect("memory");
     let step = training(40);
-    for percent in [100, 60, 80, 100, 60, 90] {
-        repeat(&mut driver, &scaled(&step, percent), 1, &[]);
-    }
+    let mut driver = Driver::new("planned", Simulated::new());
+    repeat_scaled(&mut driver, &step);
     let before = *driver.engine.meter();
     let first = repeat(&mut driver, &step, 1, &[]);
     for percent in [50, 97, 61, 100] {
@@ -136,11 +141,9 @@ fn steps_of_other_sizes_have_one_plan() {
 
 #[test]
 fn a_request_that_no_device_can_serve_changes_no_plan() {
-    let mut driver = Driver::new("planned", Simulated::new());
     let step = training(40);
-    for percent in [100, 60, 80, 100, 60, 100] {
-        repeat(&mut driver, &scaled(&step, percent), 1, &[]);
-    }
+    let mut driver = Driver::new("planned", Simulated::new());
+    repeat_scaled(&mut driver, &step);
     let first = repeat(&mut driver, &step, 1, &[]);
     for bytes in [1 << 47, u64::MAX] {
         let refused = driver.engine.allocate(Request::new(bytes, Stream(0)));
@@ -155,13 +158,10 @@ fn a_request_that_no_device_can_serve_changes_no_plan() {
 
 #[test]
 fn a_step_that_has_grown_gets_a_larger_plan() {
-    let mut driver = Driver::new("planned", Simulated::new());
-    driver.allocate(request(9 * MIB, 0, 0)).expect("memory");
     let step = training(40);
-    for percent in [100, 60, 80, 100, 60, 90] {
-        repeat(&mut driver, &scaled(&step, percent), 1, &[]);
-    }
-    // A plan for a larger step has started before, so one step more is followed before the next plan is solved.
+    let mut driver = Driver::new("planned", Simulated::new());
+    repeat_scaled(&mut driver, &step);
+    // This is the second plan for a larger step, so one more step passes before it is solved.
     let larger = scaled(&step, 105);
     repeat(&mut driver, &larger, 3, &[]);
     let addresses = repeat(&mut driver, &larger, 1, &[]);
@@ -337,9 +337,7 @@ fn a_saved_plan_of_varying_sizes_is_followed_once_its_step_is_found() {
         slot.least = smaller.bytes;
     }
     let mut driver = with_plan(Plan::from_text(&solve(both).to_text()).expect("a plan"));
-    for percent in [100, 60, 80, 100, 60, 90] {
-        repeat(&mut driver, &scaled(&step, percent), 1, &[]);
-    }
+    repeat_scaled(&mut driver, &step);
     let before = *driver.engine.meter();
     let addresses = repeat(&mut driver, &step, 1, &[]);
     assert_eq!(repeat(&mut driver, &scaled(&step, 51), 1, &[]), addresses);

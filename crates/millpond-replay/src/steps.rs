@@ -159,9 +159,9 @@ pub(crate) struct Matcher {
     credit: usize,
 }
 
-/// Number of comparisons that each call adds to the credit if sizes vary, and the largest credit. A search begins with the
-/// largest.
+/// Number of comparisons that each call adds to the credit if sizes vary.
 const EARNED: usize = 16;
+/// The largest credit. A search begins with it.
 const MOST_CREDIT: usize = 1 << 20;
 
 /// Returns whether a call can be an allocation of the step.
@@ -189,8 +189,8 @@ impl Matcher {
         matcher
     }
 
-    /// Returns how many calls match the beginning of the step after a further one, if sizes vary. If the comparisons
-    /// would cost too much, the search starts again at the next call.
+    /// Reads a call if sizes vary. Returns how many of the last calls match the beginning of the step. If the credit is
+    /// used up, the search starts again at the next call.
     fn longer_of_recent(&mut self, call: &(u64, Stream)) -> usize {
         self.recent.push_back(*call);
         self.credit = (self.credit + EARNED).min(MOST_CREDIT);
@@ -450,7 +450,7 @@ mod tests {
             step.slots[1].least = 256;
             step
         };
-        // Again the match begins inside an attempt that fails later.
+        // The match begins inside an attempt that fails later.
         let calls = program(&[1, 9, 1, 9, 1, 7, 3]);
         assert!(occurs(&calls, &varying(&[1, 2, 1])));
         assert!(occurs(&calls, &varying(&[1, 2, 3])));

@@ -9,8 +9,8 @@
 //! Exact searches (MiniMalloc, 2023; TelaMalloc, 2022) were not needed: for the recorded training steps the first order
 //! reaches the lower bound exactly.
 //!
-//! One placement compares each block with those placed before it, so its cost is quadratic in the period. The rounds
-//! share a budget of comparisons. Only the first placement may exceed it.
+//! One placement compares each block with those placed before it, so its cost is quadratic in the period. All
+//! placements for a solution share a budget of comparisons. Only the first one may exceed it.
 
 use super::{Place, Plan, Step};
 
@@ -129,8 +129,8 @@ fn gap(step: &Step, placed: &[(u64, u64, u32)], slot: usize, capacity: u64) -> O
 
 impl Plan {
     /// Moves small slots into free pieces of memory elsewhere, given by their sizes in bytes, and lowers the height
-    /// accordingly. Slots that are live when most bytes are live come first. Small slots are placed last, so they usually
-    /// lie at the top.
+    /// accordingly. Slots that are live at the peak of the step are moved first. Small slots are placed last, so they
+    /// usually lie at the top.
     pub fn use_pieces(&mut self, pieces: &[u64]) {
         let largest = pieces.iter().copied().max().unwrap_or(0);
         let high = self.lower_bound.saturating_sub(pieces.iter().sum());
@@ -174,13 +174,15 @@ impl Plan {
             .flatten()
             .filter_map(|place| place.region.checked_sub(1))
         {
-            used[region as usize] = true;
+            if let Some(used) = used.get_mut(region as usize) {
+                *used = true;
+            }
         }
         used
     }
 
-    /// Computes new places in the plan's own memory, which needs fewer bytes without the slots in other pieces. Does
-    /// nothing if it would need more than `most` bytes all the same.
+    /// Computes new places for the slots in the plan's own memory. It can be smaller now, because other slots were moved
+    /// into pieces. Does nothing if it would need more than `most` bytes anyway.
     pub fn pack_again(&mut self, most: u64) {
         let own: Vec<usize> = (0..self.step.period())
             .filter(|&i| self.places[i].is_some_and(|place| place.region == 0))

@@ -4,13 +4,14 @@
 //! since the previous allocation). The sizes repeat even if frees come early or late, and the shapes repeat even if a
 //! batch of another length changes the sizes. A part of the sequence is a step if two conditions hold:
 //!
-//! - The sequence repeats: each allocation has the size of the one a *period* before it, for nearly a whole period. The
-//!   last eighth is not checked, because the plan is needed by the end of the second period. The code that follows the
-//!   plan compares every allocation anyway. Or each allocation has the shape of the one a period before it, for a whole
-//!   period more than that.
-//! - The program holds as much as one period ago: as many bytes now, or as many blocks now and as many bytes when it
-//!   holds the fewest. This distinguishes a training step from the layers inside it. The allocations of a layer repeat as
-//!   well, but each layer leaves its activations behind.
+//! - The sequence repeats. Either each allocation has the size of the one a *period* before it, for nearly a whole period.
+//!   The last eighth is not checked, because the plan is needed by the end of the second period. The code that follows
+//!   the plan compares every allocation anyway. Or each allocation has the shape of the one a period before it, for
+//!   nearly two periods.
+//! - The program holds as much as one period ago. If the sizes repeat, it holds as many bytes. If the shapes repeat, it
+//!   holds as many blocks, and its fewest bytes within the period are the same as in the period before. This
+//!   distinguishes a training step from the layers inside it. The allocations of a layer repeat as well, but each layer
+//!   keeps its activations.
 //!
 //! Candidates come from a table with the last position of each run of [`GRAM`] sizes or shapes (a rolling hash, as in
 //! Karp and Rabin). For sizes and for shapes, a period is tried until it fails, and then the next candidate is looked up.
@@ -78,7 +79,7 @@ pub struct Detector {
     grams: Vec<(u64, u64)>,
     /// The periods on trial, by sizes and by shapes.
     trials: [Trial; 2],
-    /// Whose trial has found a step last.
+    /// The symbols by which a step was found last.
     leading: Symbol,
     /// Comparisons that were earned and not yet used.
     credit: usize,
@@ -97,7 +98,7 @@ fn symbol(bytes: u64, stream: Stream) -> u64 {
     (mixed ^ mixed >> 29).wrapping_mul(BASE) | 1
 }
 
-/// What repeats.
+/// What is compared with the allocation one period before.
 #[derive(Clone, Copy, Debug)]
 enum Symbol {
     Size,

@@ -85,7 +85,7 @@ pub struct Millpond {
     /// Bytes of live blocks, and their peak.
     live: u64,
     peak: u64,
-    /// Bytes lent to an enclosing policy. Its blocks in them do not count as live.
+    /// Bytes lent to an enclosing policy. The blocks that it places there do not count as live.
     lent: u64,
     /// Bytes allocated in total.
     allocated: u64,

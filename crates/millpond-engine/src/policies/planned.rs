@@ -16,9 +16,9 @@
 //! memory than was held before, the plan is dropped instead. The plan's blocks stay live and the rest of its memory
 //! becomes free. If the same step occurs again, the plan is followed again without being solved again.
 //!
-//! If only the sizes have grown, the requests are still followed. A plan for the larger step is solved during the next
-//! one and starts after it. After each such plan, twice as many steps are followed before another one is solved. A program
-//! whose sizes grow without end thus has few plans, and each of them has seen more sizes.
+//! A step may have larger sizes than the plan and the same order. The policy then still compares the requests with the
+//! plan. It solves a plan for the larger step during the next step and starts it after that. After each such plan, twice
+//! as many steps pass before another one is solved. A program whose sizes keep growing therefore has few plans.
 
 mod course;
 mod install;
@@ -73,9 +73,9 @@ pub struct Planned {
     orphans: BTreeMap<u32, Block>,
     /// Number of periods that must repeat before a plan is tried.
     patience: u32,
-    /// Number of rounds in which no larger step is solved after the next plan for a larger step: if the memory of the plan
-    /// before it was still in use, and if it was not. The second kind costs as much as many rounds without a plan. The
-    /// numbers double.
+    /// How many rounds must pass after a plan for a larger step has started before another one is solved. The second
+    /// number applies if the plan before it had given its memory back, so that pages had to move. The number that was
+    /// used is doubled.
     rests: [u32; 2],
     /// Number of requests that the plan had served when last checked, and ticks since it last served one.
     served: u64,
@@ -161,10 +161,11 @@ impl Planned {
             }
             Phase::Watching => {
                 let known = self.known.as_ref();
-                let returns = known.is_some_and(|(plan, gram)| match (gram, self.saved > 0) {
-                    (None, _) => false,
-                    (Some(gram), true) => self.detector.ends_with(&plan.step, *gram),
-                    (Some(gram), false) => self.detector.ends_like(&plan.step, *gram),
+                let returns = known.is_some_and(|(plan, gram)| {
+                    gram.is_some_and(|gram| match self.saved > 0 {
+                        true => self.detector.ends_with(&plan.step, gram),
+                        false => self.detector.ends_like(&plan.step, gram),
+                    })
                 });
                 if returns {
                     self.phase = Phase::Returning {

@@ -179,7 +179,7 @@ impl Millpond {
         outcome
     }
 
-    /// Fills a site with free pages. Creates what is missing if at most `most` bytes are reserved then.
+    /// Fills a site with free pages, and then with new ones. Fails if more than `most` bytes would be reserved.
     fn assemble_at(
         &mut self,
         supply: &mut Supply<'_>,

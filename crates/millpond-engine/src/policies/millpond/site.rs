@@ -196,8 +196,8 @@ impl Millpond {
         first
     }
 
-    /// Makes an unlisted free block live in list `number`, whose stream waits for the block's stream unless that was
-    /// `waited` for.
+    /// Marks an unlisted free block live and assigns it to list `number`. The stream of this list waits for the stream of
+    /// the block's old list, unless `waited` contains the old list.
     pub(super) fn claim(&mut self, supply: &mut Supply<'_>, number: u32, id: BlockId, waited: &mut Vec<u32>) {
         let owner = self.lists.space.owner(id);
         if owner != number && !waited.contains(&owner) {

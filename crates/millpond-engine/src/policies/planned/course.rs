@@ -18,10 +18,11 @@
 //!
 //! A slot of another stream is reused after a wait on the device. One wait covers all blocks that were freed before it.
 //!
-//! Sizes may change from step to step, as with batches of several lengths. A slot has the largest size of the steps that
-//! were seen, and a smaller request is served there too. A larger request *outgrows* its slot. It is served elsewhere,
-//! and its size is noted for the next plan. Only a slot whose size has changed before, or a request of nearly the same
-//! size, may deviate in this way. The sizes of all other slots show where in the plan the program is.
+//! Sizes may change from step to step, for example if batches have several lengths. Each slot has the largest size that
+//! an earlier step requested there. A smaller request is served there too. A larger request *outgrows* its slot. It is
+//! served elsewhere, and its size is noted for the next plan. A request may deviate in this way only if the size of its
+//! slot has changed before, or if it has nearly the same size. The sizes of all other slots show where in the plan the
+//! program is.
 
 use super::super::millpond::LIMIT;
 use super::MIN_BLOCK;
@@ -98,9 +99,9 @@ pub(super) struct Course {
     has_grown: bool,
     /// Whether a larger step is being solved.
     is_solving: bool,
-    /// Whether a round has just ended in which a step was or is to be solved.
+    /// Whether a round has just ended, and a larger step must be solved or was solved.
     is_due: bool,
-    /// Number of rounds until the next step may be solved.
+    /// Number of rounds that must pass before a larger step is solved.
     rest: u32,
     /// Consecutive requests that were not the next of the plan.
     odd: Vec<(u64, Stream)>,
@@ -233,13 +234,13 @@ impl Course {
         }
     }
 
-    /// Returns whether a round has just ended in which a step was or is to be solved.
+    /// Returns whether a round has just ended, and a larger step must be solved or was solved.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.is_due
     }
 
-    /// Postpones what is due to the end of another round.
+    /// Postpones this to the end of the next round.
     pub(super) fn put_off(&mut self) {
         self.is_due = false;
     }
@@ -249,12 +250,13 @@ impl Course {
         self.has_grown = true;
     }
 
-    /// Sets the number of rounds in which no step is solved.
+    /// Sets how many rounds must pass before a larger step is solved.
     pub(super) fn set_rest(&mut self, rounds: u32) {
         self.rest = rounds;
     }
 
-    /// Handles the end of such a round. Returns the step to be solved during the next round, or `None` if it was solved.
+    /// Handles the end of a round that is due. Returns the step that must be solved during the next round, or `None` if it
+    /// was solved during this one.
     pub(super) fn turn(&mut self) -> Option<Step> {
         self.is_due = false;
         self.is_solving = !self.is_solving;
