@@ -6,12 +6,15 @@ use super::kernel_error::KernelError;
 use super::kernels::{self, Entry};
 use super::launch::{Arguments, Shape};
 use super::packing::{self, GROUP, HostSpeed, Speeds};
+use super::pieces::Pieces;
 use super::pool::DevicePool;
 use super::staging::Staging;
 use super::stream::CudaStream;
 use super::timer::CudaTimer;
 use millpond_account::error::AllocError;
 use millpond_pool::dtype::Element;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The largest share of the original size for which compression is tried, whatever the speeds are.
 const WORTH: f64 = 7.0 / 8.0;
@@ -67,8 +70,9 @@ impl Staging {
     ///
     /// Compression is faster if the host leaves zeros out faster than the link carries bytes. The host's speeds are measured once in a
     /// process, and the link once for a device, with the first copy of at least 1 MiB that contains enough zeros. That copy waits for its
-    /// stream. Smaller copies are judged by their zeros alone. With the feature `rayon`, [several threads](fn@millpond_os::threads) pack a slot. If
-    /// few words are zero, the elements are copied as they are. If that shows only during packing, it is decided for each slot by itself.
+    /// stream. Smaller copies are judged by their zeros alone. With the feature `rayon`, [several threads](fn@millpond_os::threads) pack a
+    /// large copy, a slot each. If few words are zero, the elements are copied as they are. If that shows only during packing, it is decided
+    /// for each slot by itself.
     ///
     /// ```
     /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool, Staging};
@@ -111,46 +115,55 @@ impl Staging {
             return Ok(sent);
         };
         self.expect(from.len(), to)?;
+        self.expect_outside(to.stream())?;
         let stream = to.stream().clone();
         // The memory is used in the order of the stream, and so is its next use.
         let there = pool.alloc::<u8>(packing::worth(piece), &stream)?;
-        if bytes.len().min(piece) >= MEASURED && !self.speeds(&stream, &there)?.pay(share) {
+        if bytes.len().min(piece) >= MEASURED
+            && !self
+                .speeds(&stream, &there)?
+                .pay(share, self.threads(bytes.len()))
+        {
             self.upload(from, to)?;
             return Ok(sent);
         }
-        let mut at = to.address();
-        for piece in bytes.chunks(piece) {
-            let whole = piece.len() / GROUP * GROUP;
-            let mut packed = None;
-            // SAFETY: packing returns no more bytes than are worth it, and that many are allocated there.
-            let count = unsafe {
-                self.send(&stream, there.address(), |slot| {
-                    packed = packing::pack(&piece[..whole], slot);
-                    packed.map_or(0, packing::Packed::bytes)
-                })
-            }?;
-            self.tell_packed(whole);
-            match packed {
-                Some(packed) => {
-                    let mut arguments = Arguments::default();
-                    arguments.push(at);
-                    arguments.push(there.address());
-                    arguments.push(packed.groups as u64);
-                    arguments.push(packed.kept as u64);
-                    let shape = Shape::each(whole / 4);
-                    // SAFETY: the buffer has these groups from there. The packed data was sent to memory of the stream just before, has as
-                    // many words as it says, and is given back in the stream's order.
-                    unsafe { kernels::run(Entry::Expand, (&stream, &[]), shape, arguments) }?;
-                    let rest = &piece[whole..];
+        let places = (to.address()..).step_by(piece);
+        let pieces = Pieces::new(places.zip(bytes.chunks(piece)));
+        // The packed pieces use the same memory one after the other.
+        let (order, left_out) = (Mutex::new(()), AtomicU64::new(0));
+        pieces.share(self.threads(bytes.len()), || {
+            while let Some((at, piece)) = pieces.take() {
+                let (whole, rest) = piece.split_at(piece.len() / GROUP * GROUP);
+                let mut slot = self.slot();
+                let packed = packing::pack(whole, slot.settle()?);
+                self.tell_packed(whole.len());
+                let Some(packed) = packed else {
                     // SAFETY: the buffer has these bytes from there.
-                    unsafe { self.send_plain(&stream, at + whole as u64, rest) }?;
-                    sent.sent -= (whole - count) as u64;
+                    unsafe { self.send_plain(slot, &stream, at, piece) }?;
+                    continue;
+                };
+                let mut arguments = Arguments::default();
+                arguments.push(at);
+                arguments.push(there.address());
+                arguments.push(packed.groups as u64);
+                arguments.push(packed.kept as u64);
+                let shape = Shape::each(whole.len() / 4);
+                let ordered = order.lock().unwrap_or_else(PoisonError::into_inner);
+                // SAFETY: packing returns no more bytes than are worth it, that many are allocated there, and the slot is settled.
+                unsafe { slot.send(&stream, there.address(), packed.bytes()) }?;
+                // SAFETY: the buffer has these groups from there. The packed data was sent to memory of the stream just before, has as many
+                // words as it says, and is given back in the stream's order.
+                unsafe { kernels::run(Entry::Expand, (&stream, &[]), shape, arguments) }?;
+                drop((ordered, slot));
+                left_out.fetch_add((whole.len() - packed.bytes()) as u64, Ordering::Relaxed);
+                if !rest.is_empty() {
+                    // SAFETY: the buffer has these bytes from there.
+                    unsafe { self.send_plain(self.slot(), &stream, at + whole.len() as u64, rest) }?;
                 }
-                // SAFETY: as above.
-                None => unsafe { self.send_plain(&stream, at, piece) }?,
             }
-            at += piece.len() as u64;
-        }
+            Ok::<(), CompressedError>(())
+        })?;
+        sent.sent -= left_out.into_inner();
         Ok(sent)
     }
 
@@ -176,16 +189,18 @@ impl Staging {
 
     /// Measures the bytes per second of a copy of a slot's present content.
     fn measure_link(&self, stream: &CudaStream, there: &DeviceBuffer<u8>) -> Result<f64, CudaError> {
-        let send = || {
-            // SAFETY: that many bytes are there, used on this stream, and nobody reads their new content.
-            unsafe { self.send(stream, there.address(), |_| there.len()) }
+        let mut slot = self.slot();
+        let mut send = || {
+            slot.settle()?;
+            // SAFETY: that many bytes are there, used on this stream, and nobody reads their new content. The slot is settled.
+            unsafe { slot.send(stream, there.address(), there.len()) }
         };
         // The first copy activates the link, and completes the earlier work of the stream.
         send()?;
         let timer = CudaTimer::start(stream)?;
-        let bytes = send()?;
+        send()?;
         let time = timer.stop()?.as_secs_f64();
-        Ok(bytes as f64 / time.max(1e-9))
+        Ok(there.len() as f64 / time.max(1e-9))
     }
 
     /// Sets the speeds at which this host copies and packs, in bytes per second, if they were not measured before.

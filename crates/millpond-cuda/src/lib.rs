@@ -35,6 +35,7 @@ mod module;
 mod nvml;
 mod nvrtc;
 mod packing;
+mod pieces;
 mod pinned;
 mod pool;
 mod queue;

@@ -7,8 +7,6 @@
 
 mod group;
 mod speed;
-#[cfg(feature = "rayon")]
-mod threads;
 
 use group::pack_group;
 pub(super) use speed::{HostSpeed, Speeds};
@@ -62,17 +60,11 @@ pub(super) fn sampled(bytes: usize) -> usize {
     (bytes / GROUP).min(SAMPLE) * GROUP
 }
 
-/// Packs whole groups into `to`. Returns `None` as soon as they take more than is [worth] it. Large data is packed by as many threads as
-/// operations on tensors use.
+/// Packs whole groups into `to`. Returns `None` as soon as they take more than is [worth] it.
 pub(super) fn pack(from: &[u8], to: &mut [u8]) -> Option<Packed> {
     let groups = from.len() / GROUP;
     let room = Room::new(to.get_mut(..worth(from.len()))?, groups)?;
-    #[cfg(feature = "rayon")]
-    if from.len() >= threads::LEAST && millpond_os::threads() > 1 {
-        let kept = threads::pack(from, room, millpond_os::threads())?;
-        return Some(Packed { groups, kept });
-    }
-    let kept = room.pack(from, 0)?;
+    let kept = room.pack(from)?;
     Some(Packed { groups, kept })
 }
 
@@ -94,13 +86,12 @@ impl<'a> Room<'a> {
         })
     }
 
-    /// Packs groups that follow `before` kept words. Returns how many words of these groups are kept, or `None` if there is not enough
-    /// room.
-    fn pack(self, from: &[u8], before: usize) -> Option<usize> {
+    /// Returns how many words are kept, or `None` if there is not enough room.
+    fn pack(self, from: &[u8]) -> Option<usize> {
         let mut kept = 0;
         let parts = from.chunks_exact(GROUP).zip(self.starts);
         for ((group, start), map) in parts.zip(self.maps.chunks_exact_mut(WORDS / 8)) {
-            *start = u32::try_from(before + kept).ok()?.to_ne_bytes();
+            *start = u32::try_from(kept).ok()?.to_ne_bytes();
             // A group is written as if all of it were kept: each word goes to the place after the last word that is not zero.
             let room = self.words.get_mut(kept..)?;
             kept += match room.first_chunk_mut::<WORDS>() {

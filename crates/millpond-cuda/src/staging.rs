@@ -1,33 +1,32 @@
 //! Copies of ordinary memory to and from a device by way of a few pinned slots.
 
-use super::abi::StreamHandle;
+mod slots;
+
 use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
-use super::driver::Driver;
 use super::error::CudaError;
+use super::pieces::Pieces;
 use super::pinned::CudaPinned;
 use super::staged::Staged;
 use super::stream::CudaStream;
-use super::stream::mark::{Mark, expect_uncaptured, settle, settle_on};
+use super::stream::mark::expect_uncaptured;
 use super::transfer_error::TransferError;
 use millpond_account::error::AllocError;
-use millpond_os::thread::thread_number;
-use millpond_pool::buffer::Buffer;
 use millpond_pool::dtype::Element;
 use millpond_pool::unpooled::Unpooled;
+use slots::{Slot, Slots, Taken};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fmt;
-use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
-/// The default number of slots, and the bytes of each. The first slot is filled before any copy begins, and each copy begins with the
-/// link's latency. The size of a slot is a compromise between the two.
-const SLOTS: usize = 3;
-const SLOT: usize = 8 << 20;
-
-/// A number that no thread has.
-const NOBODY: u32 = 0;
+/// The default number of slots, and the bytes of each. On a machine with an H200, one thread copies 9 GB/s into slots of this size and
+/// eight threads 59 GB/s, which is the speed of the link. Eight threads copy 34 GB/s into slots of 8 MiB, which do not fit into the
+/// caches of the cores.
+const SLOTS: usize = 16;
+const SLOT: usize = 2 << 20;
+/// The least bytes of a copy for each thread. For less, waking a thread takes longer than the part of the copy that it makes.
+const LEAST: usize = 4 << 20;
 
 /// The reason why a [`Staging`] could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -56,11 +55,11 @@ type OnHost = dyn Fn(&mut [u8], &[u8]) + Send + Sync;
 type Owned<H, T> = Staged<(H, DeviceBuffer<T>)>;
 type OwnedError<H, T> = TransferError<(H, DeviceBuffer<T>)>;
 
-/// A ring of pinned slots through which ordinary memory is copied to a device and back. While the device copies one slot, the host copies
-/// the next.
+/// Pinned slots through which ordinary memory is copied to a device and back. While the device copies one slot, the host copies the next.
 ///
-/// The driver copies ordinary memory in the same way, but with one slot and no overlap. That takes about twice as long as a copy from
-/// pinned memory. Several threads may use a staging. The pieces of their uploads take turns, and a download has the staging alone.
+/// The driver copies ordinary memory in the same way, but with one thread and no overlap. With the feature `rayon`, a large copy uses
+/// [several threads](fn@millpond_os::threads), at most one for two slots. Several threads of the program may use a staging at the same time. Their copies
+/// share the slots.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool, Staging};
@@ -87,119 +86,20 @@ pub struct Staging(Arc<Shared>);
 struct Shared {
     device: CudaDevice,
     slot_bytes: usize,
-    copy: Box<OnHost>,
+    slots: Slots,
+    /// The caller's function that copies on the host, if there is one. One thread of a copy calls it.
+    copy: Option<Box<OnHost>>,
     /// The observer of bytes that were examined or packed.
     packed: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
-    ring: Mutex<Ring>,
-    /// The thread that holds the ring. The copy functions run on that thread and must not lock the ring again.
-    at_work: AtomicU32,
 }
 
-/// A lock of the ring by one thread.
-struct Turn<'a> {
-    at_work: &'a AtomicU32,
-    ring: MutexGuard<'a, Ring>,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.at_work.store(NOBODY, Ordering::Relaxed);
-    }
-}
-
-impl Deref for Turn<'_> {
-    type Target = Ring;
-
-    fn deref(&self) -> &Ring {
-        &self.ring
-    }
-}
-
-impl DerefMut for Turn<'_> {
-    fn deref_mut(&mut self) -> &mut Ring {
-        &mut self.ring
-    }
-}
-
-/// The slots, and the index of the next one.
-struct Ring {
-    slots: Vec<Slot>,
-    next: usize,
-}
-
-impl Ring {
-    fn at(&mut self, turn: usize) -> &mut Slot {
-        let count = self.slots.len();
-        &mut self.slots[turn % count]
-    }
-
-    fn next(&mut self) -> &mut Slot {
-        let turn = self.next;
-        self.next = (turn + 1) % self.slots.len();
-        self.at(turn)
-    }
-}
-
-/// A piece of pinned memory, and its present use.
-///
-/// Invariant: unless it is free, the device may read and write the memory until `mark` is past, or until all work that was queued on the
-/// stream by then is complete.
-struct Slot {
-    memory: ManuallyDrop<Buffer<u8>>,
-    mark: Mark,
-    busy: Busy,
-}
-
-enum Busy {
-    Free,
-    Marked,
-    /// The copy in progress could not be marked.
-    Unmarked(CudaStream),
-}
-
-impl Slot {
-    /// Waits until the device no longer uses the slot.
-    fn settle(&mut self) -> Result<(), CudaError> {
-        let outcome = match &self.busy {
-            Busy::Free => return Ok(()),
-            Busy::Marked => settle(|| self.mark.wait()),
-            Busy::Unmarked(stream) => settle_on(stream, || stream.synchronize()),
-        };
-        if !outcome.is_err_and(|why| !why.over) {
-            self.busy = Busy::Free;
-        }
-        outcome.map_err(|why| why.error)
-    }
-
-    /// Queues a copy to or from the slot's memory on a stream.
-    fn queue(
-        &mut self,
-        stream: &CudaStream,
-        copy: impl FnOnce(&mut Self, &Driver, StreamHandle) -> Result<(), CudaError>,
-    ) -> Result<(), CudaError> {
-        let _current = stream.device().enter()?;
-        let queued = copy(self, stream.device().driver(), stream.handle());
-        // If the driver returned an error, the copy may have begun all the same.
-        self.busy = match queued.and_then(|()| self.mark.record(stream)) {
-            Ok(()) => Busy::Marked,
-            Err(_) => Busy::Unmarked(stream.clone()),
-        };
-        queued
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let _ = self.settle();
-        if matches!(self.busy, Busy::Free) {
-            // SAFETY: nobody uses the memory any more, and the slot is not used after this.
-            unsafe { ManuallyDrop::drop(&mut self.memory) };
-        }
-    }
+thread_local! {
+    /// The stagings whose copy function this thread is running, by their addresses.
+    static COPYING: RefCell<Vec<*const Shared>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Staging {
-    /// Creates a staging with three slots of 8 MiB.
+    /// Creates a staging with 16 slots of 2 MiB.
     ///
     /// # Errors
     /// Returns a [`StagingError`] if the slots cannot be allocated.
@@ -207,21 +107,21 @@ impl Staging {
         Self::with_slots(device, SLOTS, SLOT)
     }
 
-    /// Creates a staging with at least two slots of `bytes` bytes each. More than three slots have no benefit if both sides copy at a
-    /// steady speed.
+    /// Creates a staging with at least two slots of `bytes` bytes each. A thread of a copy uses two slots in turn, so more slots let more
+    /// threads copy. Slots that fit into the cache of a core are faster than larger ones.
     ///
     /// # Errors
     /// Returns a [`StagingError`] if the numbers are too small or the slots cannot be allocated.
     pub fn with_slots(device: &CudaDevice, slots: usize, bytes: usize) -> Result<Self, StagingError> {
-        Self::with_copy(device, slots, bytes, <[u8]>::copy_from_slice)
+        Self::build(device, slots, bytes, None)
     }
 
-    /// Creates a staging with a function that copies bytes on the host, for hosts on which one thread's copy is slower than the link. The
-    /// function copies from its second argument to its first, which have the same length. Bytes that it does not copy keep the previous
-    /// content of the slot or the target.
+    /// Creates a staging with a function that copies bytes on the host, for example one that copies with stores of its own. The function
+    /// copies from its second argument to its first, which have the same length. Bytes that it does not copy keep the previous content of
+    /// the slot or the target. Each copy calls it on one thread, which is the caller's except in the copies that own their ends.
     ///
-    /// The function runs while the staging is locked, so it must not wait for another copy through the same staging. A copy that it
-    /// requests itself fails with [`CudaError::Reentered`].
+    /// The function runs while its copy has a slot, so it must not wait for another copy through the same staging. A copy that it requests
+    /// itself fails with [`CudaError::Reentered`].
     ///
     /// # Errors
     /// Returns the errors of [`with_slots`](Self::with_slots).
@@ -231,25 +131,27 @@ impl Staging {
         bytes: usize,
         copy: impl Fn(&mut [u8], &[u8]) + Send + Sync + 'static,
     ) -> Result<Self, StagingError> {
+        Self::build(device, slots, bytes, Some(Box::new(copy)))
+    }
+
+    fn build(
+        device: &CudaDevice,
+        slots: usize,
+        bytes: usize,
+        copy: Option<Box<OnHost>>,
+    ) -> Result<Self, StagingError> {
         if slots < 2 || bytes == 0 {
             return Err(StagingError::Slots { slots, bytes });
         }
         let source = Unpooled::over(Box::new(CudaPinned::new(device)));
-        let slot = |_| {
-            Ok(Slot {
-                mark: Mark::new(device)?,
-                memory: ManuallyDrop::new(source.alloc_zeroed(bytes)?),
-                busy: Busy::Free,
-            })
-        };
+        let slot = |_| Ok(Slot::new(device, source.alloc_zeroed(bytes)?)?);
         let slots = (0..slots).map(slot).collect::<Result<_, StagingError>>()?;
         Ok(Self(Arc::new(Shared {
             device: device.clone(),
             slot_bytes: bytes,
-            copy: Box::new(copy),
+            slots: Slots::new(slots),
+            copy,
             packed: OnceLock::new(),
-            ring: Mutex::new(Ring { slots, next: 0 }),
-            at_work: AtomicU32::new(NOBODY),
         })))
     }
 
@@ -272,60 +174,75 @@ impl Staging {
     /// Returns an error if the lengths or the devices differ, and the errors of the driver. The slots stay usable after an error.
     pub fn upload<T: Element>(&self, from: &[T], to: &mut DeviceBuffer<T>) -> Result<(), CudaError> {
         self.expect(from.len(), to)?;
-        let mut at = to.address();
-        for piece in bytemuck::cast_slice::<T, u8>(from).chunks(self.slot_bytes()) {
-            // SAFETY: the buffer has these bytes from there.
-            unsafe { self.send_plain(to.stream(), at, piece) }?;
-            at += piece.len() as u64;
-        }
-        Ok(())
+        self.expect_outside(to.stream())?;
+        let (bytes, at, stream) = (bytemuck::cast_slice::<T, u8>(from), to.address(), to.stream());
+        let places = (at..).step_by(self.slot_bytes());
+        let pieces = Pieces::new(places.zip(bytes.chunks(self.slot_bytes())));
+        pieces.share(self.threads(bytes.len()), || {
+            while let Some((at, piece)) = pieces.take() {
+                // SAFETY: the buffer has these bytes from there.
+                unsafe { self.send_plain(self.0.slots.take(), stream, at, piece) }?;
+            }
+            Ok(())
+        })
     }
 
-    /// Copies bytes that fit into a slot to an address, through the next slot.
+    /// Returns the number of threads for a copy of that many bytes.
+    pub(super) fn threads(&self, bytes: usize) -> usize {
+        let most = (bytes / LEAST).min(self.0.slots.len() / 2);
+        if self.0.copy.is_some() || most < 2 {
+            return 1;
+        }
+        most.min(millpond_os::threads())
+    }
+
+    /// Copies bytes that fit into a slot to an address, through a slot.
     ///
     /// # Safety
     /// The address must have at least that many bytes, and they must be used only in the order of the stream.
     pub(super) unsafe fn send_plain(
         &self,
+        mut slot: Taken<'_>,
         stream: &CudaStream,
         at: u64,
         piece: &[u8],
     ) -> Result<(), CudaError> {
-        // SAFETY: the caller guarantees this.
-        let sent = unsafe {
-            self.send(stream, at, |slot| {
-                if let Some(memory) = slot.get_mut(..piece.len()) {
-                    (self.0.copy)(memory, piece);
-                }
-                piece.len()
-            })
-        };
-        sent.map(|_| ())
+        if let Some(memory) = slot.settle()?.get_mut(..piece.len()) {
+            self.copy(memory, piece);
+        }
+        // SAFETY: the caller guarantees the address, and the slot was settled.
+        unsafe { slot.send(stream, at, piece.len()) }
     }
 
-    /// Calls `fill` with the next slot, and copies as many bytes of it to an address as `fill` returns. Returns that number.
-    ///
-    /// # Safety
-    /// The address must have at least that many bytes, and they must be used only in the order of the stream.
-    pub(super) unsafe fn send(
-        &self,
-        stream: &CudaStream,
-        at: u64,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<usize, CudaError> {
-        // The slot is filled again before a captured copy runs.
-        expect_uncaptured(stream)?;
-        let mut ring = self.ring()?;
-        let slot = ring.next();
-        slot.settle()?;
-        let bytes = fill(&mut slot.memory).min(slot.memory.len());
-        if bytes > 0 {
-            slot.queue(stream, |slot, driver, stream| {
-                // SAFETY: the caller guarantees the address. The slot has these bytes, and is busy from here on.
-                unsafe { driver.copy_to_device(at, slot.memory.as_ptr().cast(), bytes, stream) }
-            })?;
+    /// Takes a slot, and waits for one if other threads have them all. The calling thread must not have a slot.
+    pub(super) fn slot(&self) -> Taken<'_> {
+        self.0.slots.take()
+    }
+
+    /// Copies bytes on the host. Both slices have the same length.
+    fn copy(&self, to: &mut [u8], from: &[u8]) {
+        /// Ends the copy also if the caller's function panics.
+        struct Copying;
+        impl Drop for Copying {
+            fn drop(&mut self) {
+                COPYING.with_borrow_mut(Vec::pop);
+            }
         }
-        Ok(bytes)
+        let Some(copy) = &self.0.copy else {
+            return to.copy_from_slice(from);
+        };
+        COPYING.with_borrow_mut(|copying| copying.push(&raw const *self.0));
+        let _copying = Copying;
+        copy(to, from);
+    }
+
+    /// Returns an error inside this staging's own copy function, and while the stream is captured, because slots are filled again before
+    /// captured copies run.
+    pub(super) fn expect_outside(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        if COPYING.with_borrow(|copying| copying.contains(&(&raw const *self.0))) {
+            return Err(CudaError::Reentered);
+        }
+        expect_uncaptured(stream)
     }
 
     /// Sets a callback that receives the number of bytes that [`upload_compressed`](Self::upload_compressed) has examined or packed. It is
@@ -347,43 +264,41 @@ impl Staging {
     /// Returns the errors of [`upload`](Self::upload).
     pub fn download<T: Element>(&self, from: &DeviceBuffer<T>, to: &mut [T]) -> Result<(), CudaError> {
         self.expect(to.len(), from)?;
-        expect_uncaptured(from.stream())?;
-        let mut ring = self.ring()?;
-        let whole = self.slot_bytes();
+        self.expect_outside(from.stream())?;
         let (bytes, stream) = (bytemuck::cast_slice_mut::<T, u8>(to), from.stream());
-        let total = bytes.len();
-        // Queues the device's copy of the piece at `offset` to the next slot.
-        let ask = |ring: &mut Ring, offset: usize| {
-            let slot = ring.next();
-            slot.settle()?;
-            slot.queue(stream, |slot, driver, stream| {
-                let (at, len) = (from.address() + offset as u64, whole.min(total - offset));
-                // SAFETY: as in `upload`.
-                unsafe { driver.copy_to_host(slot.memory.as_mut_ptr().cast(), at, len, stream) }
-            })
-        };
-        let first = ring.next;
-        let ahead = ring.slots.len() * whole;
-        for offset in (0..total.min(ahead)).step_by(whole) {
-            ask(&mut ring, offset)?;
-        }
-        for (number, piece) in bytes.chunks_mut(whole).enumerate() {
-            let slot = ring.at(first + number);
-            slot.settle()?;
-            if let Some(memory) = slot.memory.get(..piece.len()) {
-                (self.0.copy)(piece, memory);
+        let (threads, slots) = (self.threads(bytes.len()), &self.0.slots);
+        let ahead = slots.len() / threads;
+        let places = (from.address()..).step_by(self.slot_bytes());
+        let pieces = Pieces::new(places.zip(bytes.chunks_mut(self.slot_bytes())));
+        pieces.share(threads, || {
+            let mut going: VecDeque<(Taken<'_>, &mut [u8])> = VecDeque::new();
+            loop {
+                while going.len() < ahead {
+                    // A thread that has a slot must not wait for another, which may be with a thread that waits for this one's.
+                    let Some(mut slot) = (match going.len() {
+                        0 => Some(slots.take()),
+                        _ => slots.try_take(),
+                    }) else {
+                        break;
+                    };
+                    let Some((at, piece)) = pieces.take() else { break };
+                    slot.settle()?;
+                    // SAFETY: the buffer has these bytes from there, and the slot is settled.
+                    unsafe { slot.receive(stream, at, piece.len()) }?;
+                    going.push_back((slot, piece));
+                }
+                let Some((mut slot, piece)) = going.pop_front() else {
+                    return Ok(());
+                };
+                if let Some(memory) = slot.settle()?.get(..piece.len()) {
+                    self.copy(piece, memory);
+                }
             }
-            // The slot that has become free is the next in turn.
-            let offset = number * whole + ahead;
-            if offset < total {
-                ask(&mut ring, offset)?;
-            }
-        }
-        Ok(())
+        })
     }
 
     /// Runs [`upload`](Self::upload) on a thread of its own, which owns both ends meanwhile. `host` is anything that lends a slice, such as
-    /// a [`Buffer`] or a `Vec`.
+    /// a [`Buffer`](millpond_pool::buffer::Buffer) or a `Vec`.
     ///
     /// # Errors
     /// Returns an error with both ends if the system cannot create a thread.
@@ -418,22 +333,6 @@ impl Staging {
         let staging = self.clone();
         Staged::begin((host, device), move |(host, device)| {
             staging.download(device, host.as_mut())
-        })
-    }
-
-    /// Locks the ring.
-    fn ring(&self) -> Result<Turn<'_>, CudaError> {
-        let (shared, thread) = (&*self.0, thread_number());
-        // Only this thread can have stored its own number.
-        if shared.at_work.load(Ordering::Relaxed) == thread {
-            return Err(CudaError::Reentered);
-        }
-        // Only the copy function can have panicked under the lock. Each slot records its own state, so the ring stays valid.
-        let ring = shared.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.at_work.store(thread, Ordering::Relaxed);
-        Ok(Turn {
-            at_work: &shared.at_work,
-            ring,
         })
     }
 

@@ -4,7 +4,7 @@ use super::{GROUP, pack};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// The speeds of the host in bytes per second: one thread copies, and several threads pack.
+/// The speeds of one thread of the host, in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct HostSpeed {
     pub(crate) copy: f64,
@@ -78,11 +78,13 @@ pub(crate) struct Speeds {
 }
 
 impl Speeds {
-    /// Returns whether a packed copy with this share of the original bytes is faster by at least an eighth. The host fills a slot while the
-    /// link carries another, so the slower of the two determines the time.
-    pub(crate) fn pay(&self, share: f64) -> bool {
-        let packed = (1.0 / self.host.pack).max(share / self.link);
-        let plain = (1.0 / self.host.copy).max(1.0 / self.link);
+    /// Returns whether a packed copy with this share of the original bytes is faster by at least an eighth. The host fills slots while the
+    /// link carries another, so the slower of the two determines the time. The host is taken to be as many times faster as it has threads
+    /// for the copy.
+    pub(crate) fn pay(&self, share: f64, threads: usize) -> bool {
+        let of_host = |speed: f64| 1.0 / (speed * threads as f64);
+        let packed = of_host(self.host.pack).max(share / self.link);
+        let plain = of_host(self.host.copy).max(1.0 / self.link);
         packed <= plain * 7.0 / 8.0
     }
 }
@@ -99,30 +101,34 @@ mod tests {
             host: HostSpeed { copy, pack },
             link,
         };
-        assert!(speeds(20.0, 15.0, 10.0).pay(0.5));
-        assert!(!speeds(20.0, 15.0, 10.0).pay(0.9), "little is zero");
+        assert!(speeds(20.0, 15.0, 10.0).pay(0.5, 1));
+        assert!(!speeds(20.0, 15.0, 10.0).pay(0.9, 1), "little is zero");
         assert!(
-            !speeds(20.0, 8.0, 10.0).pay(0.5),
+            !speeds(20.0, 8.0, 10.0).pay(0.5, 1),
             "the host is slower than the link"
         );
-        assert!(!speeds(20.0, 11.0, 10.0).pay(0.5), "and hardly faster");
+        assert!(!speeds(20.0, 11.0, 10.0).pay(0.5, 1), "and hardly faster");
         assert!(
-            !speeds(20.0, 15.0, 50.0).pay(0.1),
+            !speeds(20.0, 15.0, 50.0).pay(0.1, 1),
             "copying is slower than the link, packing is so too"
+        );
+        assert!(
+            speeds(20.0, 15.0, 50.0).pay(0.1, 6),
+            "six threads are faster than the link"
         );
         assert!(
             Speeds {
                 host: HostSpeed::FREE,
                 link: 25.0
             }
-            .pay(0.87)
+            .pay(0.87, 1)
         );
         assert!(
             !Speeds {
                 host: HostSpeed::FREE,
                 link: 25.0
             }
-            .pay(0.88)
+            .pay(0.88, 1)
         );
     }
 

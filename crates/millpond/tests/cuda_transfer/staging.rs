@@ -1,5 +1,6 @@
 //! A staging whose copy function uses the staging, and a staging on a captured stream.
 
+use crate::Place;
 use crate::support::emulator::{self, in_children};
 use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool, Staging};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -70,4 +71,59 @@ fn a_staging_keeps_out_of_captures() {
         drop(there);
         assert_eq!(emulator::findings(), (0, String::new()));
     });
+}
+
+/// A copy takes more slots than the staging has, and no thread waits for a slot while it keeps another thread from one.
+#[test]
+fn threads_of_the_program_share_the_slots() {
+    let Some(Place { device, pool, .. }) = Place::new() else {
+        return;
+    };
+    for slots in [2, 5] {
+        let staging = Staging::with_slots(&device, slots, 1000).expect("slots");
+        std::thread::scope(|scope| {
+            for thread in 0..4_u32 {
+                let (device, pool, staging) = (&device, &pool, &staging);
+                scope.spawn(move || {
+                    let stream = CudaStream::new(device).expect("a stream");
+                    let mut there = pool.alloc::<u32>(5000, &stream).expect("memory");
+                    for round in 0..20 {
+                        let sent: Vec<u32> = (0..5000).map(|at| at * 4 + thread + round).collect();
+                        staging.upload(&sent, &mut there).expect("a copy");
+                        let mut back = vec![0; sent.len()];
+                        staging.download(&there, &mut back).expect("a copy");
+                        assert_eq!(back, sent);
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// The copies are large enough for several threads.
+#[test]
+fn threads_of_the_library_copy_all_of_it() {
+    let Some(Place {
+        device, pool, first, ..
+    }) = Place::new()
+    else {
+        return;
+    };
+    let staging = Staging::new(&device).expect("slots");
+    let len = (20 << 20) + 7;
+    for one_in in [1_u32, 3] {
+        let word = |at: u32| if at.is_multiple_of(one_in) { at | 1 } else { 0 };
+        let sent: Vec<u32> = (0..len).map(word).collect();
+        let mut there = pool.alloc::<u32>(sent.len(), &first).expect("memory");
+        let compressed = staging
+            .upload_compressed(&sent, &mut there, &pool)
+            .expect("a copy");
+        assert!(compressed.bytes == 4 * u64::from(len) && compressed.sent <= compressed.bytes);
+        let mut back = vec![0; sent.len()];
+        staging.download(&there, &mut back).expect("a copy");
+        assert!(back == sent, "one in {one_in} is not zero");
+        back.fill(7);
+        staging.upload(&back, &mut there).expect("a copy");
+        assert!(there.to_vec().expect("a copy") == back);
+    }
 }
