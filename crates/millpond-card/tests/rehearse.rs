@@ -98,6 +98,69 @@ fn every_probe_comes_to_its_end() {
     assert!(costs.milliseconds(&meter, 0) > 0.0);
 }
 
+/// The tables whose answers are compared, and the column of the answers. Without a column, all cells are compared.
+const ANSWERS: [(&str, Option<&str>); 7] = [
+    ("Mapping", Some("answer")),
+    ("Calls during somebody else's capture", None),
+    ("Ends of a capture", None),
+    ("Registered memory", None),
+    ("Calls while a kernel runs", Some("answer")),
+    ("Limits of the driver's pools", None),
+    ("After an illegal address", Some("answer")),
+];
+/// The emulated driver refuses to unmap what is not mapped. The card's driver accepts it silently, which would hide mistakes.
+const STRICTER: [&str; 1] = ["unmap four handles again"];
+
+/// Returns the cells of a table in Markdown, with the columns as the first row.
+fn table(text: &str, name: &str) -> Vec<Vec<String>> {
+    let (_, rest) = text
+        .split_once(&format!("### {name}\n"))
+        .unwrap_or_else(|| panic!("there is no table '{name}'"));
+    let lines = rest.lines().skip_while(|line| !line.starts_with('|'));
+    let rows = lines.take_while(|line| line.starts_with('|'));
+    let cells = |line: &str| {
+        let inside = line.trim_matches('|').split('|');
+        inside.map(|cell| cell.trim().to_owned()).collect()
+    };
+    rows.enumerate()
+        .filter(|(number, _)| *number != 1)
+        .map(|(_, line)| cells(line))
+        .collect()
+}
+
+/// The answers of the emulated driver are those that a card's driver gave. `docs/measured` has them as they were printed.
+#[test]
+fn the_emulated_driver_answers_as_a_card_did() {
+    let measured = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measured/h200.md");
+    let measured = std::fs::read_to_string(measured).expect("the measured tables");
+    let (_, out) = rehearse("card-compared", "1,3,4,5,6,8,10");
+    let emulated = std::fs::read_to_string(out.join("card.md")).expect("tables");
+    let mut different = Vec::new();
+    for (name, column) in ANSWERS {
+        let [real, ours] = [&measured, &emulated].map(|text| table(text, name));
+        assert!(real.len() > 2 && real.len() == ours.len(), "{name}");
+        let columns = &real[0];
+        for (real, ours) in real.iter().zip(&ours).skip(1) {
+            if STRICTER.contains(&real[0].as_str()) {
+                continue;
+            }
+            for ((column_of, real_cell), our_cell) in columns.iter().zip(real).zip(ours) {
+                if column.is_none_or(|column| column == column_of) && real_cell != our_cell {
+                    different.push(format!(
+                        "{name}, {}, {column_of}: the card {real_cell}, emulated {our_cell}",
+                        real[0]
+                    ));
+                }
+            }
+            // A call that waits for the kernel on the card waits for it here too.
+            if real.last().is_some_and(|state| state == "is over") {
+                assert_eq!(ours.last(), real.last(), "{name}, {}", real[0]);
+            }
+        }
+    }
+    assert!(different.is_empty(), "{}", different.join("\n"));
+}
+
 #[test]
 fn an_emulated_driver_is_refused_outside_a_rehearsal() {
     let out = out("card-refused");

@@ -38,6 +38,8 @@ pub(crate) struct State {
     pub(crate) contexts: HashMap<u64, Context>,
     /// The primary context of each device, after it was first retained.
     pub(crate) primary: Vec<Option<u64>>,
+    /// The errors of the devices whose primary contexts have failed and are gone.
+    lost: BTreeMap<u32, Code>,
     pub(crate) streams: BTreeMap<u64, Stream>,
     pub(crate) events: HashMap<u64, Event>,
     pub(crate) captures: HashMap<u64, Capture>,
@@ -85,6 +87,7 @@ impl Driver {
             memory: Memory::new(&options)?,
             contexts: HashMap::new(),
             primary: vec![None; options.devices as usize],
+            lost: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: HashMap::new(),
             captures: HashMap::new(),

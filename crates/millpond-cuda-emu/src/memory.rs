@@ -41,8 +41,8 @@ pub(crate) enum Kind {
     Managed(managed::Managed),
     /// Host memory pinned by the emulator, with its flags.
     Host(u32),
-    /// Host memory that the client registered.
-    Registered,
+    /// Host memory that the client registered, with its flags.
+    Registered(u32),
     /// Memory of another process.
     Opened(ipc::Opened),
 }
@@ -178,7 +178,7 @@ impl Memory {
     /// Returns whether the whole range is host memory that a device may read at any time.
     pub(crate) fn is_pinned(&self, at: u64, len: u64) -> bool {
         let kind = self.block_around(at, len).map(|block| &block.kind);
-        matches!(kind, Some(Kind::Host(_) | Kind::Registered | Kind::Managed(_)))
+        matches!(kind, Some(Kind::Host(_) | Kind::Registered(_) | Kind::Managed(_)))
     }
 
     /// Returns the bytes of a range for work to access. Device memory is found in the page table. Of other
@@ -212,7 +212,7 @@ impl Memory {
                 block.device == device || pool.is_some_and(|pool| pool.peers >> device & 1 != 0)
             }
             Kind::Reserved => self.pages.all(at, len, |piece| piece.access.allows(device)),
-            Kind::Managed(_) | Kind::Host(_) | Kind::Registered | Kind::Opened(_) => true,
+            Kind::Managed(_) | Kind::Host(_) | Kind::Registered(_) | Kind::Opened(_) => true,
         }
     }
 

@@ -115,6 +115,10 @@ fn the_ptx_is_for_the_device_or_as_the_options_say() {
 /// A driver refuses PTX from a newer compiler, so it gets a binary instead.
 #[test]
 fn a_driver_older_than_the_compiler_is_given_a_binary() {
+    if emulator::is_real() {
+        eprintln!("skipped: the driver of the card is as new as the compiler");
+        return;
+    }
     let options = "version:12000";
     with_nvrtc(
         "a_driver_older_than_the_compiler_is_given_a_binary",

@@ -59,8 +59,8 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         })
     })?;
     say::check(
-        "a relaxed capture outlives a wait for the context",
-        same.lives && other.lives,
+        "a wait for the context ends a capture of it, also a relaxed one",
+        !same.lives && !other.lives,
         &format!(
             "same thread: {}, other thread: {}",
             card.driver.name(same.first),

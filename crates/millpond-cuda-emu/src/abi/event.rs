@@ -8,12 +8,11 @@ entries! {
     cuEventCreate none 2000 Driver (event: Out<u64>, flags: u32) |call| {
         event.make(|| {
             let context = call.context()?;
-            let mut state = call.driver.state();
-            state.refuse_doubtful(call.thread)?;
-            state.create_event(context, flags)
+            call.driver.state().create_event(context, flags)
         })
     }
     cuEventDestroy_v2 none 4000 Driver (event: u64) |call| {
+        call.context()?;
         let event = call.event(event)?;
         let mut state = call.driver.state();
         state.events.remove(&event);
@@ -31,6 +30,7 @@ entries! {
     cuEventSynchronize none 2000 Driver (event: u64) |call| { call.driver.synchronise_event(call.event(event)?) }
     cuEventElapsedTime none 2000 Driver (milliseconds: Out<f32>, start: u64, end: u64) |call| {
         milliseconds.make(|| {
+            call.context()?;
             let (start, end) = (call.event(start)?, call.event(end)?);
             call.driver.state().elapsed(start, end)
         })

@@ -27,7 +27,12 @@ fn add(
 }
 
 fn instantiate(call: &Call, executable: Out<u64>, graph: u64, flags: u64) -> Answer {
-    executable.make(|| call.driver.state().instantiate(graph, flags))
+    executable.make(|| {
+        call.context()?;
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
+        state.instantiate(graph, flags)
+    })
 }
 
 /// Returns a copy of one row or one plane between host and device memory.

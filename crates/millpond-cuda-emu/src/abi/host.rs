@@ -38,7 +38,7 @@ entries! {
         Code::NOT_SUPPORTED.when(flags & 4 != 0)?;
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
-        state.memory.register(at as u64, bytes as u64, call.origin())
+        state.memory.register(at as u64, bytes as u64, flags, call.origin())
     }
     cuMemHostUnregister none 4000 Driver (at: usize) |call| {
         let context = call.context()?;
@@ -52,15 +52,16 @@ entries! {
     }
     cuMemHostGetDevicePointer_v2 none 3020 Driver (device: Out<u64>, at: usize, flags: u32) |call| {
         Code::INVALID_VALUE.when(flags != 0)?;
+        call.context()?;
         let pinned = call.driver.state().memory.is_pinned(at as u64, 1);
         if pinned { device.set(at as u64) } else { Err(Code::INVALID_VALUE) }
     }
     cuMemHostGetFlags none 2030 Driver (flags: Out<u32>, at: usize) |call| {
+        call.context()?;
         let state = call.driver.state();
         match state.memory.block(at as u64).map(|(_, block)| &block.kind) {
-            // Every pinned block is mapped, whether or not the client asked for it, because addresses are unified. The flags of
-            // registered memory are not documented.
-            Some(Kind::Host(found)) => flags.set(found | 2),
+            // Every pinned block is mapped, whether or not the client asked for it, because addresses are unified.
+            Some(Kind::Host(found) | Kind::Registered(found)) => flags.set(found | 2),
             _ => Err(Code::INVALID_VALUE),
         }
     }

@@ -24,9 +24,7 @@ fn advise(call: &Call, at: u64, bytes: usize, advice: i32, place: i32) -> Answer
         Advice::ReadMostly(_) | Advice::Preferred(false) => CPU,
         _ => place,
     };
-    let mut state = call.driver.state();
-    state.refuse_doubtful(call.thread)?;
-    state.memory.advise(at, bytes as u64, advice, place)
+    call.driver.state().memory.advise(at, bytes as u64, advice, place)
 }
 
 fn prefetch(call: &Call, at: u64, bytes: usize, place: i32, stream: u64) -> Answer {

@@ -67,16 +67,18 @@ fn cubin(image: In<u8>) -> Answer<Vec<String>> {
 }
 
 fn keep(call: &Call, module: Out<u64>, names: Vec<String>) -> Answer {
-    let mut state = call.driver.state();
-    state.refuse_unsafe(call.thread)?;
+    // Loading waits for all work of the device, as unloading does.
+    let context = call.context()?;
+    let mut state = call.driver.wait_context(call.driver.state(), context);
     let handle = state.new_handle();
     state.kernels.keep(handle, names);
     module.set(handle)
 }
 
 fn load_text(call: &Call, module: Out<u64>, text: &str) -> Answer {
-    let mut state = call.driver.state();
-    state.refuse_unsafe(call.thread)?;
+    // Loading waits for all work of the device, as unloading does.
+    let context = call.context()?;
+    let mut state = call.driver.wait_context(call.driver.state(), context);
     let handle = state.new_handle();
     state.kernels.load(handle, text, call.options().version)?;
     module.set(handle)
@@ -170,12 +172,14 @@ entries! {
     }
     cuModuleLoadFatBinary none 2000 Driver (_module: Out<u64>, _image: usize) |_call| { Err(Code::NO_BINARY_FOR_GPU) }
     cuModuleUnload none 2000 Driver (module: u64) |call| {
+        let context = call.context()?;
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
-        state.kernels.unload(module)
+        call.driver.wait_context(state, context).kernels.unload(module)
     }
     cuModuleGetFunction none 2000 Driver (function: Out<u64>, module: u64, name: Text) |call| {
         function.check()?;
+        call.context()?;
         let name = name.get()?;
         let mut state = call.driver.state();
         let handle = state.new_handle();
@@ -210,6 +214,7 @@ entries! {
     }
     cuFuncGetParamInfo none 12040 Driver (function: u64, index: usize, offset: Out<usize>, bytes: Out<usize>) |call| {
         offset.check()?;
+        call.context()?;
         let state = call.driver.state();
         let found = state.kernels.get(function)?;
         let size = *found.kernel.sizes().get(index).ok_or(Code::INVALID_VALUE)?;

@@ -21,6 +21,8 @@ fn allocate(call: &Call, at: Out<u64>, pool: Option<u64>, bytes: usize, stream: 
     if let Some(capture) = found.capture {
         return at.set(state.capture_allocate(capture, stream, bytes as u64, call.origin())?);
     }
+    state.refuse_unsafe(call.thread)?;
+    let found = state.stream(stream)?;
     let pool = match pool {
         Some(pool) => pool,
         None => state.memory.current_pool(found.device)?,
@@ -69,6 +71,7 @@ entries! {
         if let Some(capture) = state.stream(stream)?.capture {
             return state.capture_free(capture, stream, call.origin());
         }
+        state.refuse_unsafe(call.thread)?;
         if state.memory.is_graphs(at) {
             return Ok(());
         }
@@ -111,14 +114,12 @@ entries! {
     }
     cuDeviceGetMemPool none 11020 Pools (pool: Out<u64>, device: i32) |call| {
         let device = call.known_device(device)?;
-        let mut state = call.driver.state();
-        state.refuse_doubtful(call.thread)?;
-        pool.set(state.memory.current_pool(device)?)
+        pool.set(call.driver.state().memory.current_pool(device)?)
     }
     cuDeviceSetMemPool none 11020 Pools (device: i32, pool: u64) |call| {
         let device = call.known_device(device)?;
         let mut state = call.driver.state();
-        state.refuse_doubtful(call.thread)?;
+        state.refuse_unsafe(call.thread)?;
         state.memory.set_current_pool(device, pool)
     }
     cuMemPoolTrimTo none 11020 Pools (pool: u64, keep: usize) |call| {

@@ -10,9 +10,7 @@ use crate::work::action::{Action, Callback};
 fn create(call: &Call, stream: Out<u64>, flags: u32, priority: i32) -> Answer {
     stream.make(|| {
         let context = call.context()?;
-        let mut state = call.driver.state();
-        state.refuse_unsafe(call.thread)?;
-        state.create_stream(context, flags, priority)
+        call.driver.state().create_stream(context, flags, priority)
     })
 }
 

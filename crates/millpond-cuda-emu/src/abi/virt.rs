@@ -62,7 +62,8 @@ entries! {
     }
     cuMemRelease none 10020 Vmm (handle: u64) |call| { call.driver.state().memory.release(handle) }
     cuMemMap none 10020 Vmm (at: u64, bytes: usize, offset: usize, handle: u64, flags: u64) |call| {
-        Code::INVALID_VALUE.when(offset != 0 || flags != 0)?;
+        Code::INVALID_VALUE.when(flags != 0)?;
+        Code::NOT_SUPPORTED.when(offset != 0)?;
         call.driver.state().memory.map(at, bytes as u64, handle)
     }
     cuMemUnmap none 10020 Vmm (at: u64, bytes: usize) |call| {

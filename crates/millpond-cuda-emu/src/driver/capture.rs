@@ -10,6 +10,7 @@ use crate::access::Origin;
 use crate::clock::Clock;
 use crate::error::{Answer, Code};
 use crate::memory::pool::Asker;
+use crate::thread;
 use crate::work::action::Action;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -123,13 +124,13 @@ impl State {
         Ok(())
     }
 
-    /// Ends a capture. If this call is allowed to end it, the capture has ended even if the call returns an error, and a second call is
+    /// Ends a capture. The capture has ended even if the call returns an error, also if the call is another thread's. A second call is
     /// refused.
     pub(crate) fn end_capture(&mut self, stream: u64, thread: u64) -> Answer<u64> {
         let handle = self.stream(stream)?.capture.ok_or(Code::ILLEGAL_STATE)?;
         let capture = self.captures.get(&handle).ok_or(Code::ILLEGAL_STATE)?;
         Code::STREAM_CAPTURE_UNMATCHED.when(capture.stream != stream)?;
-        Code::STREAM_CAPTURE_WRONG_THREAD.when(capture.thread != thread && capture.mode != RELAXED)?;
+        let foreign = capture.thread != thread && capture.mode != RELAXED;
         let capture = self.captures.remove(&handle).ok_or(Code::ILLEGAL_STATE)?;
         for stream in self.streams.values_mut() {
             stream.capture.take_if(|capture| *capture == handle);
@@ -139,8 +140,9 @@ impl State {
         }
         let tails = capture.tails.get(&stream).map_or(&[][..], Vec::as_slice);
         let joined = || Code::STREAM_CAPTURE_UNJOINED.when(!capture.graph.all_before(tails));
-        let valid = Code::STREAM_CAPTURE_INVALIDATED.when(capture.invalid);
-        if let Err(code) = valid.and_then(|()| joined()) {
+        let own = Code::STREAM_CAPTURE_WRONG_THREAD.when(foreign);
+        let valid = || Code::STREAM_CAPTURE_INVALIDATED.when(capture.invalid);
+        if let Err(code) = own.and_then(|()| valid()).and_then(|()| joined()) {
             self.free_graph_memory(capture.graph.memory);
             return Err(code);
         }
@@ -272,8 +274,8 @@ impl State {
         answer
     }
 
-    /// Refuses a call that CUDA names potentially unsafe, such as a plain allocation, a call on a pool, or the creation of a stream, while
-    /// a capture forbids it. The calling thread's mode ([`exchange_mode`]) decides which captures forbid it. A global capture of another
+    /// Refuses a call that CUDA names potentially unsafe, such as a plain allocation, a call on a pool, or a wait for another stream, while
+    /// a capture forbids it. Which calls these are was read off a driver for CUDA 13.0 (`cargo xtask card`, step 3). The calling thread's mode ([`exchange_mode`]) decides which captures forbid it. A global capture of another
     /// thread forbids the call too. All captures that forbid the call are invalidated.
     pub(crate) fn refuse_unsafe(&mut self, thread: u64) -> Answer {
         let cares = MODE.get();
@@ -282,16 +284,6 @@ impl State {
             (GLOBAL, GLOBAL) => true,
             _ => capture.thread == thread,
         })
-    }
-
-    /// Refuses a call in strict mode if the documentation does not say whether it is unsafe in a capture. A client can make such a call
-    /// safely in the relaxed mode.
-    pub(crate) fn refuse_doubtful(&mut self, thread: u64) -> Answer {
-        if self.strict.on() {
-            self.refuse_unsafe(thread)
-        } else {
-            Ok(())
-        }
     }
 
     /// Allocates memory for a graph. Its address stays allocated until the graph is gone.
@@ -511,7 +503,8 @@ impl Driver {
     }
 
     pub(crate) fn destroy_executable(&self, handle: u64) -> Answer {
-        let state = self.state();
+        let mut state = self.state();
+        state.refuse_unsafe(thread::number())?;
         let executable = state.executables.get(&handle).ok_or(Code::INVALID_VALUE)?;
         let last = executable.last.tasks.clone();
         let mut state = self.shared.wait_for(state, &last);

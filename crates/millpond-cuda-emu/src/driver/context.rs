@@ -81,12 +81,21 @@ impl State {
             context.retained += 1;
             return Ok(handle);
         }
+        // A device whose primary context has failed stays lost to the process, also after a reset.
+        if let Some(code) = self.lost.get(&device) {
+            return Err(*code);
+        }
         let handle = self.create_context(device, 0, true);
         self.primary[device as usize] = Some(handle);
         Ok(handle)
     }
 
     fn remove_context(&mut self, handle: u64) {
+        if let Ok(context) = self.context(handle)
+            && let (true, Some(code)) = (context.primary, context.failed)
+        {
+            self.lost.insert(context.device, code);
+        }
         const END: &str = "the end of its context";
         let streams = self.streams.iter().filter(|(_, stream)| stream.context == handle);
         let events = self.events.iter().filter(|(_, event)| event.context == handle);

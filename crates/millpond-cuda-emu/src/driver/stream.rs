@@ -288,7 +288,7 @@ impl Driver {
     pub(crate) fn synchronise_stream(&self, handle: u64) -> Answer {
         let mut state = self.state();
         state.refuse_stream_in_capture(handle)?;
-        state.refuse_doubtful(thread::number())?;
+        state.refuse_unsafe(thread::number())?;
         let after = state.before(handle)?;
         let context = state.stream(handle)?.context;
         let mut state = self.shared.wait_for(state, &after.tasks);
@@ -305,7 +305,7 @@ impl Driver {
     pub(crate) fn query_stream(&self, handle: u64) -> Answer {
         let mut state = self.state();
         state.refuse_stream_in_capture(handle)?;
-        state.refuse_doubtful(thread::number())?;
+        state.refuse_unsafe(thread::number())?;
         let after = state.before(handle)?;
         let context = state.stream(handle)?.context;
         let done = after.tasks.iter().all(|task| state.queue.is_done(*task));
@@ -320,6 +320,8 @@ impl Driver {
     pub(crate) fn destroy_stream(&self, handle: u64) -> Answer {
         let mut state = self.state();
         Code::INVALID_HANDLE.when(state.stream(handle)?.kind == StreamKind::Legacy)?;
+        let context = state.stream(handle)?.context;
+        state.healthy(context)?;
         if let Some(capture) = state.stream(handle)?.capture {
             let _ = state.invalidate(capture, Code::STREAM_CAPTURE_INVALIDATED);
         }

@@ -36,7 +36,7 @@ impl Memory {
         Ok(block)
     }
 
-    pub(crate) fn register(&mut self, at: u64, bytes: u64, origin: Origin) -> Answer {
+    pub(crate) fn register(&mut self, at: u64, bytes: u64, flags: u32, origin: Origin) -> Answer {
         let end = at
             .checked_add(bytes)
             .filter(|_| at != 0 && bytes != 0)
@@ -44,13 +44,13 @@ impl Memory {
         let before = self.blocks.range(..end).next_back();
         Code::HOST_MEMORY_ALREADY_REGISTERED
             .when(before.is_some_and(|(base, block)| base + block.len > at))?;
-        self.enter(at, bytes, Kind::Registered, 0, origin);
+        self.enter(at, bytes, Kind::Registered(flags), 0, origin);
         Ok(())
     }
 
     pub(crate) fn unregister(&mut self, at: u64) -> Answer<Block> {
         match self.block_at(at).map(|block| &block.kind) {
-            Ok(Kind::Registered) => self.blocks.remove(&at).ok_or(Code::UNKNOWN),
+            Ok(Kind::Registered(_)) => self.blocks.remove(&at).ok_or(Code::UNKNOWN),
             Ok(Kind::Host(_)) => Err(Code::INVALID_VALUE),
             _ => Err(Code::HOST_MEMORY_NOT_REGISTERED),
         }

@@ -50,7 +50,7 @@ impl Memory {
                 self.arena.clear(at, len).map_err(|_| Code::OPERATING_SYSTEM)?;
                 self.space.give(at, len);
             }
-            Kind::Host(_) | Kind::Registered | Kind::Reserved | Kind::Opened(_) => {
+            Kind::Host(_) | Kind::Registered(_) | Kind::Reserved | Kind::Opened(_) => {
                 return Err(Code::INVALID_VALUE);
             }
         }
