@@ -197,6 +197,9 @@ impl Source for Watch {
                 .push((start, end, within.into_iter().map(|part| part.2).collect()));
             target += bytes;
         }
+        // Pages that are mapped to and fro would otherwise double their records each time.
+        self.freed.sort_unstable();
+        self.freed.dedup();
         Ok(handles)
     }
     fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
