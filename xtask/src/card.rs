@@ -132,7 +132,7 @@ fn build(sh: &Shell, folder: &Path, dev: bool) -> Result {
     for name in RECORDINGS {
         sh.copy_file(format!("traces/{name}.csv.zst"), folder.join("traces"))?;
     }
-    for file in ["torch_replay.py", "run"] {
+    for file in ["torch_replay.py", "torch_train.py", "run"] {
         sh.copy_file(format!("xtask/card/{file}"), folder)?;
     }
     Ok(())

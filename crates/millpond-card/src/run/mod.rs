@@ -6,6 +6,7 @@ mod programs;
 mod report;
 mod steps;
 mod tests;
+mod training;
 
 use crate::options;
 use report::{Outcome, Report, Step};

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const RECORDINGS: [&str; 2] = ["gnn_sage_sampled", "llama8b_fsdp_streams"];
 const POLICIES: &str = "millpond,planned,torch-native,torch-expandable";
 
-const COMMAND: &str = "millpond";
+pub(super) const COMMAND: &str = "millpond";
 
 fn millpond(session: &Session, name: &str, seconds: u64) -> Program {
     Program::new(session, COMMAND, name, seconds)
@@ -248,6 +248,25 @@ pub(super) fn replays(session: &Session, step: &mut Step, seconds: u64) {
     );
 }
 
+/// Returns whether the machine has PyTorch with a device, and notes its version.
+pub(super) fn has_torch(session: &Session, step: &mut Step) -> bool {
+    let asked = Program::new(session, "python3", "torch-version", 60)
+        .args([
+            "-c",
+            "import torch; assert torch.cuda.is_available(); print(torch.__version__)",
+        ])
+        .run(session);
+    let version = asked
+        .ok()
+        .filter(|ran| ran.trouble().is_none())
+        .map(|ran| ran.out.trim().to_owned());
+    match &version {
+        Some(version) => step.note(&format!("PyTorch {version}")),
+        None => step.note("there is no PyTorch with a device on this machine"),
+    }
+    version.is_some()
+}
+
 fn recording(session: &Session, name: &str) -> Option<PathBuf> {
     let path = session.folder.join("traces").join(format!("{name}.csv.zst"));
     path.exists().then_some(path)
@@ -262,15 +281,8 @@ pub(super) fn torch(session: &Session, step: &mut Step, seconds: u64) {
         return step.note("the folder lacks millpond or torch_replay.py, so PyTorch did not run");
     }
     let script = script.to_string_lossy();
-    let has = Program::new(session, "python3", "torch-version", 60)
-        .args([
-            "-c",
-            "import torch; assert torch.cuda.is_available(); print(torch.__version__)",
-        ])
-        .run(session);
-    match has {
-        Ok(ran) if ran.trouble().is_none() => step.note(&format!("PyTorch {}", ran.out.trim())),
-        _ => return step.note("there is no PyTorch with a device on this machine"),
+    if !has_torch(session, step) {
+        return;
     }
     step.table(
         TORCH,

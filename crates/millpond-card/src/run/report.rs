@@ -75,7 +75,9 @@ impl Step {
     }
 
     pub(super) fn note(&mut self, text: &str) {
-        self.notes.push(text.to_owned());
+        if self.notes.iter().all(|note| note != text) {
+            self.notes.push(text.to_owned());
+        }
     }
 
     /// Records something that did not work, and marks the step as failed.
@@ -106,6 +108,12 @@ impl Step {
         if let Some(table) = self.tables.iter_mut().find(|found| found.name == table) {
             table.rows.push(cells);
         }
+    }
+
+    /// Returns the number of rows of a table.
+    pub(super) fn rows(&self, table: &str) -> usize {
+        let tables = self.tables.iter().filter(|found| found.name == table);
+        tables.map(|found| found.rows.len()).sum()
     }
 
     pub(super) fn file(&mut self, name: &str, text: &str) {

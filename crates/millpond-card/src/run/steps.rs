@@ -1,7 +1,7 @@
 //! The steps, the most valuable first, because time may run out.
 
 use super::report::Step;
-use super::{Session, child::Program, programs, tests};
+use super::{Session, child::Program, programs, tests, training};
 
 /// One program of a step.
 pub(super) enum Part {
@@ -76,7 +76,11 @@ pub(super) const ALL: [Plan; 12] = [
     plan(
         12,
         "Recordings",
-        &[Other(programs::replays, 120), Other(programs::torch, 90)],
+        &[
+            Other(programs::replays, 120),
+            Other(programs::torch, 90),
+            Other(training::run, 40),
+        ],
     ),
 ];
 
