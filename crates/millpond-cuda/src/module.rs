@@ -196,7 +196,8 @@ pub(super) fn parameters(
 }
 
 impl CudaModule {
-    /// Loads PTX, which the driver compiles for the device.
+    /// Loads PTX, which the driver compiles for the device. The driver waits for all work of the device, so load modules before the work
+    /// that must not be interrupted. Dropping the module waits too.
     ///
     /// # Errors
     /// Returns an error with the compiler's messages if the driver cannot load the PTX.
