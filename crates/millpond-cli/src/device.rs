@@ -22,7 +22,10 @@ const LEAST: u64 = 1 << 20;
 pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
     let paged = args.paged == Paged::On;
     let Some(named) = &args.device else {
-        return Ok(Device { bytes: None, paged });
+        return Ok(Device {
+            paged,
+            ..Device::UNLIMITED
+        });
     };
     if named.total < LEAST {
         let cards = cards_like(&named.name);
@@ -48,6 +51,8 @@ pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
     }
     Ok(Device {
         bytes: Some(bytes),
+        // A size may be that of a limit on a larger card.
+        total: (named.context > 0).then_some(named.total),
         paged,
     })
 }

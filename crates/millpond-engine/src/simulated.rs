@@ -32,6 +32,7 @@ pub struct Change {
 #[derive(Debug)]
 pub struct Simulated {
     capacity: Option<u64>,
+    device: Option<u64>,
     used: u64,
     page: u64,
     paged: bool,
@@ -65,6 +66,7 @@ impl Simulated {
     pub fn new() -> Self {
         Self {
             capacity: None,
+            device: None,
             used: 0,
             page: Self::PAGE,
             paged: true,
@@ -90,6 +92,14 @@ impl Simulated {
     #[must_use]
     pub fn with_capacity(mut self, bytes: Option<u64>) -> Self {
         self.capacity = bytes;
+        self
+    }
+
+    /// Sets the bytes of the whole device, which a limit or other programs may leave to this program only in part. The
+    /// default is that they are unknown.
+    #[must_use]
+    pub fn with_device_bytes(mut self, bytes: Option<u64>) -> Self {
+        self.device = bytes;
         self
     }
 
@@ -275,6 +285,10 @@ impl Source for Simulated {
 
     fn capacity(&self) -> Option<u64> {
         self.capacity
+    }
+
+    fn device_bytes(&self) -> Option<u64> {
+        self.device
     }
 
     fn free_bytes(&self) -> Option<u64> {

@@ -74,6 +74,12 @@ pub trait Source {
     /// Returns the total bytes of the device for this source, or `None` without a limit.
     fn capacity(&self) -> Option<u64>;
 
+    /// Returns the bytes of the whole device, of which the [capacity](Self::capacity) may be a part. Returns `None` if
+    /// they are unknown. The default is the capacity.
+    fn device_bytes(&self) -> Option<u64> {
+        self.capacity()
+    }
+
     /// Returns the bytes that the device has left, or `None` without a limit.
     fn free_bytes(&self) -> Option<u64>;
 

@@ -95,6 +95,12 @@ impl<'a> Supply<'a> {
         self.source.capacity()
     }
 
+    /// Returns the bytes of the whole device, as [`Source::device_bytes`] does.
+    #[must_use]
+    pub fn device_bytes(&self) -> Option<u64> {
+        self.source.device_bytes()
+    }
+
     /// Returns the bytes that can still be taken from the device within the [limit](Self::limit_to), or `None` if
     /// neither has a limit.
     #[must_use]

@@ -85,6 +85,10 @@ impl<W: SourceWrapper> Source for W {
         self.limit_capacity(self.inner().capacity())
     }
 
+    fn device_bytes(&self) -> Option<u64> {
+        self.inner().device_bytes()
+    }
+
     fn free_bytes(&self) -> Option<u64> {
         self.limit_free_bytes(self.inner().free_bytes())
     }
@@ -272,6 +276,9 @@ impl<T: Source + ?Sized> SourceWrapper for &mut T {
 #[macro_export]
 macro_rules! forward_defaults {
     () => {
+        fn device_bytes(&self) -> Option<u64> {
+            $crate::Source::device_bytes(&self.inner)
+        }
         fn can_wait(&self, stream: Option<u32>) -> bool {
             $crate::Source::can_wait(&self.inner, stream)
         }

@@ -73,11 +73,15 @@ fn millpond_conf() -> impl Strategy<Value = MillpondConf> {
 }
 
 fn agree(policy: &str, torch: &TorchConf, capacity: Option<u64>, program: &[Op], model: &mut dyn Naive) {
+    let device = Simulated::new().with_capacity(capacity);
+    agree_on(device, policy, torch, program, model);
+}
+
+fn agree_on(device: Simulated, policy: &str, torch: &TorchConf, program: &[Op], model: &mut dyn Naive) {
     let settings = Settings {
         torch: torch.clone(),
         ..Settings::default()
     };
-    let device = Simulated::new().with_capacity(capacity);
     let answers = Driver::with(policy, &settings, device).run(program);
     let expected = run(model, program);
     for (call, (answer, expected)) in answers.into_iter().zip(expected).enumerate() {
@@ -111,10 +115,17 @@ proptest! {
     }
 
     #[test]
-    fn torch_expandable_places_like_its_model(capacity in capacity(), program in program(200)) {
+    fn torch_expandable_places_like_its_model(
+        capacity in capacity(),
+        others in proptest::option::of(0u64..1 << 30),
+        program in program(200),
+    ) {
         let conf = TorchConf::default();
-        let mut model = NaiveExpandable::new(&conf, Device::new(capacity));
-        agree("torch-expandable", &conf, capacity, &program, &mut model);
+        // The device is unknown, or others hold a part of it.
+        let bytes = capacity.zip(others).map(|(capacity, others)| capacity + others);
+        let device = Simulated::new().with_capacity(capacity).with_device_bytes(bytes);
+        let mut model = NaiveExpandable::new(&conf, Device::new(capacity), bytes);
+        agree_on(device, "torch-expandable", &conf, &program, &mut model);
     }
 
     #[test]

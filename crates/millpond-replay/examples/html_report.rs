@@ -20,7 +20,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bytes = args.next().map(|size| parse_size(&size)).transpose()?;
     let recording = read(Path::new(&recording), &ReadOptions::default())?;
     let trace = recording.traces.first().ok_or("no device in this recording")?;
-    let device = Device { bytes, paged: true };
+    let device = Device {
+        bytes,
+        ..Device::UNLIMITED
+    };
     let options = Options {
         device,
         placements: true,

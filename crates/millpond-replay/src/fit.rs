@@ -43,6 +43,7 @@ pub fn smallest_device(
             build(),
             Device {
                 bytes: Some(bytes),
+                total: None,
                 paged,
             }
             .source(),

@@ -187,8 +187,11 @@ impl<'a> Prepared<'a> {
         bytes: Option<u64>,
     ) -> Result<Option<Failure>, ReplayError> {
         let policy = policies::build(&setup.policy, &setup.settings)?;
-        let paged = self.options.device.paged;
-        let source = Device { bytes, paged }.source();
+        let device = Device {
+            bytes,
+            ..self.options.device
+        };
+        let source = device.source();
         let rules = Rules::of(&setup.policy, &setup.settings);
         let mut look = Look::new(&self.program, &rules, None);
         let outcome = run(

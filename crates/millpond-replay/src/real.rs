@@ -99,6 +99,10 @@ impl<S: Source> Source for Real<S> {
         self.limited.then(|| self.source.limit().bytes())
     }
 
+    fn device_bytes(&self) -> Option<u64> {
+        self.source.device_bytes()
+    }
+
     fn free_bytes(&self) -> Option<u64> {
         self.limited.then(|| self.source.limit().remaining())
     }

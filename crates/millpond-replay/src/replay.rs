@@ -220,7 +220,11 @@ fn replay_one(
             Some(_) => run(
                 program,
                 build(),
-                Device { bytes: None, paged }.source(),
+                Device {
+                    paged,
+                    ..Device::UNLIMITED
+                }
+                .source(),
                 &mut ticks.clock(),
             ),
         };

@@ -12,6 +12,8 @@ use std::time::Instant;
 pub struct Device {
     /// Bytes for the program. `None` sets no limit.
     pub bytes: Option<u64>,
+    /// Bytes of the whole device, of which the program may have only a part. `None` means that they are unknown.
+    pub total: Option<u64>,
     /// Whether the device can commit and move pages.
     pub paged: bool,
 }
@@ -20,13 +22,17 @@ impl Device {
     /// A paged device without a limit.
     pub const UNLIMITED: Self = Self {
         bytes: None,
+        total: None,
         paged: true,
     };
 
     /// Returns the simulated source for this device.
     #[must_use]
     pub fn source(&self) -> Simulated {
-        Simulated::new().with_capacity(self.bytes).with_paging(self.paged)
+        Simulated::new()
+            .with_capacity(self.bytes)
+            .with_device_bytes(self.total)
+            .with_paging(self.paged)
     }
 }
 

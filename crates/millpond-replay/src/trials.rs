@@ -304,7 +304,11 @@ pub(crate) fn smallest(
 ) -> Option<Smallest> {
     let build =
         || policies::build(policy, settings).unwrap_or_else(|_| unreachable!("the policy was built before"));
-    let source = Device { bytes: None, paged }.source();
+    let source = Device {
+        paged,
+        ..Device::UNLIMITED
+    }
+    .source();
     let unlimited = run(program, policies::build(policy, settings).ok()?, source, &mut ());
     smallest_device(program, &unlimited, paged, Ticks::NEVER, &build, &|_| {})
 }

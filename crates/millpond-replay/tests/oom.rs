@@ -273,7 +273,7 @@ fn a_limit_and_others_on_the_device_are_told_apart() {
     let options = Options {
         device: Device {
             bytes: Some(200 * MIB),
-            paged: true,
+            ..Device::UNLIMITED
         },
         ..Options::default()
     };
@@ -304,7 +304,7 @@ fn a_replay_on_a_device_is_explained_in_the_same_way() {
         policies: vec!["torch-native".to_owned()],
         device: Device {
             bytes: Some(510 * MIB),
-            paged: true,
+            ..Device::UNLIMITED
         },
         ..Options::default()
     };
@@ -348,7 +348,7 @@ fn replacing_the_pages_under_live_blocks_is_proved() {
         policies: vec!["millpond".to_owned()],
         device: Device {
             bytes: Some(1026 * MIB),
-            paged: true,
+            ..Device::UNLIMITED
         },
         ..Options::default()
     };
@@ -501,7 +501,7 @@ fn a_replay_stands_in_where_segments_are_not_recorded() {
     let options = Options {
         device: Device {
             bytes: Some(510 * MIB),
-            paged: true,
+            ..Device::UNLIMITED
         },
         ..Options::default()
     };
@@ -527,7 +527,7 @@ fn other_allocators_are_offered_allocators_and_not_settings_of_pytorch() {
         policies: vec!["pow2".to_owned()],
         device: Device {
             bytes: Some(100 * MIB),
-            paged: true,
+            ..Device::UNLIMITED
         },
         ..Options::default()
     };

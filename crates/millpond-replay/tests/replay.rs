@@ -25,7 +25,7 @@ fn options(policies: &[&str], device: Option<u64>) -> Options {
         policies,
         device: Device {
             bytes: device,
-            paged: true,
+            ..Device::UNLIMITED
         },
         ..Options::default()
     }

@@ -44,7 +44,7 @@ fn answer(trace: &Trace, device: Option<u64>) -> (Report, Verdict) {
         verdict: true,
         device: Device {
             bytes: device,
-            paged: true,
+            ..Device::UNLIMITED
         },
         ..Options::default()
     };
@@ -63,7 +63,7 @@ fn on(trace: &Trace, choice: &Choice, bytes: u64) -> Run {
     let program = Program::new(trace, Selection::default()).expect("a program");
     let device = Device {
         bytes: Some(bytes),
-        paged: true,
+        ..Device::UNLIMITED
     };
     run(&program, policy, device.source(), &mut ())
 }

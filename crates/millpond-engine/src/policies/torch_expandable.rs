@@ -5,6 +5,9 @@
 //! together. The search finds the best fit among the free blocks. A block next to unmapped addresses counts with the
 //! size to which it could grow, so it is taken last. When memory runs out, the policy synchronises the device and
 //! unmaps every wholly free handle. The range keeps its addresses, so the next growth fills the gaps first.
+//!
+//! As in PyTorch, a range has 9/8 of the addresses of the whole device, even if a limit or other programs leave less to
+//! the program. If a range is too short for a request, a second one is reserved for the pool.
 
 use super::holes::Holes;
 use super::torch_pools::{PoolKey, Pools};
@@ -20,8 +23,8 @@ use crate::source::Range;
 use crate::space::{BlockId, Piece, State};
 use crate::supply::Supply;
 
-/// Number of addresses of a range on a device without a limit. No device has this much memory.
-const UNLIMITED_RANGE: u64 = 1 << 50;
+/// Number of addresses of a range on a device of unknown size. No device has this much memory.
+const UNKNOWN_RANGE: u64 = 1 << 50;
 
 /// The `torch-expandable` policy. The module describes its rules.
 pub struct TorchExpandable {
@@ -109,8 +112,8 @@ impl TorchExpandable {
         }
         let handle = self.handle_bytes(number);
         let addresses = supply
-            .capacity()
-            .map_or(UNLIMITED_RANGE, |c| c.saturating_add(c / 8));
+            .device_bytes()
+            .map_or(UNKNOWN_RANGE, |bytes| bytes.saturating_add(bytes / 8));
         let range = supply.reserve_up_to(addresses, bytes, handle)?;
         let (address, bytes) = (range.address(), range.bytes());
         self.ranges.push(Some(range));

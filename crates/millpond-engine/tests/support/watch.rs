@@ -120,6 +120,9 @@ impl Source for Watch {
     fn capacity(&self) -> Option<u64> {
         self.device.capacity()
     }
+    fn device_bytes(&self) -> Option<u64> {
+        self.device.device_bytes()
+    }
     fn free_bytes(&self) -> Option<u64> {
         self.device.free_bytes()
     }

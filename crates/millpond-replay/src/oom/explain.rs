@@ -43,7 +43,7 @@ impl OutOfMemory {
         // A recording without segments tells nothing of the device.
         let device = Device {
             bytes: known.or(options.device.bytes),
-            paged: options.device.paged,
+            ..options.device
         };
 
         let program = Program::new(trace, options.selection).ok();

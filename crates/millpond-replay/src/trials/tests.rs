@@ -98,7 +98,10 @@ fn a_policy_that_stalls_in_every_step_does_not_run_well() {
     let program = Program::new(&trace, Selection::default()).expect("allocations");
     let (policy, settings) = Family::Torch.settings("").expect("the defaults");
     let on = |bytes| {
-        let device = Device { bytes, paged: true };
+        let device = Device {
+            bytes,
+            ..Device::UNLIMITED
+        };
         runs_well(&program, policy, &settings, device)
     };
     let smallest = found.trials[found.default].smallest_device_bytes;
@@ -136,7 +139,7 @@ fn no_setting_is_tried_that_a_pytorch_in_use_would_refuse() {
 fn every_setting_of_a_space_is_understood() {
     let device = Device {
         bytes: Some(4 << 30),
-        paged: true,
+        ..Device::UNLIMITED
     };
     let program = Program::new(&growing(), Selection::default()).expect("allocations");
     for family in Family::all() {
@@ -157,7 +160,7 @@ fn nothing_is_tried_twice_and_all_is_understood() {
     let found = torch(
         Device {
             bytes: Some(2 << 30),
-            paged: true,
+            ..Device::UNLIMITED
         },
         2,
     );

@@ -7,7 +7,7 @@ fn a_device_below_the_peak_is_not_searched() {
     let recording = read_bytes(csv, "large", &ReadOptions::default()).expect("valid");
     let device = Device {
         bytes: Some(100 << 20),
-        paged: true,
+        ..Device::UNLIMITED
     };
     let options = TuneOptions {
         device,

@@ -66,14 +66,17 @@ impl Range {
 pub(crate) struct NaiveExpandable {
     conf: TorchConf,
     device: Device,
+    /// Bytes of the whole device, if they are known.
+    device_bytes: Option<u64>,
     ranges: Vec<Range>,
 }
 
 impl NaiveExpandable {
-    pub(crate) fn new(conf: &TorchConf, device: Device) -> Self {
+    pub(crate) fn new(conf: &TorchConf, device: Device, device_bytes: Option<u64>) -> Self {
         Self {
             conf: conf.clone(),
             device,
+            device_bytes,
             ranges: Vec::new(),
         }
     }
@@ -129,7 +132,7 @@ impl NaiveExpandable {
         }
         let (number, start) = place.unwrap_or_else(|| {
             let handle = if pool.2 { 2 * MIB } else { 20 * MIB };
-            let wanted = self.device.capacity.map_or(1 << 50, |c| c + c / 8).max(size);
+            let wanted = self.device_bytes.map_or(1 << 50, |c| c + c / 8).max(size);
             let bytes = wanted.div_ceil(handle) * handle;
             let base = self.device.addresses(bytes);
             self.ranges.push(Range {
