@@ -266,6 +266,35 @@ fn a_limit_and_others_on_the_device_are_told_apart() {
         "a replay has no such limit"
     );
 
+    let named = |mib: u64| {
+        let mut rows = Rows::new();
+        rows.segment(1 << 30, 100 * MIB)
+            .alloc(1, 100 * MIB, 1 << 30)
+            .oom(20 * MIB, 100 * MIB);
+        let options = Options {
+            device: Device {
+                bytes: Some(mib * MIB),
+                ..Device::UNLIMITED
+            },
+            ..Options::default()
+        };
+        OutOfMemory::recorded(&rows.trace(), &options).expect("an event")
+    };
+    let told = named(110);
+    assert_eq!(told.cause, Cause::NothingFree, "{}", told.why);
+    assert_eq!(
+        (told.device_bytes, told.device_free_bytes),
+        (Some(110 * MIB), Some(10 * MIB)),
+        "the limit is named"
+    );
+    let told = named(90);
+    assert_eq!(
+        told.cause,
+        Cause::Limit,
+        "more was reserved than that: {}",
+        told.why
+    );
+
     let mut rows = Rows::new();
     rows.segment(1 << 30, 100 * MIB)
         .alloc(1, 100 * MIB, 1 << 30)

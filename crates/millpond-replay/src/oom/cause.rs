@@ -104,7 +104,7 @@ impl Shortage<'_> {
         let segment = self.rules.segment_bytes(self.wanted.bytes);
         if free >= segment {
             let why = format!(
-                "The device had {} free, enough for it: the allocator has a limit of its own, such as a memory fraction, or the driver refused for another reason.",
+                "The device had {} free, enough for it: the allocator has a limit of its own, such as a memory fraction, or the driver refused for another reason. If you know the limit, run `millpond replay` with it as `--device`.",
                 display_size(free)
             );
             return Some((Cause::Limit, why));

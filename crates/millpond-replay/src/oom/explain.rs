@@ -40,9 +40,17 @@ impl OutOfMemory {
         let known = reserved.map(|reserved| reserved.saturating_add(free.unwrap_or(0)));
         let others = known.zip(options.device.bytes);
         let others = others.map(|(known, named)| named.saturating_sub(known));
-        // A recording without segments tells nothing of the device.
+        // The program may have had a limit that the recording does not contain. A smaller device that is named is taken for that limit,
+        // unless more was reserved. A recording without segments tells nothing of the device.
+        let limit = options
+            .device
+            .bytes
+            .filter(|named| Some(*named) >= reserved && Some(*named) < known);
+        if let (Some(limit), Some(reserved)) = (limit, reserved) {
+            free = Some(limit - reserved);
+        }
         let device = Device {
-            bytes: known.or(options.device.bytes),
+            bytes: limit.or(known).or(options.device.bytes),
             ..options.device
         };
 
