@@ -93,13 +93,18 @@ impl Drop for Inside {
         SERVER.set(self.before);
         if self.before.addr() != INSIDE.addr() {
             DEFERRED.with(|deferred| {
-                for work in deferred {
-                    if let Some(call) = work.take() {
-                        call();
-                    }
+                if deferred.iter().any(|work| work.get().is_some()) {
+                    call_all(deferred);
                 }
             });
         }
+    }
+}
+
+#[cold]
+fn call_all(deferred: &[Slot]) {
+    for call in deferred.iter().filter_map(Cell::take) {
+        call();
     }
 }
 
