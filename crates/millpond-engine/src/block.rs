@@ -1,7 +1,7 @@
 //! Requests for blocks, and the blocks that callers hold.
 
 use crate::space::{BlockId, Space};
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 
 /// The order in which work runs on a device. The caller chooses a small number for each stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,20 +47,20 @@ impl Request {
 #[must_use = "a block that is dropped is never given back"]
 pub struct Block {
     address: u64,
-    bytes: u64,
+    /// The bytes plus one, so that `Option<Block>` is no larger than `Block`. A field of 64 bits serves for this because a
+    /// copy of the others takes longer if they do not fill whole words.
+    bytes: NonZeroU64,
     requested: u64,
     stream: Stream,
-    /// The index of the key plus one, so that `Option<Block>` is no larger than `Block`.
-    key: NonZeroU32,
+    key: BlockId,
 }
 
 impl Block {
     /// Creates a block for a policy that allocates it. `key` is the policy's identifier of the block.
     pub fn new(address: u64, bytes: u64, request: &Request, key: BlockId) -> Self {
-        let key = NonZeroU32::MIN.saturating_add(key.index() as u32);
         Self {
             address,
-            bytes,
+            bytes: NonZeroU64::MIN.saturating_add(bytes),
             requested: request.bytes,
             stream: request.stream,
             key,
@@ -82,7 +82,7 @@ impl Block {
     /// Returns the size in bytes, which is at least the requested size.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes.get() - 1
     }
 
     /// Returns the requested size in bytes.
@@ -100,6 +100,6 @@ impl Block {
     /// Returns the policy's identifier of the block.
     #[must_use]
     pub fn key(&self) -> BlockId {
-        BlockId::from_index(self.key.get() - 1)
+        self.key
     }
 }

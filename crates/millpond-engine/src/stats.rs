@@ -13,17 +13,20 @@ pub struct Gauge {
 
 impl Gauge {
     /// Raises the quantity.
+    #[inline]
     pub fn add(&mut self, amount: u64) {
         self.set(self.current + amount);
     }
 
     /// Lowers the quantity.
+    #[inline]
     pub fn sub(&mut self, amount: u64) {
         debug_assert!(amount <= self.current, "taking {amount} from {}", self.current);
         self.current = self.current.saturating_sub(amount);
     }
 
     /// Sets the quantity.
+    #[inline]
     pub fn set(&mut self, amount: u64) {
         self.current = amount;
         self.peak = self.peak.max(amount);
