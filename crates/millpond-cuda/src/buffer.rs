@@ -76,11 +76,11 @@ macro_rules! make_device_buffers {
             ) -> Result<DeviceBuffer<T>, AllocError> {
                 let (pool, terms) = self.requests();
                 let block = pool.allocate(bytes_of::<T>(len)?, stream, terms)?;
-                let mut buffer = DeviceBuffer::of(block, len, stream);
-                if pool.clears() {
-                    buffer.fill_zero().map_err(refused)?;
+                let buffer = DeviceBuffer::of(block, len, stream);
+                match pool.clears() {
+                    true => buffer.zeroed(),
+                    false => Ok(buffer),
                 }
-                Ok(buffer)
             }
 
             /// Allocates elements and queues their zeroing on the stream.
@@ -94,9 +94,7 @@ macro_rules! make_device_buffers {
             ) -> Result<DeviceBuffer<T>, AllocError> {
                 let (pool, terms) = self.requests();
                 let block = pool.allocate(bytes_of::<T>(len)?, stream, terms)?;
-                let mut buffer = DeviceBuffer::of(block, len, stream);
-                buffer.fill_zero().map_err(refused)?;
-                Ok(buffer)
+                DeviceBuffer::of(block, len, stream).zeroed()
             }
 
             /// Allocates elements and copies them from the host. The copy is complete when this returns.
@@ -123,7 +121,10 @@ make_device_buffers!(DevicePool DeviceTenant UnpooledDevice);
 
 /// Returns the bytes of `len` elements.
 pub(super) fn bytes_of<T: Element>(len: usize) -> Result<usize, AllocError> {
-    len.checked_mul(size_of::<T>()).ok_or(AllocError::UNCOUNTABLE)
+    match len.checked_mul(size_of::<T>()) {
+        Some(bytes) => Ok(bytes),
+        None => Err(AllocError::UNCOUNTABLE),
+    }
 }
 
 impl<T: Element> DeviceBuffer<T> {
@@ -138,6 +139,12 @@ impl<T: Element> DeviceBuffer<T> {
             loan: None,
             elements: PhantomData,
         }
+    }
+
+    /// Queues the zeroing of the elements on the stream.
+    fn zeroed(mut self) -> Result<Self, AllocError> {
+        self.fill_zero().map_err(refused)?;
+        Ok(self)
     }
 
     /// Makes a buffer of elements that belong to another library.

@@ -36,10 +36,15 @@ pub(super) fn keep(what: impl Any + Send, device: u32, bytes: u64) {
 }
 
 /// Drops the kept items. Those that still cannot be freed are kept again.
+#[inline]
 pub(super) fn retry() {
-    if COUNT.load(Ordering::Acquire) == 0 || fork::is_forked() {
-        return;
+    if COUNT.load(Ordering::Acquire) > 0 && !fork::is_forked() {
+        drop_kept();
     }
+}
+
+#[cold]
+fn drop_kept() {
     let all = std::mem::take(&mut *kept());
     COUNT.fetch_sub(all.len(), Ordering::AcqRel);
     // The items are dropped outside of the lock, because an item may be kept again.

@@ -54,7 +54,8 @@ const ALIGN: u64 = 256;
 /// A block that a caller holds, and its charges.
 pub(crate) struct Held {
     pub(super) block: Block,
-    _charges: Vec<Charge>,
+    /// `None` if the block is charged to no budget.
+    charges: Option<Box<[Charge]>>,
 }
 
 /// The budget and the timeout of a request.

@@ -139,9 +139,10 @@ impl RawStream {
 
     /// Returns whether both are the same stream. A retired stream equals only itself, because the driver may give the handle of
     /// a stream that has ended to a new stream.
+    #[inline]
     pub(super) fn is(&self, other: &Self) -> bool {
-        let same = self.handle == other.handle && self.device.number() == other.device.number();
-        same && (std::ptr::eq(self, other) || !(self.is_retired() || other.is_retired()))
+        let same = || self.handle == other.handle && self.device.number() == other.device.number();
+        std::ptr::eq(self, other) || same() && !(self.is_retired() || other.is_retired())
     }
 
     /// Returns whether this library made the stream. Only then is it known when no handle is left, because another library's stream may

@@ -195,6 +195,7 @@ impl Shared {
     }
 
     /// Locks the core and fetches the blocks that were set aside.
+    #[inline(always)]
     fn lock_core(&self) -> Result<Locked<'_>, CudaError> {
         fork::check()?;
         let mut core = Locked::wait(&self.core)?;
@@ -207,11 +208,16 @@ impl Shared {
     }
 
     /// Moves the blocks that were set aside to the core's list of returned blocks.
+    #[inline]
     fn fetch(&self, core: &mut Core) {
-        if self.any_aside.load(Ordering::Acquire) {
-            let mut aside = lock(&self.aside);
-            self.any_aside.store(false, Ordering::Release);
+        #[cold]
+        fn append(pool: &Shared, core: &mut Core) {
+            let mut aside = lock(&pool.aside);
+            pool.any_aside.store(false, Ordering::Release);
             core.returned.append(&mut aside);
+        }
+        if self.any_aside.load(Ordering::Acquire) {
+            append(self, core);
         }
     }
 
@@ -226,7 +232,7 @@ impl Shared {
         }
     }
 
-    /// Puts a returned block in the core's list if the core is not locked. Otherwise sets it aside for the next holder of the core.
+    /// Puts a returned block in the core's list if the core is not locked. Otherwise sets it aside.
     fn leave(&self, returned: Returned) {
         // A request that waits checks only the blocks that were set aside.
         if self.waiting.load(Ordering::SeqCst) == 0
@@ -235,6 +241,12 @@ impl Shared {
             core.returned.push(returned);
             return;
         }
+        self.set_aside(returned);
+    }
+
+    /// Sets a returned block aside for the next holder of the core.
+    #[cold]
+    fn set_aside(&self, returned: Returned) {
         let mut aside = lock(&self.aside);
         aside.push(returned);
         self.any_aside.store(true, Ordering::Release);
@@ -267,24 +279,64 @@ impl Shared {
         Ok(answer)
     }
 
-    fn allocate_by(&self, bytes: u64, stream: &CudaStream, terms: &Terms) -> Result<Held, AllocError> {
-        let device = &self.parts.device;
-        stream.expect_on(device).map_err(refused)?;
-        let until = terms.wait.map(|wait| Instant::now() + wait.min(AGES));
-        if self.parts.budget.is_none() && terms.budget.is_none() {
-            return Ok(Held {
-                block: self.place(bytes, stream, until)?,
-                _charges: Vec::new(),
-            });
+    /// Counts a refusal and notifies the watchers and the recorder. Returns the error for the caller.
+    #[cold]
+    fn tell_refusal(&self, error: AllocError, bytes: usize) -> AllocError {
+        if !fork::is_forked() {
+            self.as_it_is().account.refusals += 1;
         }
+        if self.watched.load(Ordering::Acquire) {
+            self.watchers().note(
+                EventKind::Refused,
+                &BlockInfo {
+                    requested: bytes,
+                    align: ALIGN as usize,
+                    ..BlockInfo::default()
+                },
+            );
+        }
+        self.tell_flow();
+        // A source of another pool allocates under the lock of that pool. The refusal of that pool follows and is recorded.
+        #[cfg(feature = "record")]
+        if !by_a_source() {
+            return millpond_record::refused_finally(|| self.label(), bytes as u64, 0, error);
+        }
+        error
+    }
+
+    /// Allocates a block, charges the budgets and notifies the watchers.
+    ///
+    /// The functions on the path of a hit are inlined. Otherwise each of them would copy the block through memory.
+    #[inline]
+    fn allocate_by(&self, bytes: u64, stream: &CudaStream, terms: &Terms) -> Result<Held, AllocError> {
+        stream.expect_on(&self.parts.device).map_err(refused)?;
+        let until = terms.wait.map(|wait| Instant::now() + wait.min(AGES));
+        if self.parts.budget.is_some() || terms.budget.is_some() {
+            return self.allocate_charged(bytes, stream, terms, until);
+        }
+        let block = self.place(bytes, stream, until)?;
+        self.tell_allocated(&block);
+        Ok(Held { block, charges: None })
+    }
+
+    /// Like [`allocate_by`](Self::allocate_by), for a request that is charged to budgets.
+    #[inline(never)]
+    fn allocate_charged(
+        &self,
+        bytes: u64,
+        stream: &CudaStream,
+        terms: &Terms,
+        until: Option<Instant>,
+    ) -> Result<Held, AllocError> {
         let mut charges = Charges::of(self, terms);
         charges.raise(bytes, until)?;
         let block = self.place(bytes, stream, until)?;
         match charges.raise(block.bytes(), until) {
-            Ok(()) => Ok(Held {
-                block,
-                _charges: charges.taken,
-            }),
+            Ok(()) => {
+                self.tell_allocated(&block);
+                let charges = Some(charges.taken.into());
+                Ok(Held { block, charges })
+            }
             Err(error) => {
                 if let Ok(mut core) = self.core() {
                     core.free(block, &[]);
@@ -294,13 +346,33 @@ impl Shared {
         }
     }
 
-    /// Requests a block from the engine. If memory is short, trims other pools of the device and tries again, and then waits for returned
-    /// blocks until the deadline, if there is one.
+    /// Notifies the watchers of an allocated block.
+    #[inline(always)]
+    fn tell_allocated(&self, block: &Block) {
+        if self.watched.load(Ordering::Acquire) {
+            self.watchers().allocated(&info(block));
+        }
+        self.tell_flow();
+    }
+
+    /// Requests a block, and does what is possible if memory is short.
+    #[inline(always)]
     fn place(&self, bytes: u64, stream: &CudaStream, until: Option<Instant>) -> Result<Block, AllocError> {
-        let error = match self.ask(bytes, stream) {
-            Err(error) if error.is_out_of_memory() => error,
-            outcome => return outcome,
-        };
+        match self.ask(bytes, stream) {
+            Err(error) if error.is_out_of_memory() => self.place_in_shortage(error, bytes, stream, until),
+            outcome => outcome,
+        }
+    }
+
+    /// Trims other pools of the device and tries again, and then waits for returned blocks until the deadline, if there is one.
+    #[cold]
+    fn place_in_shortage(
+        &self,
+        error: AllocError,
+        bytes: u64,
+        stream: &CudaStream,
+        until: Option<Instant>,
+    ) -> Result<Block, AllocError> {
         let mut outcome = if self.trim_others() {
             self.ask(bytes, stream)
         } else {
@@ -322,6 +394,8 @@ impl Shared {
         outcome
     }
 
+    /// Requests a block from the list of returned blocks or from the engine.
+    #[inline(always)]
     fn ask(&self, bytes: u64, stream: &CudaStream) -> Result<Block, AllocError> {
         let mut core = self.lock_core().map_err(refused)?;
         if !captured::any()
@@ -329,10 +403,22 @@ impl Shared {
         {
             return Ok(block);
         }
-        self.settle(&mut core);
+        self.ask_engine(core, bytes, stream)
+    }
+
+    /// Frees the returned blocks and requests a block from the engine.
+    #[inline(never)]
+    fn ask_engine(
+        &self,
+        mut locked: Locked<'_>,
+        bytes: u64,
+        stream: &CudaStream,
+    ) -> Result<Block, AllocError> {
+        let core = &mut *locked;
+        self.settle(core);
         let number = core.source().number_of(stream);
         if let Err(error) = core.usable() {
-            drop(core);
+            drop(locked);
             return Err(self.unusable(error, bytes));
         }
         let request = request(bytes, Stream(number));
@@ -350,13 +436,13 @@ impl Shared {
                 // The engine could not wait for a stream just now, so the block may still be in use.
                 Err(error) => {
                     core.free(block, &[]);
-                    drop(core);
+                    drop(locked);
                     Err(self.unusable(error, bytes))
                 }
             };
         }
         let refusal = core.memory.source_mut().inner_mut().take_refusal();
-        drop(core);
+        drop(locked);
         outcome.map_err(|why| self.refusal(why, refusal, bytes))
     }
 
@@ -428,14 +514,17 @@ impl Shared {
         if fork::is_forked() {
             return;
         }
+        // The charges are refunded last.
+        let Held {
+            block,
+            charges: _charges,
+        } = held;
         if self.watched.load(Ordering::Acquire) {
             // The block belongs to its owner until here, so the check cannot fail.
-            let _ = self.watchers().freed(&info(&held.block));
+            let _ = self.watchers().freed(&info(&block));
         }
-        self.leave(Returned {
-            block: held.block,
-            uses,
-        });
+        let uses = (!uses.is_empty()).then(|| uses.into());
+        self.leave(Returned { block, uses });
         if self.parts.direct {
             // The pool keeps nothing: this gives the block back to the driver at once.
             drop(self.core());
@@ -505,12 +594,17 @@ impl Shared {
     }
 
     /// Reports the bytes that were taken from the device and given back since the last report.
+    #[inline]
     pub(super) fn tell_flow(&self) {
         // No lock is held here. The drops of deferred items may need one.
         later::retry();
-        if !self.watched.load(Ordering::Acquire) {
-            return;
+        if self.watched.load(Ordering::Acquire) {
+            self.tell_watchers_flow();
         }
+    }
+
+    #[cold]
+    fn tell_watchers_flow(&self) {
         for (kind, bytes) in self.flow.drain() {
             if bytes > 0 {
                 let info = BlockInfo {
@@ -538,35 +632,10 @@ impl DevicePool {
         }
         let pool = self.serving(stream)?;
         let shared = &pool.0;
-        let outcome = shared.allocate_by(bytes as u64, stream, terms);
-        if outcome.is_err() && !fork::is_forked() {
-            shared.as_it_is().account.refusals += 1;
+        match shared.allocate_by(bytes as u64, stream, terms) {
+            Ok(held) => Ok((pool, Some(held))),
+            Err(error) => Err(shared.tell_refusal(error, bytes)),
         }
-        if shared.watched.load(Ordering::Acquire) {
-            let watchers = shared.watchers();
-            match &outcome {
-                Ok(held) => watchers.allocated(&info(&held.block)),
-                Err(_) => watchers.note(
-                    EventKind::Refused,
-                    &BlockInfo {
-                        requested: bytes,
-                        align: ALIGN as usize,
-                        ..BlockInfo::default()
-                    },
-                ),
-            }
-        }
-        shared.tell_flow();
-        #[cfg(feature = "record")]
-        let outcome = outcome.map_err(|error| {
-            // A source of another pool allocates under the lock of that pool. The refusal of that pool follows and is recorded.
-            if by_a_source() {
-                return error;
-            }
-            let label = || shared.watchers().pool().clone();
-            millpond_record::refused_finally(label, bytes as u64, 0, error)
-        });
-        Ok((pool, Some(outcome?)))
     }
 
     /// Returns the pool that serves a stream: a graph's while the stream is captured, otherwise this one.
@@ -596,10 +665,8 @@ impl Drop for Shared {
         }
         // The source learns of the streams that use the last returned blocks, because it waits for its streams before it gives memory back.
         let Ok(mut core) = self.core() else { return };
-        for Returned { uses, .. } in std::mem::take(&mut core.returned) {
-            for used in &uses {
-                core.source().number_of(used);
-            }
+        for used in std::mem::take(&mut core.returned).iter().flat_map(Returned::uses) {
+            core.source().number_of(used);
         }
     }
 }

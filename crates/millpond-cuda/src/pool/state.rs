@@ -47,6 +47,7 @@ impl Core {
     }
 
     /// Returns the only returned block if the engine would hand it out again. This is the fast path of a loop that allocates and frees.
+    #[inline(always)]
     pub(super) fn repeat(&mut self, bytes: u64, stream: &CudaStream) -> Option<Block> {
         let [Returned { block, uses }] = self.returned.as_slice() else {
             return None;
@@ -54,7 +55,7 @@ impl Core {
         let source = self.memory.source_mut().inner_mut().source_mut();
         let on = block.stream();
         let same = source.stream_of(on.0).is_some_and(|own| own.is(stream.raw()));
-        if !same || !uses.is_empty() || source.usable().is_err() {
+        if !same || uses.is_some() || source.usable().is_err() {
             return None;
         }
         if !self.memory.repeat(block, &request(bytes, on)) {
@@ -74,10 +75,10 @@ impl Core {
         }
         let mut returned = std::mem::take(&mut self.returned);
         for Returned { block, uses } in returned.drain(..) {
-            if uses.is_empty() {
+            let Some(uses) = uses else {
                 self.free(block, &[]);
                 continue;
-            }
+            };
             let source = self.source();
             let uses: Vec<_> = uses
                 .iter()
@@ -97,7 +98,7 @@ impl Core {
             let own = || streams.stream_of(returned.block.stream().0);
             let captured = !of_graph && own().is_some_and(captures::is_captured);
             let by_others = |stream: &CudaStream| stream.is_capturing().unwrap_or(true);
-            captured || returned.uses.iter().any(by_others)
+            captured || returned.uses().any(by_others)
         };
         let returned = std::mem::take(&mut self.returned);
         let (waiting, free) = returned.into_iter().partition(waits);
@@ -119,7 +120,14 @@ impl Core {
 /// owner may use the block.
 pub(super) struct Returned {
     pub(super) block: Block,
-    pub(super) uses: Vec<CudaStream>,
+    pub(super) uses: Option<Box<[CudaStream]>>,
+}
+
+impl Returned {
+    /// Returns the streams other than its own that used the block.
+    pub(super) fn uses(&self) -> impl Iterator<Item = &CudaStream> {
+        self.uses.iter().flatten()
+    }
 }
 
 /// The core in its lock. A panic while the core is locked poisons the lock. The engine's tables may then be half changed, and the engine is
@@ -138,6 +146,7 @@ impl<'a> Locked<'a> {
     ///
     /// # Errors
     /// Returns [`CudaError::BrokenPool`] if a panic has broken the pool.
+    #[inline(always)]
     pub(super) fn wait(core: &'a Cell) -> Result<Self, CudaError> {
         let inside = inside();
         Ok(Self {
@@ -157,6 +166,7 @@ impl<'a> Locked<'a> {
     }
 
     /// Locks the core unless another thread holds it or the pool is broken.
+    #[inline(always)]
     pub(super) fn now(core: &'a Cell) -> Option<Self> {
         let inside = inside();
         let core = core.try_lock().ok()?;
