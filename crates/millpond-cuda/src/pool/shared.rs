@@ -304,22 +304,7 @@ impl Shared {
         error
     }
 
-    /// Allocates a block, charges the budgets and notifies the watchers.
-    ///
-    /// The functions on the path of a hit are inlined. Otherwise each of them would copy the block through memory.
-    #[inline]
-    fn allocate_by(&self, bytes: u64, stream: &CudaStream, terms: &Terms) -> Result<Held, AllocError> {
-        stream.expect_on(&self.parts.device).map_err(refused)?;
-        let until = terms.wait.map(|wait| Instant::now() + wait.min(AGES));
-        if self.parts.budget.is_some() || terms.budget.is_some() {
-            return self.allocate_charged(bytes, stream, terms, until);
-        }
-        let block = self.place(bytes, stream, until)?;
-        self.tell_allocated(&block);
-        Ok(Held { block, charges: None })
-    }
-
-    /// Like [`allocate_by`](Self::allocate_by), for a request that is charged to budgets.
+    /// Allocates a block that is charged to budgets, and notifies the watchers.
     #[inline(never)]
     fn allocate_charged(
         &self,
@@ -632,10 +617,23 @@ impl DevicePool {
         }
         let pool = self.serving(stream)?;
         let shared = &pool.0;
-        match shared.allocate_by(bytes as u64, stream, terms) {
-            Ok(held) => Ok((pool, Some(held))),
-            Err(error) => Err(shared.tell_refusal(error, bytes)),
-        }
+        let (parts, size) = (&shared.parts, bytes as u64);
+        let refuse = |error| shared.tell_refusal(error, bytes);
+        stream
+            .expect_on(&parts.device)
+            .map_err(|error| refuse(refused(error)))?;
+        let until = terms.wait.map(|wait| Instant::now() + wait.min(AGES));
+        let held = if parts.budget.is_some() || terms.budget.is_some() {
+            shared.allocate_charged(size, stream, terms, until)
+        } else {
+            // The functions on the path of a hit are inlined. Otherwise each of them would copy the block through memory.
+            shared.place(size, stream, until).map(|block| {
+                shared.tell_allocated(&block);
+                Held { block, charges: None }
+            })
+        };
+        let held = held.map_err(refuse)?;
+        Ok((pool, Some(held)))
     }
 
     /// Returns the pool that serves a stream: a graph's while the stream is captured, otherwise this one.
