@@ -6,7 +6,7 @@ use crate::report::Choice;
 use crate::web::text::Count;
 use millpond_engine::{display_size, display_size_exact, display_size_up};
 
-/// Additional driver time below this is not mentioned, in milliseconds.
+/// Additional driver time below this is not mentioned, in microseconds for each allocation.
 const TIME_NOTICED: f64 = 10.0;
 
 /// Returns two to four sentences. `is_complete` says whether a search would try no more settings.
@@ -18,6 +18,7 @@ pub(super) fn sentences(
 ) -> Vec<String> {
     let facts = Facts {
         peak: prepared.program().peak_requested,
+        allocations: f64::from(prepared.trace().allocations),
         device: prepared.options().device.bytes,
         own,
         better,
@@ -37,6 +38,7 @@ pub(super) fn sentences(
 
 struct Facts<'a> {
     peak: u64,
+    allocations: f64,
     device: Option<u64>,
     own: &'a Choice,
     better: Option<&'a Choice>,
@@ -216,7 +218,7 @@ impl Facts<'_> {
     /// Says how much more time the driver takes, if that is noticeable.
     fn price(&self, better: &Choice) -> String {
         let extra = better.result.modelled_driver_ms - self.own.result.modelled_driver_ms;
-        if extra < TIME_NOTICED || self.own.result.first_failure.is_some() {
+        if 1000.0 * extra < TIME_NOTICED * self.allocations || self.own.result.first_failure.is_some() {
             return String::new();
         }
         format!(", for {extra:.0} ms more in driver calls (modelled)")
