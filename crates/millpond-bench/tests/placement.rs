@@ -69,30 +69,37 @@ fn variants_have_a_row_for_each_policy() {
     assert!(figure(pow2[7]) > 0.0, "powers of two waste more: {pow2:?}");
 }
 
-/// Handles are created once. After that, pages that are mapped again take no more than four times the time that PyTorch's
-/// expandable segments take for the whole run. The figures are modelled, so they are the same on every machine. The aim is three
-/// times. With the costs that were measured on a card, graph sampling takes 3.6 times.
+/// The recording that misses the bound with the costs that were measured on a card: 3.6 times.
+const MISSED: &str = "gnn_sage_sampled";
+
+/// Handles are created once. After that, pages that are mapped again take no more than three times the time that PyTorch's
+/// expandable segments take for the whole run. The figures are modelled, so they are the same on every machine.
 #[test]
 fn mapping_pages_again_costs_little() {
-    let policies = ["--policy", "millpond", "--policy", "torch-expandable"];
-    let (code, stdout, stderr) = placement(&[&["traces", "gnn", "varlen", "fsdp"][..], &policies].concat());
-    assert_eq!(code, Some(0), "{stderr}");
-    let rows: Vec<Vec<&str>> = stdout
-        .lines()
-        .skip(1)
-        .map(|line| line.split_whitespace().collect())
-        .filter(|row: &Vec<&str>| row.first().is_some_and(|name| !name.starts_with("cpu_")))
-        .collect();
-    let figure = |text: &str| text.parse::<f64>().expect("a figure");
-    let mut seen = 0;
-    for pair in rows.chunks(2) {
-        let [ours, theirs] = pair else { break };
-        if ours[1] != "millpond" {
-            break;
+    let fixed = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/costs.toml");
+    for (costs, missed) in [(&["--costs", fixed][..], None), (&[], Some(MISSED))] {
+        let policies = ["--policy", "millpond", "--policy", "torch-expandable"];
+        let (code, stdout, stderr) =
+            placement(&[&["traces", "gnn", "varlen", "fsdp"][..], &policies, costs].concat());
+        assert_eq!(code, Some(0), "{stderr}");
+        let rows: Vec<Vec<&str>> = stdout
+            .lines()
+            .skip(1)
+            .map(|line| line.split_whitespace().collect())
+            .filter(|row: &Vec<&str>| row.first().is_some_and(|name| !name.starts_with("cpu_")))
+            .collect();
+        let figure = |text: &str| text.parse::<f64>().expect("a figure");
+        let mut seen = 0;
+        for pair in rows.chunks(2) {
+            let [ours, theirs] = pair else { break };
+            if ours[1] != "millpond" {
+                break;
+            }
+            let (late, whole) = (figure(ours[8]), figure(theirs[6]));
+            let holds = late <= 3.0 * whole;
+            assert!(holds || missed == Some(ours[0]), "{ours:?} against {theirs:?}");
+            seen += 1;
         }
-        let (late, whole) = (figure(ours[8]), figure(theirs[6]));
-        assert!(late <= 4.0 * whole, "{ours:?} against {theirs:?}");
-        seen += 1;
+        assert_eq!(seen, 4, "{stdout}");
     }
-    assert_eq!(seen, 4, "{stdout}");
 }

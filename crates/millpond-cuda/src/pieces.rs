@@ -1,6 +1,6 @@
 //! Work that several threads share piece by piece.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// Pieces that several threads take one after the other.
@@ -12,15 +12,10 @@ impl<I: Iterator> Pieces<I> {
     }
 
     pub(super) fn take(&self) -> Option<I::Item> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_mut()?
-            .next()
+        lock(&self.0).as_mut()?.next()
     }
 
-    /// Calls `work` on this thread and, at the same time, on other threads, until as many as `threads` run it. After the first error, the
-    /// others find no more pieces.
+    /// Calls `work` on `threads` threads, including this one. After the first error, no thread finds more pieces.
     ///
     /// # Errors
     /// Returns the first error of `work`.
@@ -35,9 +30,9 @@ impl<I: Iterator> Pieces<I> {
         let failed = Mutex::new(None);
         let run = || {
             if let Err(error) = work() {
-                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                failed.get_or_insert(error);
+                // No thread finds a piece from here on.
+                *lock(&self.0) = None;
+                lock(&failed).get_or_insert(error);
             }
         };
         on_threads(threads, run);
@@ -46,7 +41,11 @@ impl<I: Iterator> Pieces<I> {
     }
 }
 
-/// Calls `run` on as many threads, including this one, or on fewer if the system cannot create more.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls `run` on `threads` threads, including this one, or on fewer if the system cannot create more.
 ///
 /// The threads are new ones. The threads of a thread pool may be waiting for a lock that the caller holds.
 fn on_threads(threads: usize, run: impl Fn() + Sync) {

@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 /// caches of the cores.
 const SLOTS: usize = 16;
 const SLOT: usize = 2 << 20;
-/// The least bytes of a copy for each thread. For less, waking a thread takes longer than the part of the copy that it makes.
+/// The least bytes of a copy for each thread. For less, starting a thread takes longer than its part of the copy.
 const LEAST: usize = 4 << 20;
 
 /// The reason why a [`Staging`] could not be made.
@@ -58,8 +58,8 @@ type OwnedError<H, T> = TransferError<(H, DeviceBuffer<T>)>;
 /// Pinned slots through which ordinary memory is copied to a device and back. While the device copies one slot, the host copies the next.
 ///
 /// The driver copies ordinary memory in the same way, but with one thread and no overlap. With the feature `rayon`, a large copy uses
-/// [several threads](fn@millpond_os::threads), at most one for two slots. Several threads of the program may use a staging at the same time. Their copies
-/// share the slots.
+/// [several threads](fn@millpond_os::threads), at most one thread for two slots. Several threads of the program may use a staging at the
+/// same time. Their copies share the slots.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool, Staging};
@@ -87,14 +87,14 @@ struct Shared {
     device: CudaDevice,
     slot_bytes: usize,
     slots: Slots,
-    /// The caller's function that copies on the host, if there is one. One thread of a copy calls it.
+    /// The caller's function that copies on the host, if there is one. A copy calls it on one thread only.
     copy: Option<Box<OnHost>>,
     /// The observer of bytes that were examined or packed.
     packed: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
 }
 
 thread_local! {
-    /// The stagings whose copy function this thread is running, by their addresses.
+    /// The addresses of the stagings whose copy functions are running on this thread.
     static COPYING: RefCell<Vec<*const Shared>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -116,9 +116,9 @@ impl Staging {
         Self::build(device, slots, bytes, None)
     }
 
-    /// Creates a staging with a function that copies bytes on the host, for example one that copies with stores of its own. The function
+    /// Creates a staging with a function that copies bytes on the host, for example one that uses stores of its own. The function
     /// copies from its second argument to its first, which have the same length. Bytes that it does not copy keep the previous content of
-    /// the slot or the target. Each copy calls it on one thread, which is the caller's except in the copies that own their ends.
+    /// the slot or the target. A copy calls it on one thread only, which is the caller's thread unless the copy owns both ends.
     ///
     /// The function runs while its copy has a slot, so it must not wait for another copy through the same staging. A copy that it requests
     /// itself fails with [`CudaError::Reentered`].
@@ -181,7 +181,7 @@ impl Staging {
         pieces.share(self.threads(bytes.len()), || {
             while let Some((at, piece)) = pieces.take() {
                 // SAFETY: the buffer has these bytes from there.
-                unsafe { self.send_plain(self.0.slots.take(), stream, at, piece) }?;
+                unsafe { self.send_plain(self.slot(), stream, at, piece) }?;
             }
             Ok(())
         })
@@ -236,8 +236,8 @@ impl Staging {
         copy(to, from);
     }
 
-    /// Returns an error inside this staging's own copy function, and while the stream is captured, because slots are filled again before
-    /// captured copies run.
+    /// Checks that a copy may begin. The staging's own copy function must not request one. A captured stream cannot have one, because its
+    /// copies run later, when other data is in the slots.
     pub(super) fn expect_outside(&self, stream: &CudaStream) -> Result<(), CudaError> {
         if COPYING.with_borrow(|copying| copying.contains(&(&raw const *self.0))) {
             return Err(CudaError::Reentered);
@@ -274,9 +274,9 @@ impl Staging {
             let mut going: VecDeque<(Taken<'_>, &mut [u8])> = VecDeque::new();
             loop {
                 while going.len() < ahead {
-                    // A thread that has a slot must not wait for another, which may be with a thread that waits for this one's.
+                    // A thread that has a slot must not wait for another one. Otherwise two threads could wait for each other's slots.
                     let Some(mut slot) = (match going.len() {
-                        0 => Some(slots.take()),
+                        0 => Some(self.slot()),
                         _ => slots.try_take(),
                     }) else {
                         break;

@@ -47,8 +47,8 @@ impl Request {
 #[must_use = "a block that is dropped is never given back"]
 pub struct Block {
     address: u64,
-    /// The bytes plus one, so that `Option<Block>` is no larger than `Block`. A field of 64 bits serves for this because a
-    /// copy of the others takes longer if they do not fill whole words.
+    /// The bytes plus one. A value that is never zero makes `Option<Block>` as small as `Block`. The field has 64 bits,
+    /// because blocks are copied faster if such a field fills a whole word.
     bytes: NonZeroU64,
     requested: u64,
     stream: Stream,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::time::Instant;
 
 const RESERVED: &str = "Address space";
-/// The MiB to whose multiples the driver rounds the limit of a pool up. The documentation only says that it may round.
+/// The driver rounds the limit of a pool up to a multiple of this many MiB. Its documentation says only that it may round.
 const ROUNDED: usize = 32;
 const POOLS: &str = "Limits of the driver's pools";
 const TIB: u64 = 1 << 40;

@@ -74,8 +74,8 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         }
     }
     say::check(
-        "of the other calls, only those that free plain or pinned memory, unregister memory or load or unload a module wait for the device",
-        waiting.iter().all(|name| WAITING.contains(name)),
+        "the calls that wait for other work of the device are those that free plain or pinned memory, end a registration, or load or unload a module",
+        waiting == WAITING,
         &format!("those that waited: {}", waiting.join(", ")),
     );
     ok!(card.driver, cuStreamDestroy_v2(stream))

@@ -164,8 +164,8 @@ pub(super) fn bench_kernels(session: &Session, step: &mut Step, seconds: u64) {
 
 const REPLAYS: &str = "Recordings on the device";
 
-/// Replays recordings on the device. The replay writes the contents of every block and compares them. The simulation takes the times at
-/// which a block is free for other streams from the recording. The device is faster, so a policy that asks for them may reserve less.
+/// Replays recordings on the device. The replay writes the contents of every block and compares them. `torch-native` may reserve less on
+/// the device than in the simulation, which takes the times at which other streams have ended their work from the recording.
 pub(super) fn replays(session: &Session, step: &mut Step, seconds: u64) {
     step.table(
         REPLAYS,
@@ -210,7 +210,7 @@ pub(super) fn replays(session: &Session, step: &mut Step, seconds: u64) {
             let check = &run["check"];
             wrong += check["wrong"].as_u64().unwrap_or(0);
             compared += check["blocks"].as_u64().unwrap_or(0);
-            if run["difference_bytes"].as_i64().is_none_or(|more| more > 0) {
+            if run["difference_bytes"] != 0 {
                 different.push(format!("{name} with {}", run["policy"]));
             }
             let of = |key: &str| run[key].clone();
@@ -238,10 +238,10 @@ pub(super) fn replays(session: &Session, step: &mut Step, seconds: u64) {
         format!("{wrong} of {compared} blocks were wrong"),
     );
     step.check(
-        "the device reserves no more bytes than the simulation",
+        "the device reserves as many bytes as the simulation",
         different.is_empty(),
         if different.is_empty() {
-            "see the table".to_owned()
+            "no difference".to_owned()
         } else {
             different.join(", ")
         },

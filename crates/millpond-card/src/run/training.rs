@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const TABLE: &str = "A training program of PyTorch's";
 const EXPANDABLE: &str = "expandable_segments:True";
 const NATIVE: &str = "";
-/// Memory that a program with this model takes beside PyTorch's allocator after it began, for the code of kernels.
+/// The memory that the program takes outside of PyTorch's allocator after its start, for the code of kernels.
 const BESIDE: u64 = 256 << 20;
 const PAGE: u64 = 2 << 20;
 
@@ -29,11 +29,11 @@ impl Run {
     }
 }
 
-/// Runs the program without a limit, at the smallest limits that the replay says, below them, and on a full device.
+/// Trains the model without a limit, with the least memory that the replay says, with a page less, and on a full device.
 pub(super) fn run(session: &Session, step: &mut Step, seconds: u64) {
     let script = session.folder.join("torch_train.py");
     if session.rehearse || !script.exists() || !session.folder.join(COMMAND).exists() {
-        return step.note("PyTorch was not trained: that takes a card, millpond and torch_train.py");
+        return step.note("no model was trained: that needs a card, millpond and torch_train.py");
     }
     if !has_torch(session, step) {
         return;
@@ -92,17 +92,15 @@ fn compare(session: &Session, step: &mut Step, seconds: u64) -> Result<(), Strin
     let free = least.midpoint(least_expandable) + BESIDE;
     let full = train("on a full device", NATIVE, Some(("--free", free)))?;
     let told = millpond(session, seconds, &["report", &full.snapshot, "--json"])?;
-    let told = &told["out_of_memory"];
-    let told = if told.is_array() { &told[0] } else { told };
+    let told = &told["out_of_memory"][0];
     let setting = setting(told).unwrap_or_default();
     let helped = train("as the verdict says", &setting, Some(("--free", free)))?;
-    let mut check = |what: &str, holds: bool, seen: String| step.check(what, holds, seen);
-    check(
+    step.check(
         "PyTorch reserves as many bytes as the replay of its recording",
         native.number("peak_reserved") == peak("torch-native"),
         format!("{} and {}", native.number("peak_reserved"), peak("torch-native")),
     );
-    check(
+    step.check(
         "with expandable segments it reserves as many bytes as the replay of the other recording",
         expandable.number("peak_reserved") == peak("torch-expandable"),
         format!(
@@ -111,17 +109,17 @@ fn compare(session: &Session, step: &mut Step, seconds: u64) -> Result<(), Strin
             peak("torch-expandable")
         ),
     );
-    check(
+    step.check(
         "it finishes with the least memory that the replay says",
         enough.finished() && enough_expandable.finished(),
         format!("{least} bytes, {least_expandable} with expandable segments"),
     );
-    check(
+    step.check(
         "it runs out of memory with a page less",
         !short.finished(),
         short.facts["error"].as_str().unwrap_or("it finished").to_owned(),
     );
-    check(
+    step.check(
         "the verdict on the full device names a setting with which the program finishes",
         !full.finished() && !setting.is_empty() && helped.finished(),
         format!("{}; {setting}", told["why"].as_str().unwrap_or("no reason")),

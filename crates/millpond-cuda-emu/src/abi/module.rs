@@ -4,11 +4,12 @@
 use super::args::{self, In, Out, Text};
 use super::entries;
 use crate::calls::Call;
+use crate::driver::State;
 use crate::error::{Answer, Code};
 use crate::kernels::{Launch, Params};
 use crate::work::action::Action;
 use std::ffi::{CStr, c_char};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 /// The first bytes of images that are not text: an ELF file, or several in one.
 const BINARIES: [[u8; 4]; 2] = [*b"\x7fELF", 0xba55_ed50_u32.to_le_bytes()];
@@ -66,19 +67,21 @@ fn cubin(image: In<u8>) -> Answer<Vec<String>> {
     Ok(kernels)
 }
 
-fn keep(call: &Call, module: Out<u64>, names: Vec<String>) -> Answer {
-    // Loading waits for all work of the device, as unloading does.
+/// Waits for all work of the context, as a real driver does before it loads or unloads a module.
+fn wait(call: &Call) -> Answer<MutexGuard<'static, State>> {
     let context = call.context()?;
-    let mut state = call.driver.wait_context(call.driver.state(), context);
+    Ok(call.driver.wait_context(call.driver.state(), context))
+}
+
+fn keep(call: &Call, module: Out<u64>, names: Vec<String>) -> Answer {
+    let mut state = wait(call)?;
     let handle = state.new_handle();
     state.kernels.keep(handle, names);
     module.set(handle)
 }
 
 fn load_text(call: &Call, module: Out<u64>, text: &str) -> Answer {
-    // Loading waits for all work of the device, as unloading does.
-    let context = call.context()?;
-    let mut state = call.driver.wait_context(call.driver.state(), context);
+    let mut state = wait(call)?;
     let handle = state.new_handle();
     state.kernels.load(handle, text, call.options().version)?;
     module.set(handle)
@@ -172,10 +175,8 @@ entries! {
     }
     cuModuleLoadFatBinary none 2000 Driver (_module: Out<u64>, _image: usize) |_call| { Err(Code::NO_BINARY_FOR_GPU) }
     cuModuleUnload none 2000 Driver (module: u64) |call| {
-        let context = call.context()?;
-        let mut state = call.driver.state();
-        state.refuse_unsafe(call.thread)?;
-        call.driver.wait_context(state, context).kernels.unload(module)
+        call.driver.state().refuse_unsafe(call.thread)?;
+        wait(call)?.kernels.unload(module)
     }
     cuModuleGetFunction none 2000 Driver (function: Out<u64>, module: u64, name: Text) |call| {
         function.check()?;

@@ -17,8 +17,7 @@ fn allocate(call: &Call, at: Out<u64>, pool: Option<u64>, bytes: usize, stream: 
     Code::INVALID_VALUE.when(bytes == 0)?;
     let mut guard = call.driver.state();
     let state = &mut *guard;
-    let found = state.stream(stream)?;
-    if let Some(capture) = found.capture {
+    if let Some(capture) = state.stream(stream)?.capture {
         return at.set(state.capture_allocate(capture, stream, bytes as u64, call.origin())?);
     }
     state.refuse_unsafe(call.thread)?;

@@ -124,8 +124,8 @@ impl State {
         Ok(())
     }
 
-    /// Ends a capture. The capture has ended even if the call returns an error, also if the call is another thread's. A second call is
-    /// refused.
+    /// Ends a capture on the stream where it began. The capture has ended even if this returns an error, which it does if another thread
+    /// calls it. A second call is refused.
     pub(crate) fn end_capture(&mut self, stream: u64, thread: u64) -> Answer<u64> {
         let handle = self.stream(stream)?.capture.ok_or(Code::ILLEGAL_STATE)?;
         let capture = self.captures.get(&handle).ok_or(Code::ILLEGAL_STATE)?;
@@ -275,7 +275,8 @@ impl State {
     }
 
     /// Refuses a call that CUDA names potentially unsafe, such as a plain allocation, a call on a pool, or a wait for another stream, while
-    /// a capture forbids it. Which calls these are was read off a driver for CUDA 13.0 (`cargo xtask card`, step 3). The calling thread's mode ([`exchange_mode`]) decides which captures forbid it. A global capture of another
+    /// a capture forbids it. These are the calls that a driver for CUDA 13.0 refuses (`docs/measured/h200.md`). The calling thread's mode
+    /// ([`exchange_mode`]) decides which captures forbid it. A global capture of another
     /// thread forbids the call too. All captures that forbid the call are invalidated.
     pub(crate) fn refuse_unsafe(&mut self, thread: u64) -> Answer {
         let cares = MODE.get();

@@ -79,8 +79,8 @@ pub(crate) struct Speeds {
 
 impl Speeds {
     /// Returns whether a packed copy with this share of the original bytes is faster by at least an eighth. The host fills slots while the
-    /// link carries another, so the slower of the two determines the time. The host is taken to be as many times faster as it has threads
-    /// for the copy.
+    /// link carries another, so the slower of the two determines the time. Several threads are assumed to be as many times as
+    /// fast as one.
     pub(crate) fn pay(&self, share: f64, threads: usize) -> bool {
         let of_host = |speed: f64| 1.0 / (speed * threads as f64);
         let packed = of_host(self.host.pack).max(share / self.link);

@@ -1,8 +1,9 @@
 //! The state that all handles of a pool share, and the path of a request.
 
 use super::charges::Charges;
+use super::observe::info;
 use super::state::{Cell, Core, Locked, Memory, Returned, request};
-use super::{ALIGN, DevicePool, Held, Terms};
+use super::{DevicePool, Held, Terms};
 use crate::device::CudaDevice;
 use crate::error::CudaError;
 use crate::source::CudaMemory;
@@ -10,17 +11,12 @@ use crate::stream::{CudaStream, captures};
 use crate::{captured, fork, later};
 use millpond_account::budget::{Budget, Refusal};
 use millpond_account::error::AllocError;
-use millpond_account::event::{BlockInfo, EventKind, PoolLabel};
-use millpond_account::ledger::Ledger;
+use millpond_account::event::PoolLabel;
 use millpond_account::memory::MemoryKind;
 use millpond_account::post_mortem::{Lister, PostMortem, Survey};
-#[cfg(feature = "record")]
-use millpond_account::session::Sink;
 use millpond_account::watchers::Watchers;
 use millpond_engine::{self as engine, Block, Limit, RetainConf, Source, SourceError, Stats, Stream};
 use millpond_os::reentrancy::inside;
-#[cfg(feature = "record")]
-use millpond_pool::pool::by_a_source;
 use millpond_pool::pool::{PoolHeap, SourceTraffic};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -54,11 +50,11 @@ pub(super) struct Shared {
     /// The number of requests that wait for a returned block, and the condition variable that wakes them.
     waiting: AtomicUsize,
     came_back: Condvar,
-    watchers: Mutex<Arc<Watchers>>,
+    pub(super) watchers: Mutex<Arc<Watchers>>,
     /// Whether the pool has watchers. Nothing else is checked while it has none.
-    watched: AtomicBool,
-    changes: AtomicU64,
-    flow: Arc<SourceTraffic>,
+    pub(super) watched: AtomicBool,
+    pub(super) changes: AtomicU64,
+    pub(super) flow: Arc<SourceTraffic>,
     pub(super) retain: Mutex<RetainConf>,
     pub(super) zero_on_reuse: AtomicBool,
 }
@@ -181,12 +177,6 @@ impl Shared {
         shared
     }
 
-    /// Returns the recording's sink for this pool, if there is a recording.
-    #[cfg(feature = "record")]
-    fn sink(&self) -> Option<Sink> {
-        millpond_record::sink_for(self.watchers().pool())
-    }
-
     /// Locks the core and frees returned blocks in the engine. Fails in a forked process, and if a panic has broken the pool.
     pub(super) fn core(&self) -> Result<Locked<'_>, CudaError> {
         let mut core = self.lock_core()?;
@@ -279,31 +269,6 @@ impl Shared {
         Ok(answer)
     }
 
-    /// Counts a refusal and notifies the watchers and the recorder. Returns the error for the caller.
-    #[cold]
-    fn tell_refusal(&self, error: AllocError, bytes: usize) -> AllocError {
-        if !fork::is_forked() {
-            self.as_it_is().account.refusals += 1;
-        }
-        if self.watched.load(Ordering::Acquire) {
-            self.watchers().note(
-                EventKind::Refused,
-                &BlockInfo {
-                    requested: bytes,
-                    align: ALIGN as usize,
-                    ..BlockInfo::default()
-                },
-            );
-        }
-        self.tell_flow();
-        // A source of another pool allocates under the lock of that pool. The refusal of that pool follows and is recorded.
-        #[cfg(feature = "record")]
-        if !by_a_source() {
-            return millpond_record::refused_finally(|| self.label(), bytes as u64, 0, error);
-        }
-        error
-    }
-
     /// Allocates a block that is charged to budgets, and notifies the watchers.
     #[inline(never)]
     fn allocate_charged(
@@ -329,15 +294,6 @@ impl Shared {
                 Err(error)
             }
         }
-    }
-
-    /// Notifies the watchers of an allocated block.
-    #[inline(always)]
-    fn tell_allocated(&self, block: &Block) {
-        if self.watched.load(Ordering::Acquire) {
-            self.watchers().allocated(&info(block));
-        }
-        self.tell_flow();
     }
 
     /// Requests a block, and does what is possible if memory is short.
@@ -550,56 +506,6 @@ impl Shared {
         let ours = ours + later::bytes(self.parts.device.number());
         (memory.total - memory.free.min(memory.total)).saturating_sub(ours)
     }
-
-    pub(super) fn watchers(&self) -> Arc<Watchers> {
-        Arc::clone(&lock(&self.watchers))
-    }
-
-    pub(super) fn label(&self) -> PoolLabel {
-        lock(&self.watchers).pool().clone()
-    }
-
-    pub(super) fn ledger(&self) -> Option<Arc<Ledger>> {
-        lock(&self.watchers).ledger().cloned()
-    }
-
-    /// Replaces the watchers.
-    pub(super) fn change_watchers<R>(&self, change: impl FnOnce(&Watchers) -> (Watchers, R)) -> R {
-        let (before, answer) = {
-            let mut now = lock(&self.watchers);
-            let (made, answer) = change(&now);
-            let number = self.changes.fetch_add(1, Ordering::Relaxed) + 1;
-            let before = std::mem::replace(&mut *now, Arc::new(made.of_change(number)));
-            self.watched.store(!now.is_empty(), Ordering::Release);
-            (before, answer)
-        };
-        // This may run a subscriber's own code, so no lock is held.
-        drop(before);
-        answer
-    }
-
-    /// Reports the bytes that were taken from the device and given back since the last report.
-    #[inline]
-    pub(super) fn tell_flow(&self) {
-        // No lock is held here. The drops of deferred items may need one.
-        later::retry();
-        if self.watched.load(Ordering::Acquire) {
-            self.tell_watchers_flow();
-        }
-    }
-
-    #[cold]
-    fn tell_watchers_flow(&self) {
-        for (kind, bytes) in self.flow.drain() {
-            if bytes > 0 {
-                let info = BlockInfo {
-                    bytes: bytes as usize,
-                    ..BlockInfo::default()
-                };
-                self.watchers().note(kind, &info);
-            }
-        }
-    }
 }
 
 impl DevicePool {
@@ -673,13 +579,3 @@ impl Drop for Shared {
 const ASK_OTHERS: Duration = Duration::from_millis(50);
 /// The longest wait, which keeps the sum with the current time in range.
 const AGES: Duration = Duration::from_secs(1 << 30);
-
-fn info(block: &Block) -> BlockInfo {
-    BlockInfo {
-        address: block.address() as usize,
-        requested: block.requested() as usize,
-        bytes: block.bytes() as usize,
-        align: ALIGN as usize,
-        stream: block.stream().0,
-    }
-}

@@ -25,7 +25,7 @@ pub(crate) struct Slot {
 enum Busy {
     Free,
     Marked,
-    /// The copy in progress could not be marked.
+    /// No event could be recorded after the copy on this stream.
     Unmarked(CudaStream),
 }
 

@@ -37,20 +37,18 @@ impl OutOfMemory {
             mut after,
         } = at_event(trace, last as usize, &rules);
         let mut free = device_free(trace, event);
+        // The allocator may have had a limit that the recording does not contain. If the named device has less than the program could
+        // have, but no less than was reserved, its size is taken for that limit.
+        let left = reserved.zip(options.device.bytes);
+        if let Some(left) = left.and_then(|(reserved, named)| named.checked_sub(reserved)) {
+            free = free.map(|free| free.min(left));
+        }
         let known = reserved.map(|reserved| reserved.saturating_add(free.unwrap_or(0)));
         let others = known.zip(options.device.bytes);
         let others = others.map(|(known, named)| named.saturating_sub(known));
-        // The program may have had a limit that the recording does not contain. A smaller device that is named is taken for that limit,
-        // unless more was reserved. A recording without segments tells nothing of the device.
-        let limit = options
-            .device
-            .bytes
-            .filter(|named| Some(*named) >= reserved && Some(*named) < known);
-        if let (Some(limit), Some(reserved)) = (limit, reserved) {
-            free = Some(limit - reserved);
-        }
+        // A recording without segments tells nothing of the device.
         let device = Device {
-            bytes: limit.or(known).or(options.device.bytes),
+            bytes: known.or(options.device.bytes),
             ..options.device
         };
 

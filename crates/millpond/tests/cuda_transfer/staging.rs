@@ -73,7 +73,7 @@ fn a_staging_keeps_out_of_captures() {
     });
 }
 
-/// A copy takes more slots than the staging has, and no thread waits for a slot while it keeps another thread from one.
+/// Each copy needs more slots than the staging has. The threads must not wait for each other's slots.
 #[test]
 fn threads_of_the_program_share_the_slots() {
     let Some(Place { device, pool, .. }) = Place::new() else {
