@@ -1,6 +1,7 @@
 //! The values that describe an event: its kind, the pool, and the block or the request.
 
 use crate::memory::MemoryKind;
+use millpond_os::device::Device;
 use std::fmt;
 use std::sync::Arc;
 
@@ -50,8 +51,8 @@ pub struct PoolLabel {
     pub name: Arc<str>,
     /// The kind of memory.
     pub kind: MemoryKind,
-    /// The number of the device, or 0 for host memory.
-    pub device: u32,
+    /// The device whose memory it is.
+    pub device: Device,
     /// The policy that places its blocks, or an empty string if there is none.
     pub policy: Arc<str>,
 }
@@ -59,7 +60,7 @@ pub struct PoolLabel {
 impl PoolLabel {
     /// Makes a label.
     #[must_use]
-    pub fn new(id: u64, name: &str, kind: MemoryKind, device: u32) -> Self {
+    pub fn new(id: u64, name: &str, kind: MemoryKind, device: Device) -> Self {
         Self {
             id,
             name: name.into(),

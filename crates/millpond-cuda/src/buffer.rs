@@ -233,6 +233,12 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
+    /// Returns the same memory as bytes.
+    #[doc(hidden)]
+    pub fn into_bytes(mut self) -> DeviceBuffer<u8> {
+        self.take()
+    }
+
     /// Makes the buffer's stream wait, on the device, for the other streams that use the elements, and then forgets those.
     pub(super) fn wait_for_uses(&mut self) -> Result<(), CudaError> {
         let mut uses = self.uses.iter();

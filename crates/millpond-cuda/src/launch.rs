@@ -11,9 +11,10 @@ use super::device::CudaDevice;
 use super::error::CudaError;
 use super::kernel_error::KernelError;
 use super::module::{CudaModule, parameters};
+use super::span::Span;
 use super::stream::CudaStream;
 use bytemuck::NoUninit;
-use millpond_pool::dtype::Element;
+use millpond_pool::dtype::{DType, Element};
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
@@ -243,8 +244,21 @@ pub trait KernelArg<'a>: sealed::Arg<'a> {}
 /// A kernel argument that is written: a buffer, or a view of a tensor.
 pub trait KernelArgMut<'a>: sealed::ArgMut<'a> {}
 
+/// Elements on a device that are contiguous in memory, whoever owns them: a [`DeviceBuffer`], a rented buffer, the rows of a chunk of a
+/// data set, or a [`DeviceSlice`](super::DeviceSlice). Tensors can view them.
+pub trait DeviceElements: sealed::Elements {}
+
 /// Traits that only this crate implements.
 pub mod sealed {
+    use crate::span::Span;
+    use millpond_pool::dtype::DType;
+
+    /// Elements on a device. Whoever has `&mut` access has them exclusively.
+    pub trait Elements {
+        /// Returns the bytes of the elements, and the type of the elements.
+        fn elements(&self) -> (Span<'_>, DType);
+    }
+
     /// An argument that a kernel reads.
     pub trait Arg<'a> {
         /// Adds the argument to a launch.
@@ -255,6 +269,14 @@ pub mod sealed {
     pub trait ArgMut<'a> {
         /// Adds the argument to a launch.
         fn put(self, launch: &mut super::Launch<'a>);
+    }
+}
+
+impl<T: Element> DeviceElements for DeviceBuffer<T> {}
+
+impl<T: Element> sealed::Elements for DeviceBuffer<T> {
+    fn elements(&self) -> (Span<'_>, DType) {
+        (self.span(), T::DTYPE)
     }
 }
 

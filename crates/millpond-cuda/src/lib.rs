@@ -69,7 +69,7 @@ pub use graph::{Capture, CudaGraph};
 #[cfg(feature = "cudarc")]
 pub use interop::Lent;
 pub use kernel_error::KernelError;
-pub use launch::{CudaKernel, Extent, KernelArg, KernelArgMut, Launch};
+pub use launch::{CudaKernel, DeviceElements, Extent, KernelArg, KernelArgMut, Launch};
 pub use managed::{Advice, CudaManaged};
 pub use module::CudaModule;
 pub use pinned::CudaPinned;
@@ -87,6 +87,7 @@ pub use transfer::{HostEnd, Transfer};
 pub use transfer_error::TransferError;
 
 pub use pinned::is_known;
+pub use span::Span;
 pub use stream::mark::{Mark, settle_on};
 pub use transfer::upload_part;
 

@@ -4,7 +4,9 @@ use super::abi::{DeviceNumber, PLACE_HOST, advice};
 use super::device::CudaDevice;
 use super::error::CudaError;
 use super::segments::{Segments, Way, source_of_segments};
+use super::slice::DeviceSlice;
 use super::stream::CudaStream;
+use super::stream::mark::expect_uncaptured;
 use super::transfer::{Transfer, begin};
 use super::transfer_error::TransferError;
 use millpond_account::MemoryKind;
@@ -163,6 +165,63 @@ impl CudaDevice {
 }
 
 impl CudaStream {
+    /// Lends a managed buffer to work on this stream, and waits for the work. `work` gets the elements as an argument for
+    /// [kernels](super::CudaKernel) and as memory that tensors can view. The host cannot access the buffer meanwhile.
+    ///
+    /// ```
+    /// use millpond::cuda::{CudaDevice, CudaError, CudaManaged, CudaStream, DevicePool, DeviceTensorMut};
+    /// use millpond::{Device, Unpooled};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let device = match CudaDevice::get(0) {
+    ///     Err(CudaError::NoDriver) => return Ok(()),
+    ///     device => device?,
+    /// };
+    /// let stream = CudaStream::new(&device)?;
+    /// let queue = DevicePool::new(&device)?.on(&stream)?;
+    /// let managed = Unpooled::over(Box::new(CudaManaged::new(&device)?));
+    /// let table = managed.alloc_from(&[1.0f32, 2.0, 3.0])?;
+    /// let mut table = stream.prefetch(table, Device::Cuda(0))?.wait()?;
+    /// stream.lend(&mut table, |table| DeviceTensorMut::from_buffer(&queue, table, [3])?.scal(2.0))??;
+    /// let table = stream.prefetch(table, Device::Host)?.wait()?;
+    /// assert_eq!(table[..], [2.0, 4.0, 6.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns [`CudaError::NotManaged`] for other memory, [`CudaError::Captured`] if the stream is captured, and the errors of the
+    /// driver.
+    pub fn lend<T: Element, R>(
+        &self,
+        buffer: &mut Buffer<T>,
+        work: impl FnOnce(&mut DeviceSlice<'_, T>) -> R,
+    ) -> Result<R, CudaError> {
+        /// Waits for the stream when the loan ends, even by a panic.
+        struct End<'a>(&'a CudaStream);
+
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                // On an error nothing goes on: the device is lost.
+                let _ = self.0.wait();
+            }
+        }
+
+        expect_managed(buffer)?;
+        expect_uncaptured(self)?;
+        let (address, len) = match buffer.is_empty() {
+            true => (0, 0),
+            false => (buffer.as_mut_ptr().addr() as u64, buffer.len()),
+        };
+        let end = End(self);
+        // SAFETY: the elements are at this address on every device. The buffer is borrowed until the stream has been waited for, and
+        // other streams that use the elements are ordered with it.
+        let result = work(&mut unsafe { DeviceSlice::new(address, len, self) });
+        std::mem::forget(end);
+        self.wait()?;
+        Ok(result)
+    }
+
     /// Moves the pages of a managed buffer to a place, on this stream. Most programs use the stream of the work that needs them.
     ///
     /// # Errors

@@ -12,6 +12,7 @@
 //!   for_graph  the memory of a graph
 //!   upkeep     statistics, and how much memory is kept
 //!   maintained giving memory back in the background
+//!   raw        blocks that are freed by their address
 //!   unpooled   a device's memory without a pool
 //! ```
 
@@ -22,6 +23,7 @@ mod kept;
 mod live;
 mod maintained;
 mod observe;
+mod raw;
 mod shared;
 mod state;
 mod tenant;

@@ -2,10 +2,12 @@
 
 use super::buffer::{DeviceBuffer, bytes_of};
 use super::captured;
+use super::launch::{DeviceElements, sealed};
 use super::pool::DevicePool;
+use super::span::Span;
 use super::stream::{CudaStream, captures};
 use millpond_account::error::AllocError;
-use millpond_pool::dtype::Element;
+use millpond_pool::dtype::{DType, Element};
 use millpond_pool::rental::shelves::{Shelves, class_bytes, class_of};
 use millpond_pool::rental::{KEPT, RentalStats};
 use std::fmt;
@@ -168,6 +170,14 @@ impl<T: Element> Deref for DeviceRented<T> {
 impl<T: Element> DerefMut for DeviceRented<T> {
     fn deref_mut(&mut self) -> &mut DeviceBuffer<T> {
         &mut self.buffer
+    }
+}
+
+impl<T: Element> DeviceElements for DeviceRented<T> {}
+
+impl<T: Element> sealed::Elements for DeviceRented<T> {
+    fn elements(&self) -> (Span<'_>, DType) {
+        (self.buffer.span(), T::DTYPE)
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::buffer::DeviceBuffer;
 use super::error::CudaError;
-use super::launch::{KernelArg, KernelArgMut, Launch, sealed};
+use super::launch::{DeviceElements, KernelArg, KernelArgMut, Launch, sealed};
 use super::span::{Span, elements_on_stream, expect_elements};
 use super::stream::CudaStream;
-use millpond_pool::dtype::Element;
+use millpond_pool::dtype::{DType, Element};
 use std::marker::PhantomData;
 
 /// Elements on a device that are borrowed exclusively. It is like a [`DeviceBuffer`], but does not own the memory. All work on the elements
@@ -55,6 +55,14 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
 }
 
 elements_on_stream!(DeviceSlice<'_, T>, "DeviceSlice");
+
+impl<T: Element> DeviceElements for DeviceSlice<'_, T> {}
+
+impl<T: Element> sealed::Elements for DeviceSlice<'_, T> {
+    fn elements(&self) -> (Span<'_>, DType) {
+        (self.span(), T::DTYPE)
+    }
+}
 
 impl<'a, T: Element> KernelArg<'a> for &'a DeviceSlice<'_, T> {}
 

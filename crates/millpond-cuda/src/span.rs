@@ -25,8 +25,22 @@ impl<'a> Span<'a> {
         }
     }
 
+    /// Returns the address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Returns the number of bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the stream on which work on the bytes is queued.
+    pub fn stream(&self) -> &'a CudaStream {
+        self.stream
+    }
+
     /// Returns a part of the bytes, or `None` if it is not inside them.
-    #[cfg(feature = "derive")]
     pub fn part(self, offset: usize, bytes: usize) -> Option<Self> {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
         inside.then(|| Self {

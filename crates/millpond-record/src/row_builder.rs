@@ -230,9 +230,11 @@ impl<W: Write> RowBuilder<W> {
             MemoryKind::Device => "cuda",
             kind => kind.name(),
         };
-        let device = match pool.kind {
-            MemoryKind::Host | MemoryKind::Pinned => -1,
-            _ => i64::from(pool.device),
+        let device = match (pool.device.cuda_number(), pool.kind) {
+            (Some(number), _) => i64::from(number),
+            (None, MemoryKind::Host | MemoryKind::Pinned) => -1,
+            // Devices can access other memory of the host.
+            (None, _) => 0,
         };
         let row = Row {
             pool: pool.id as u32,

@@ -66,7 +66,7 @@ impl<T> Deref for SharedOrCopied<T> {
 }
 
 /// A destination to which a tensor can be brought. It decides the type of the result. A [`Device`] is one, and with the feature
-/// `cuda` a `CudaQueue`.
+/// `cuda` a `CudaDevice` and a `CudaQueue`.
 pub trait Destination<T> {
     /// The type of a tensor at the destination.
     type Tensor;
@@ -126,7 +126,8 @@ macro_rules! copies {
 
         /// Returns the tensor at a destination: this tensor if it is already there, otherwise a copy. For a
         /// [`Device`](millpond_os::device::Device) that is the host, the result is a host tensor. With the feature `cuda` it is a
-        /// `DeviceTensor` for a pool of a device and a stream, `&pool.on(&stream)?`.
+        /// `DeviceTensor` for a `&CudaDevice`, whose default pool and stream it uses, and for a pool of a device and a stream,
+        /// `&pool.on(&stream)?`.
         ///
         /// # Errors
         /// Returns an error if memory for a copy cannot be allocated, and errors of the devices.

@@ -3,6 +3,7 @@
 //! ```text
 //!   storage      memory of a pool, and the stream that all work on it is ordered by
 //!   make         how they come to be
+//!   borrowed     views of elements, whoever owns them
 //!   copy         copies, to the host and back and on the device
 //!   operand      tensors and numbers as operands, and what can be written
 //!   arithmetic   element by element: new, in place, into an output
@@ -28,6 +29,8 @@ mod arithmetic;
 #[forbid(unsafe_code)]
 mod blas;
 #[forbid(unsafe_code)]
+mod borrowed;
+#[forbid(unsafe_code)]
 mod cast;
 #[forbid(unsafe_code)]
 mod copy;
@@ -44,6 +47,8 @@ mod product;
 mod reduce;
 mod storage;
 
+pub use borrowed::DeviceTensorRef;
+pub use make::IntoQueue;
 pub use operand::{DeviceOperand, DeviceOutput};
 
 use super::batches::{Batched, Batches};
@@ -84,6 +89,7 @@ use storage::{DeviceStorage, DeviceView, ElementMemory};
 ///     Err(CudaError::NoDriver) => return Ok(()),
 ///     device => device?,
 /// };
+/// // The default pool and stream of a device serve many programs: `DeviceTensor::zeros(Device::Cuda(0), [2, 2], DType::F32)`.
 /// let queue = DevicePool::new(&device)?.on(&CudaStream::new(&device)?)?;
 /// let there = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2])?.to(&queue)?.into_tensor();
 /// let mut product = there.matmul(&there.transpose(0, 1)?)?;
@@ -101,8 +107,8 @@ pub struct DeviceTensor {
     layout: Layout,
 }
 
-/// A borrowed view for writing: of a [`DeviceTensor`], created by [`view_mut`](DeviceTensor::view_mut), or of a workspace's
-/// temporary.
+/// A borrowed view for writing: of a [`DeviceTensor`], created by [`view_mut`](DeviceTensor::view_mut), of a buffer, created by
+/// [`from_buffer`](Self::from_buffer), or of a workspace's temporary.
 pub struct DeviceTensorMut<'a> {
     /// Nobody else has access to it during `'a`.
     place: ElementMemory<'a>,

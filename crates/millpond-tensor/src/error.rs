@@ -190,6 +190,10 @@ pub enum TensorError {
     /// Memory cannot be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// A tensor on a device was requested in host memory.
+    #[cfg(feature = "cuda")]
+    #[error("a `DeviceTensor` is in the memory of a CUDA device: take a `Tensor` for host memory")]
+    NotCuda,
     /// The device's driver returned an error, or an operand is on another device.
     #[cfg(feature = "cuda")]
     #[error(transparent)]

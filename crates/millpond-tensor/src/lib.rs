@@ -99,7 +99,7 @@ pub use arithmetic::Output;
 pub use batches::{Batches, BatchesMut};
 pub use copy::{Destination, SharedOrCopied};
 #[cfg(feature = "cuda")]
-pub use device::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorMut};
+pub use device::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorMut, DeviceTensorRef, IntoQueue};
 pub use empty::EmptyTensor;
 pub use error::TensorError;
 #[doc(hidden)]

@@ -6,7 +6,7 @@
 //! ```
 
 use millpond::{
-    Event, Ledger, MemoryKind, Tag, Tracking,
+    Device, Event, Ledger, MemoryKind, Tag, Tracking,
     event::{BlockInfo, PoolLabel, Subscriber, Time, Watchers},
     ledger::Sampler,
     post_mortem::Survey,
@@ -111,7 +111,7 @@ fn main() {
         black_box(Instant::now());
     });
 
-    let bare = Watchers::new(PoolLabel::new(1, "host", MemoryKind::Host, 0));
+    let bare = Watchers::new(PoolLabel::new(1, "host", MemoryKind::Host, Device::Host));
     table.row("no subscriber", 1 << 20, &mut |at| {
         black_box(&bare).allocated(&info(at));
     });

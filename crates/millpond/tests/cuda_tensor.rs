@@ -13,6 +13,8 @@ mod blas;
 mod launches;
 #[path = "cuda_tensor/native.rs"]
 mod native;
+#[path = "cuda_tensor/places.rs"]
+mod places;
 #[cfg(feature = "derive")]
 #[path = "cuda_tensor/soa.rs"]
 mod soa;

@@ -2,7 +2,7 @@
 //! tracked, and the program's live blocks are found with their call sites.
 
 use millpond::{
-    Event, Ledger, MemoryKind, Tag, Tracking,
+    Device, Event, Ledger, MemoryKind, Tag, Tracking,
     event::{BlockInfo, EventKind, PoolLabel, Watchers},
     post_mortem::Survey,
 };
@@ -69,7 +69,7 @@ fn leaks_of_the_whole_program() {
     let ledger = Arc::new(Ledger::builder(Tracking::All).times(true).stacks(stacks).build());
     let events = Arc::new(AtomicU64::new(0));
     let (counted, held) = (Arc::clone(&events), Arc::new(Mutex::new(Vec::new())));
-    let watchers = Watchers::new(PoolLabel::new(1, "all", MemoryKind::Host, 0));
+    let watchers = Watchers::new(PoolLabel::new(1, "all", MemoryKind::Host, Device::Host));
     // This subscriber allocates and keeps its allocations.
     let (watchers, _) = watchers.with_subscriber(Arc::new(move |event: &Event<'_>| {
         counted.fetch_add(1, Ordering::Relaxed);

@@ -21,13 +21,13 @@ use crate::ledger::WrongFree;
 /// A closure is a subscriber.
 ///
 /// ```
-/// use millpond::{Event, MemoryKind, event::{BlockInfo, PoolLabel, Watchers}};
+/// use millpond::{Device, Event, MemoryKind, event::{BlockInfo, PoolLabel, Watchers}};
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicUsize, Ordering};
 ///
 /// let bytes = Arc::new(AtomicUsize::new(0));
 /// let sum = Arc::clone(&bytes);
-/// let watchers = Watchers::new(PoolLabel::new(1, "host", MemoryKind::Host, 0));
+/// let watchers = Watchers::new(PoolLabel::new(1, "host", MemoryKind::Host, Device::Host));
 /// let (watchers, id) = watchers.with_subscriber(Arc::new(move |event: &Event<'_>| {
 ///     sum.fetch_add(event.bytes, Ordering::Relaxed);
 /// }));

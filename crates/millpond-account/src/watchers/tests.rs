@@ -1,6 +1,7 @@
 use super::*;
 use crate::ledger::{Ledger, Tracking, WrongFree};
 use crate::memory::MemoryKind;
+use millpond_os::device::Device;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, RwLock};
 
@@ -10,7 +11,7 @@ struct Held(RwLock<Option<Arc<Watchers>>>);
 
 impl Held {
     fn new() -> Arc<Self> {
-        let label = PoolLabel::new(3, "host", MemoryKind::Host, 0);
+        let label = PoolLabel::new(3, "host", MemoryKind::Host, Device::Host);
         Arc::new(Self(RwLock::new(Some(Arc::new(Watchers::new(label))))))
     }
     fn now(&self) -> Arc<Watchers> {
@@ -242,8 +243,8 @@ fn a_wrong_free_is_told_and_refused() {
     }
     let wrong = Arc::new(Wrong::default());
     let ledger = Ledger::builder(Tracking::All).complete(true).build();
-    let watchers =
-        Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, 0)).with_ledger(Some(Arc::new(ledger)));
+    let watchers = Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, Device::Host))
+        .with_ledger(Some(Arc::new(ledger)));
     let (watchers, _) = watchers.with_subscriber(Arc::clone(&wrong) as Arc<dyn Subscriber>);
     assert!(matches!(
         *watchers.freed(&info(0x1000)).unwrap_err(),
@@ -257,7 +258,7 @@ fn a_wrong_free_is_told_and_refused() {
 
 #[test]
 fn the_event_filter_follows_from_the_observers() {
-    let none = Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, 0));
+    let none = Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, Device::Host));
     assert!(none.is_empty());
     assert_eq!(none.sees(), EventFilter::Nothing);
     let ledger = Arc::new(Ledger::new(Tracking::Sampled { one_in: 10 }));
@@ -272,7 +273,7 @@ fn the_event_filter_follows_from_the_observers() {
 #[test]
 fn a_sample_is_entered_by_dice_or_when_it_was_picked_and_events_are_told_of_all() {
     let ledger = Arc::new(Ledger::new(Tracking::Sampled { one_in: 10 }));
-    let watchers = Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, 0));
+    let watchers = Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, Device::Host));
     let watchers = watchers.with_ledger(Some(Arc::clone(&ledger)));
     watchers.picked(&info(64));
     assert_eq!(ledger.blocks(), 1);
@@ -299,7 +300,7 @@ fn times_are_taken_where_they_are_wanted() {
         }
     }
     let timed = Arc::new(Timed(Mutex::default()));
-    let watchers = Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, 0));
+    let watchers = Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, Device::Host));
     let (watchers, _) = watchers.with_subscriber(Arc::clone(&timed) as Arc<dyn Subscriber>);
     watchers.allocated(&info(1));
     watchers.freed(&info(1)).unwrap();
@@ -375,7 +376,7 @@ mod with_tracing {
 
     #[test]
     fn events_become_events_of_tracing() {
-        let watchers = Watchers::new(PoolLabel::new(5, "host", MemoryKind::Host, 0));
+        let watchers = Watchers::new(PoolLabel::new(5, "host", MemoryKind::Host, Device::Host));
         let (watchers, _) = watchers.with_subscriber(Arc::new(TracingSubscriber::new()));
         let watchers = watchers.with_context(Some(Context::from("step 3")));
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -411,7 +412,7 @@ mod with_tracing {
             }
         }
         let spans = Arc::new(Spans(Mutex::default()));
-        let watchers = Watchers::new(PoolLabel::new(5, "host", MemoryKind::Host, 0));
+        let watchers = Watchers::new(PoolLabel::new(5, "host", MemoryKind::Host, Device::Host));
         let (watchers, _) = watchers.with_subscriber(Arc::clone(&spans) as Arc<dyn Subscriber>);
         let collector = Collector::new(::tracing::Level::TRACE, &Arc::default());
         ::tracing::subscriber::with_default(collector, || {

@@ -31,7 +31,7 @@ macro_rules! emit {
             kind = $event.kind.name(),
             pool = &*$event.pool.name,
             pool_id = $event.pool.id,
-            device = $event.pool.device,
+            device = ::tracing::field::display($event.pool.device),
             address = $event.address,
             requested = $event.requested,
             bytes = $event.bytes,

@@ -8,6 +8,7 @@ use millpond_account::event::PoolLabel;
 use millpond_account::memory::MemoryKind;
 use millpond_engine::policies::Millpond;
 use millpond_engine::{Engine, MillpondConf, Policy};
+use millpond_os::device::Device;
 use millpond_pool::pool::{BudgetedSource, next_number};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +23,12 @@ impl DevicePool {
         let (number, flow) = (next_number(), Arc::default());
         let charged = BudgetedSource::new(source, of.limit.clone(), of.reserved.clone(), Arc::clone(&flow));
         let name = format!("{}, a graph", of.name);
-        let label = PoolLabel::new(number, &name, MemoryKind::Device, of.device.number());
+        let label = PoolLabel::new(
+            number,
+            &name,
+            MemoryKind::Device,
+            Device::Cuda(of.device.number()),
+        );
         let label = label.under(policy.name());
         let made = Shared::new(Parts {
             device: of.device.clone(),

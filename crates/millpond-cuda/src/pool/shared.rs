@@ -2,6 +2,7 @@
 
 use super::charges::Charges;
 use super::observe::info;
+use super::raw::RawBlocks;
 use super::state::{Cell, Core, Locked, Memory, Returned, request};
 use super::{DevicePool, Held, Terms};
 use crate::device::CudaDevice;
@@ -16,10 +17,11 @@ use millpond_account::memory::MemoryKind;
 use millpond_account::post_mortem::{Lister, PostMortem, Survey};
 use millpond_account::watchers::Watchers;
 use millpond_engine::{self as engine, Block, Limit, RetainConf, Source, SourceError, Stats, Stream};
+use millpond_os::device::Device;
 use millpond_os::reentrancy::inside;
 use millpond_pool::pool::{PoolHeap, SourceTraffic};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// The parts from which a pool is made.
@@ -57,6 +59,7 @@ pub(super) struct Shared {
     pub(super) flow: Arc<SourceTraffic>,
     pub(super) retain: Mutex<RetainConf>,
     pub(super) zero_on_reuse: AtomicBool,
+    pub(super) raw: OnceLock<RawBlocks>,
 }
 
 /// The properties of a pool that never change.
@@ -124,7 +127,7 @@ impl Shared {
             parts.number,
             &parts.name,
             MemoryKind::Device,
-            parts.device.number(),
+            Device::Cuda(parts.device.number()),
         )
         .under(parts.engine.policy().name());
         let shared = Arc::new(Self {
@@ -156,6 +159,7 @@ impl Shared {
             flow: parts.flow,
             retain: Mutex::new(parts.retain),
             zero_on_reuse: AtomicBool::new(parts.zero_on_reuse),
+            raw: OnceLock::new(),
         });
         let of = &shared.parts;
         let told = of.budget.as_ref().or(of.reserved.as_ref());

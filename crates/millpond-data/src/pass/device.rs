@@ -9,12 +9,13 @@ use super::super::sieve::{BufferSource, Sieve};
 use super::{
     ChunkMemory, ChunkReader, ChunkSource, Pass, Plan, Progress, ProgressClock, ReuseOrder, Ring, in_parallel,
 };
+use millpond_cuda::launch::sealed;
 use millpond_cuda::{
-    CudaError, CudaPinned, CudaStream, DeviceBuffer, DevicePool, Mark, Transfer, TransferError, is_known,
-    settle_on, upload_part,
+    CudaError, CudaPinned, CudaStream, DeviceBuffer, DeviceElements, DevicePool, Mark, Span, Transfer,
+    TransferError, is_known, settle_on, upload_part,
 };
 use millpond_pool::buffer::Buffer;
-use millpond_pool::dtype::Element;
+use millpond_pool::dtype::{DType, Element};
 use millpond_pool::unpooled::Unpooled;
 use std::fmt;
 
@@ -210,6 +211,17 @@ impl<T: Element> DeviceChunk<'_, T> {
     /// and the same stream.
     pub fn buffer_mut(&mut self) -> &mut DeviceBuffer<T> {
         self.buffer
+    }
+}
+
+/// The elements are those of the chunk's rows.
+impl<T: Element> DeviceElements for DeviceChunk<'_, T> {}
+
+impl<T: Element> sealed::Elements for DeviceChunk<'_, T> {
+    fn elements(&self) -> (Span<'_>, DType) {
+        let whole = self.buffer.span();
+        let rows = whole.part(0, self.len() * size_of::<T>());
+        (rows.unwrap_or(whole), T::DTYPE)
     }
 }
 

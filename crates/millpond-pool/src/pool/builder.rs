@@ -53,7 +53,7 @@ pub enum PoolError {
     Unguardable,
     /// The pools of a set are in host memory only.
     #[error(
-        "a set creates pools of memory that the host can access, not of the memory of {device}: use `cuda::DevicePool`"
+        "a set creates pools of memory that the host can access, not of the memory of {device}: use `cuda::DevicePool`, and `cuda::DeviceTensor` for tensors"
     )]
     NotTheHosts {
         /// The device.

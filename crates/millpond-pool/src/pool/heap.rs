@@ -18,6 +18,7 @@ use millpond_account::ledger::{Filter, Ledger};
 use millpond_account::memory::MemoryKind;
 use millpond_account::watchers::Watchers;
 use millpond_engine::{Limit, RetainConf};
+use millpond_os::device::Device;
 use millpond_os::ranked::{Locked, Order, Rank, Ranked, SHELVES};
 use millpond_os::reentrancy::inside;
 use std::collections::HashMap;
@@ -214,7 +215,7 @@ impl Heap {
         let order = Order::new();
         let parts = parts(number, order)?;
         let policy = parts.memory.policy().name();
-        let label = PoolLabel::new(number, &parts.name, parts.kind, 0).under(policy);
+        let label = PoolLabel::new(number, &parts.name, parts.kind, Device::Host).under(policy);
         let heap: &'static Self = Box::leak(Box::new(Self {
             number,
             lifetime: Lifetime::new(),

@@ -1,7 +1,8 @@
-//! The pools of device memory in a set.
+//! The pools of device memory in a set, and a queue of each for tensors.
 
 use super::Pools;
-use millpond_cuda::{CudaDevice, DevicePool, DevicePoolError};
+use millpond_account::error::AllocError;
+use millpond_cuda::{CudaDevice, CudaQueue, CudaStream, DevicePool, DevicePoolError};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,11 +10,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     made: Mutex<BTreeMap<u32, DevicePool>>,
+    /// The queues of these pools that were requested.
+    queues: Mutex<BTreeMap<u32, CudaQueue>>,
 }
 
 impl Devices {
     fn made(&self) -> MutexGuard<'_, BTreeMap<u32, DevicePool>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queues(&self) -> MutexGuard<'_, BTreeMap<u32, CudaQueue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the existing pools. Returns none in the child of a fork, where they cannot be used, and where the list may be locked
@@ -70,6 +77,47 @@ impl Pools {
         Ok(pool)
     }
 
+    /// Returns the queue of a CUDA device's [pool](Self::cuda) and its legacy default stream, and creates it if necessary. Tensors that
+    /// are created on a device, and not on a queue of the program, are created on it.
+    ///
+    /// ```
+    /// use millpond::cuda::DeviceTensor;
+    /// use millpond::{DType, Device};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # if millpond::cuda::CudaDevice::get(0).is_err() { return Ok(()) }
+    /// let tensor = DeviceTensor::zeros(Device::Cuda(0), [2, 3], DType::F32)?;
+    /// assert_eq!(tensor.pool(), Some(&millpond::pools().cuda(0)?));
+    /// assert_eq!(tensor.stream(), millpond::pools().cuda_queue(0)?.stream());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if there is no such device, if its pool cannot be created by the template, or if there is not enough memory for
+    /// the queue (8 KiB).
+    pub fn cuda_queue(&self, number: u32) -> Result<CudaQueue, AllocError> {
+        let pool = self.cuda(number);
+        let pool = pool.map_err(|error| AllocError::Pool(Box::new(error)))?;
+        let made = |queues: &BTreeMap<u32, CudaQueue>| {
+            let queue = queues.get(&number).filter(|queue| *queue.pool() == pool);
+            queue.cloned()
+        };
+        if let Some(queue) = made(&self.set.devices.queues()) {
+            return Ok(queue);
+        }
+        // This is called without a lock, because observers of the pool may use the set.
+        let new = pool.on(&CudaStream::legacy(pool.device()))?;
+        let mut queues = self.set.devices.queues();
+        if let Some(queue) = made(&queues) {
+            return Ok(queue);
+        }
+        let old = queues.insert(number, new.clone());
+        drop(queues);
+        drop(old);
+        Ok(new)
+    }
+
     /// Inserts a pool for its device, and returns the pool that it replaces. The inserted pool does not receive settings or
     /// observers that the set was given before.
     pub fn insert_cuda(&self, pool: DevicePool) -> Option<DevicePool> {
@@ -82,6 +130,8 @@ impl Pools {
         if !millpond_cuda::is_in_use() {
             return None;
         }
+        let queue = self.set.devices.queues().remove(&number);
+        drop(queue);
         self.set.devices.made().remove(&number)
     }
 }

@@ -3,7 +3,7 @@
 use super::launch::Summand;
 use super::operand::{DeviceOperand, DeviceOutput};
 use super::storage::DeviceView;
-use super::{DeviceTensor, DeviceTensorMut};
+use super::{DeviceTensor, DeviceTensorMut, DeviceTensorRef};
 use crate::arithmetic::{operations, operations_in_place, operations_to_new, operations_to_output};
 use crate::elementwise::{Binary, output, refuse};
 use crate::error::TensorError;
@@ -123,6 +123,25 @@ impl DeviceTensor {
         Self,
         make_there,
         "this one's pool and stream"
+    ));
+    operations!(operations_to_output(
+        self,
+        self.side(),
+        DeviceOperand,
+        DeviceOutput,
+        write_there
+    ));
+}
+
+/// Elementwise operations, as for a [`DeviceTensor`].
+impl DeviceTensorRef<'_> {
+    operations!(operations_to_new(
+        self,
+        self.side(),
+        DeviceOperand,
+        DeviceTensor,
+        make_there,
+        "the queue's pool and stream"
     ));
     operations!(operations_to_output(
         self,

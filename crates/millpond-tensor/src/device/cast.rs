@@ -3,7 +3,7 @@
 use super::arithmetic::wide_of;
 use super::operand::DeviceOutput;
 use super::storage::DeviceView;
-use super::{DeviceTensor, DeviceTensorMut};
+use super::{DeviceTensor, DeviceTensorMut, DeviceTensorRef};
 use crate::cast::cast_into;
 use crate::copy::SharedOrCopied;
 use crate::elementwise::output;
@@ -44,6 +44,10 @@ impl DeviceTensor {
         Ok(SharedOrCopied::Copied(out))
     }
 
+    cast_into!(self, self.side(), DeviceOutput);
+}
+
+impl DeviceTensorRef<'_> {
     cast_into!(self, self.side(), DeviceOutput);
 }
 

@@ -1,5 +1,6 @@
 //! Copies from and to the host and on the device. Tensors are shared instead where possible.
 
+use super::make::IntoQueue;
 use super::operand::DeviceOperand;
 use super::{DeviceTensor, DeviceTensorMut};
 use crate::Tensor;
@@ -7,9 +8,18 @@ use crate::copy::{Destination, SharedOrCopied, copies};
 use crate::error::TensorError;
 use crate::operand::bytes_of;
 use crate::scalar::Scalar;
-use millpond_cuda::CudaQueue;
+use millpond_cuda::{CudaDevice, CudaQueue};
 use millpond_os::device::Device;
 use millpond_pool::dtype::Element;
+
+/// Copies a tensor to a device. The host waits until the copy is complete.
+impl Destination<Tensor> for &CudaDevice {
+    type Tensor = DeviceTensor;
+
+    fn bring(self, tensor: &Tensor) -> Result<SharedOrCopied<DeviceTensor>, TensorError> {
+        tensor.to(&self.into_queue()?)
+    }
+}
 
 /// Copies a tensor to a device. The host waits until the copy is complete.
 impl Destination<Tensor> for &CudaQueue {
@@ -32,6 +42,16 @@ impl Destination<DeviceTensor> for Device {
         let whole = tensor.to_contiguous()?;
         whole.side().read(copy.view_mut()?.as_mut_bytes()?)?;
         Ok(SharedOrCopied::Copied(copy))
+    }
+}
+
+/// Moves a tensor to another pool or stream: it is shared on the same device, and copied through the host to another
+/// device.
+impl Destination<DeviceTensor> for &CudaDevice {
+    type Tensor = DeviceTensor;
+
+    fn bring(self, tensor: &DeviceTensor) -> Result<SharedOrCopied<DeviceTensor>, TensorError> {
+        tensor.to(&self.into_queue()?)
     }
 }
 

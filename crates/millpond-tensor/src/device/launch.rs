@@ -1,7 +1,7 @@
 //! Kernel launches: the arguments for views, and the order among the streams of the operands.
 
 use super::storage::DeviceView;
-use super::{DeviceTensor, DeviceTensorMut};
+use super::{DeviceTensor, DeviceTensorMut, DeviceTensorRef};
 use crate::error::TensorError;
 use crate::layout::{Layout, MAX_RANK};
 use crate::walk::Walk;
@@ -54,7 +54,7 @@ impl Task<'_> {
     }
 }
 
-/// Returns the streams of the operands, except the one on which the work is queued.
+/// Returns the streams of the operands' elements, except the one on which the work is queued.
 fn others<'a>(stream: &CudaStream, sides: &[DeviceView<'a>]) -> Vec<&'a CudaStream> {
     let mut others: Vec<&CudaStream> = Vec::new();
     for side in sides {
@@ -92,7 +92,7 @@ impl Target<'_> {
         calls: impl FnOnce() -> Option<Vec<Gemm>>,
     ) -> bool {
         let queue = self.0.queue();
-        let others = others(queue.stream(), &[left, right]);
+        let others = others(queue.stream(), &[self.0, left, right]);
         // SAFETY: as for a task: access to the written memory is exclusive, the read memory is borrowed, and both lie
         // in live storages of these streams. The calls are of their matrices, as `blas` puts them together.
         unsafe { products::by_cublas((queue, &others), self.0.dtype(), calls) }
@@ -135,7 +135,7 @@ impl Target<'_> {
             arguments,
             sides,
         }
-        .run(self.0.stream())
+        .run(self.0.queue().stream())
     }
 
     fn copy_or_fill(self, from: Option<DeviceView<'_>>, element: &[u8; 16]) -> Result<(), TensorError> {
@@ -279,7 +279,7 @@ fn total(
     if parts > 1 {
         let views = walk([&Layout::vector(parts); 3]);
         let of = (sums, sums, wide.dtype(), 0);
-        sum_parts(queue, wide, (views, parts, 1), to, of, &[])?;
+        sum_parts(queue, wide, (views, parts, 1), to, of, sides)?;
     }
     Ok(())
 }
@@ -320,7 +320,17 @@ impl<'a> KernelArg<'a> for &'a DeviceTensor {}
 
 impl<'a> sealed::Arg<'a> for &'a DeviceTensor {
     fn put(self, launch: &mut Launch<'a>) {
-        launch.memory(self.address(), self.stream());
+        let side = self.side();
+        launch.memory(side.address(), side.stream());
+    }
+}
+
+impl<'a> KernelArg<'a> for DeviceTensorRef<'a> {}
+
+impl<'a> sealed::Arg<'a> for DeviceTensorRef<'a> {
+    fn put(self, launch: &mut Launch<'a>) {
+        let side = self.side();
+        launch.memory(side.address(), side.stream());
     }
 }
 

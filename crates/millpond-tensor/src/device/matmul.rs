@@ -3,7 +3,7 @@
 use super::arithmetic::wide_of;
 use super::operand::{DeviceOperand, DeviceOutput};
 use super::storage::DeviceView;
-use super::{DeviceTensor, DeviceTensorMut};
+use super::{DeviceTensor, DeviceTensorMut, DeviceTensorRef};
 use crate::elementwise::output;
 use crate::error::TensorError;
 use crate::matmul::{batched, matmul_into, shape_of};
@@ -48,6 +48,11 @@ impl DeviceTensor {
         Ok(out)
     }
 
+    matmul_into!(self, self.side(), DeviceOperand, DeviceOutput);
+}
+
+/// Products of matrices, as for a [`DeviceTensor`].
+impl DeviceTensorRef<'_> {
     matmul_into!(self, self.side(), DeviceOperand, DeviceOutput);
 }
 

@@ -1,7 +1,7 @@
 //! Operands (tensors and numbers) and outputs of operations on a device.
 
 use super::storage::DeviceView;
-use super::{DeviceTensor, DeviceTensorMut};
+use super::{DeviceTensor, DeviceTensorMut, DeviceTensorRef};
 use crate::error::TensorError;
 use crate::operand::{OperandKind, bytes_of, expect_type, numbers};
 use crate::scalar::Scalar;
@@ -9,7 +9,7 @@ use millpond_pool::dtype::DType;
 
 /// One operand of an operation on a device: a tensor, a view, or a number. Functions accept both `&tensor` and `0.5`.
 #[derive(Debug)]
-pub struct DeviceOperand<'a>(OperandKind<&'a DeviceTensor, &'a DeviceTensorMut<'a>>);
+pub struct DeviceOperand<'a>(OperandKind<&'a DeviceTensor, DeviceTensorRef<'a>>);
 
 impl<'a> From<&'a DeviceTensor> for DeviceOperand<'a> {
     fn from(tensor: &'a DeviceTensor) -> Self {
@@ -17,9 +17,21 @@ impl<'a> From<&'a DeviceTensor> for DeviceOperand<'a> {
     }
 }
 
-impl<'a> From<&'a DeviceTensorMut<'a>> for DeviceOperand<'a> {
-    fn from(view: &'a DeviceTensorMut<'a>) -> Self {
+impl<'a> From<DeviceTensorRef<'a>> for DeviceOperand<'a> {
+    fn from(view: DeviceTensorRef<'a>) -> Self {
         Self(OperandKind::View(view))
+    }
+}
+
+impl<'a> From<&DeviceTensorRef<'a>> for DeviceOperand<'a> {
+    fn from(view: &DeviceTensorRef<'a>) -> Self {
+        Self(OperandKind::View(*view))
+    }
+}
+
+impl<'a> From<&'a DeviceTensorMut<'_>> for DeviceOperand<'a> {
+    fn from(view: &'a DeviceTensorMut<'_>) -> Self {
+        Self(OperandKind::View(view.as_ref()))
     }
 }
 

@@ -112,5 +112,5 @@ fn tiled(sides: &[DeviceView<'_>; 3], [out, first, second]: &[Matrices; 3]) -> R
         arguments,
         sides,
     }
-    .run(sides[0].stream())
+    .run(sides[0].queue().stream())
 }

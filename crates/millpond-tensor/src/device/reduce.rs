@@ -5,7 +5,7 @@ use super::arithmetic::wide_of;
 use super::launch::Summand;
 use super::operand::{DeviceOperand, DeviceOutput};
 use super::storage::DeviceView;
-use super::{DeviceTensor, DeviceTensorMut};
+use super::{DeviceTensor, DeviceTensorMut, DeviceTensorRef};
 use crate::elementwise::output;
 use crate::error::TensorError;
 use crate::reduce::{sum_dtype, sums, vectors_only};
@@ -96,6 +96,11 @@ impl DeviceTensor {
         sum_dim(self.side(), dim, out.view_mut()?)?;
         Ok(out)
     }
+}
+
+/// Sums, as for a [`DeviceTensor`].
+impl DeviceTensorRef<'_> {
+    sums!(self, self.side(), DeviceOperand, DeviceOutput);
 }
 
 /// Sums, as for a [`DeviceTensor`].

@@ -3,14 +3,15 @@
 use crate::error::TensorError;
 use crate::layout::Layout;
 use millpond_account::error::AllocError;
+use millpond_cuda::launch::sealed::Elements;
 use millpond_cuda::{CudaQueue, CudaStream, DeviceBuffer, DevicePool, kernels};
 use millpond_os::device::Device;
 use millpond_pool::dtype::DType;
 use std::fmt;
 
-/// Memory for elements. Work on it is queued on its queue's stream, or ordered with that stream.
+/// Memory for elements. Work on it is queued on its queue's stream, and ordered with the buffer's stream if that is another.
 pub(super) struct DeviceStorage {
-    /// The length is a multiple of the element size. The buffer's stream is the queue's.
+    /// The length is a multiple of the element size.
     bytes: DeviceBuffer<u8>,
     dtype: DType,
     queue: CudaQueue,
@@ -26,6 +27,11 @@ impl DeviceStorage {
             dtype,
             queue: queue.clone(),
         })
+    }
+
+    /// Takes the memory of a buffer of whole elements. Both are on the same device.
+    pub(super) fn of(queue: CudaQueue, bytes: DeviceBuffer<u8>, dtype: DType) -> Self {
+        Self { bytes, dtype, queue }
     }
 
     /// Fills the memory with zeros.
@@ -64,24 +70,43 @@ impl DeviceStorage {
             address: self.bytes.address(),
             elements: self.bytes.len() / self.dtype.size(),
             dtype: self.dtype,
+            stream: self.bytes.stream(),
             queue: &self.queue,
         }
     }
 }
 
-/// The place of elements, whoever owns them. Work on them is queued on the queue's stream, or ordered with that stream.
+/// The place of elements, whoever owns them. Work on them is queued on the queue's stream, and ordered with the stream of the elements.
 ///
-/// Invariant: they are there, and may be used in the order of that stream, for `'a`.
+/// Invariant: they are there, and may be used in the order of their stream, for `'a`.
 #[derive(Clone, Copy)]
 pub(super) struct ElementMemory<'a> {
     /// 0 if there are no elements.
     address: u64,
     elements: usize,
     dtype: DType,
+    /// The stream of the elements. It is usually the queue's.
+    stream: &'a CudaStream,
     queue: &'a CudaQueue,
 }
 
 impl<'a> ElementMemory<'a> {
+    /// Returns the place of elements that another type owns.
+    ///
+    /// # Errors
+    /// Returns an error if the queue is another device's.
+    pub(super) fn borrowed(queue: &'a CudaQueue, elements: &'a impl Elements) -> Result<Self, TensorError> {
+        let (span, dtype) = elements.elements();
+        queue.stream().expect_on(span.stream().device())?;
+        Ok(Self {
+            address: span.address(),
+            elements: span.bytes() / dtype.size(),
+            dtype,
+            stream: span.stream(),
+            queue,
+        })
+    }
+
     /// # Safety
     /// The invariant holds.
     pub(super) unsafe fn new(address: u64, elements: usize, dtype: DType, queue: &'a CudaQueue) -> Self {
@@ -89,8 +114,13 @@ impl<'a> ElementMemory<'a> {
             address,
             elements,
             dtype,
+            stream: queue.stream(),
             queue,
         }
+    }
+
+    pub(super) fn elements(&self) -> usize {
+        self.elements
     }
 
     pub(super) fn dtype(&self) -> DType {
@@ -140,8 +170,9 @@ impl<'a> DeviceView<'a> {
         self.place.queue
     }
 
+    /// Returns the stream of the elements, with which all work on them is ordered.
     pub(super) fn stream(&self) -> &'a CudaStream {
-        self.place.queue.stream()
+        self.place.stream
     }
 
     /// Returns the address of the first element.
@@ -170,7 +201,7 @@ impl DeviceView<'_> {
         if elements.is_empty() {
             return Ok(());
         }
-        // SAFETY: the elements lie in the place and are as many. Writers follow the order of the stream, and nobody
+        // SAFETY: the elements lie in the place and are as many. Writers follow the order of their stream, and nobody
         // writes while this is borrowed.
         Ok(unsafe { kernels::read(self.stream(), self.address(), elements) }?)
     }

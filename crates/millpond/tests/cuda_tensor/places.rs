@@ -1,0 +1,223 @@
+//! Tensors on a device by its name, and tensors of memory that others own.
+
+use crate::{device, each_call_fails, emulator, in_any_order};
+use millpond::cuda::{
+    CudaError, CudaManaged, CudaQueue, CudaStream, DevicePool, DeviceTensor, DeviceTensorMut, DeviceTensorRef,
+};
+use millpond::{DType, Device, Pools, Tensor, TensorError, Unpooled};
+use std::error::Error;
+
+const CUDA: Device = Device::Cuda(0);
+
+#[test]
+fn a_device_stands_for_its_pool_and_stream_in_every_constructor() {
+    let Some((device, ..)) = device() else { return };
+    let set = Pools::new();
+    set.scope(|| {
+        let zeros = DeviceTensor::zeros(CUDA, [2, 3], DType::I64).expect("memory");
+        let queue = set.cuda_queue(0).expect("it is there");
+        assert_eq!(zeros.pool(), Some(&set.cuda(0).expect("it is there")));
+        assert_eq!(zeros.stream(), queue.stream());
+        assert_eq!(queue.stream(), &CudaStream::legacy(&device));
+        assert_eq!(zeros.to_vec::<i64>().expect("a copy"), [0; 6]);
+        let ones = DeviceTensor::ones(&device, [3], DType::I64).expect("memory");
+        let fours = DeviceTensor::full(CUDA, [3], 4i64).expect("memory");
+        let fives = DeviceTensor::full_of(CUDA, [3], 5, DType::I64).expect("memory");
+        let given = DeviceTensor::from_slice(CUDA, &[7i64, 8, 9], [3]).expect("memory");
+        let mut sum = DeviceTensor::empty(CUDA, [3], DType::I64).expect("memory");
+        sum.fill(0).expect("it fits");
+        for part in [&ones, &fours, &fives, &given] {
+            sum.add_assign(part).expect("alike");
+        }
+        assert_eq!(sum.to_vec::<i64>().expect("a copy"), [17, 18, 19]);
+
+        let host = Tensor::arange(0i32, 6, 1).expect("memory");
+        let there = host.to(&device).expect("a copy");
+        assert!(!there.is_shared() && there.pool() == zeros.pool());
+        assert!(there.to(&device).expect("it is there").is_shared());
+        let bytes = set.stats().on(CUDA).requested.current;
+        assert_eq!(bytes, 8 * 6 + 5 * 8 * 3 + 4 * 6 + 8 * 1025);
+    });
+}
+
+#[test]
+fn a_place_that_is_no_device_is_refused() {
+    let Some((_, pool, _)) = device() else { return };
+    let refused = DeviceTensor::zeros(Device::Host, [2], DType::F32).expect_err("no device");
+    assert!(matches!(refused, TensorError::NotCuda), "{refused}");
+    let refused = DeviceTensor::zeros(Device::Cuda(99), [2], DType::F32).expect_err("no device");
+    assert!(refused.to_string().contains("99"), "{refused}");
+    let refused = Tensor::zeros_on(CUDA, [2], DType::F32).expect_err("not the host's");
+    assert!(refused.to_string().contains("DeviceTensor"), "{refused}");
+    drop(pool);
+}
+
+#[test]
+fn a_set_has_one_queue_for_each_pool() {
+    let Some((device, ..)) = device() else { return };
+    let set = Pools::new();
+    let queue = set.cuda_queue(0).expect("memory");
+    let pool = set.cuda(0).expect("it is there");
+    let held = pool.stats().requested.current;
+    let again = set.cuda_queue(0).expect("it is there");
+    assert_eq!((again.pool(), pool.stats().requested.current), (&pool, held));
+    drop((queue, again));
+    let other = DevicePool::new(&device).expect("a pool");
+    set.insert_cuda(other.clone());
+    assert_eq!(set.cuda_queue(0).expect("memory").pool(), &other);
+    assert_eq!(pool.stats().requested.current, 0, "the old queue is gone");
+    assert_eq!(set.remove_cuda(0), Some(other.clone()));
+    assert_eq!(other.stats().requested.current, 0, "the queue is gone");
+}
+
+/// Returns a queue, and a stream that is not the queue's.
+fn two_streams() -> Option<(CudaQueue, CudaStream)> {
+    let (device, pool, stream) = device()?;
+    let other = CudaStream::new(&device).expect("a stream");
+    Some((pool.on(&stream).expect("memory"), other))
+}
+
+#[test]
+fn buffers_of_other_streams_are_operands_in_the_order_of_both_streams() {
+    const TEST: &str = "places::buffers_of_other_streams_are_operands_in_the_order_of_both_streams";
+    in_any_order(TEST, 20, || {
+        let (queue, other) = two_streams().expect("a device");
+        let (pool, len) = (queue.pool(), 1000);
+        for round in 0..5u32 {
+            let mut x = pool.alloc::<f32>(len, &other).expect("memory");
+            let mut y = pool.alloc::<f32>(len, &other).expect("memory");
+            let mut twos = DeviceTensorMut::from_buffer(&queue, &mut x, [len]).expect("it fits");
+            twos.fill(2.0).expect("it fits");
+            y.fill_zero().expect("there");
+            let half = DeviceTensorRef::from_buffer(&queue, &x, [len / 2, 2]).expect("it fits");
+            let half = half.select(1, 0).expect("a view");
+            let mut view = DeviceTensorMut::from_buffer(&queue, &mut y, [len]).expect("it fits");
+            let mut every_second = view.reborrow().step(0, 2).expect("a view");
+            every_second.axpy(f64::from(round), half).expect("alike");
+            every_second.scal(0.5).expect("it fits");
+            let sum = view.sum().expect("a number").to_f64();
+            assert_eq!(sum, Some(f64::from(round) * len as f64 / 2.0));
+            // A copy on the buffers' own stream comes after the kernels.
+            x.copy_from(&y).expect("one device");
+            let host = x.to_vec().expect("a copy");
+            assert_eq!((host[0], host[1]), (round as f32, 0.0));
+        }
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+#[test]
+fn sums_and_products_are_written_to_buffers_of_other_streams() {
+    const TEST: &str = "places::sums_and_products_are_written_to_buffers_of_other_streams";
+    in_any_order(TEST, 20, || {
+        let (queue, other) = two_streams().expect("a device");
+        let pool = queue.pool();
+        let ones = DeviceTensor::ones(&queue, [10_000], DType::F32).expect("memory");
+        let mut sum = pool.alloc_from(&[0.0f32], &other).expect("memory");
+        let mut out = DeviceTensorMut::from_buffer(&queue, &mut sum, []).expect("one element");
+        ones.sum_into(&mut out).expect("it fits");
+        assert_eq!(sum.to_vec().expect("a copy"), [10_000.0]);
+
+        let a = pool.alloc_from(&[1.0f32, 2.0, 3.0, 4.0], &other).expect("memory");
+        let mut product = pool.rent::<f32>(4, &other).expect("memory");
+        let len = product.len();
+        let a = DeviceTensorRef::from_buffer(&queue, &a, [2, 2]).expect("it fits");
+        let out = DeviceTensorMut::from_buffer(&queue, &mut product, [len]).expect("it fits");
+        let out = out.slice(0, ..4).and_then(|out| out.reshape([2, 2]));
+        let turned = a.transpose(0, 1).expect("a view");
+        a.matmul_into(turned, &mut out.expect("a view"))
+            .expect("matrices");
+        assert_eq!(product.to_vec().expect("a copy")[..4], [5.0, 11.0, 11.0, 25.0]);
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+#[test]
+fn a_buffer_becomes_a_tensor_without_a_copy() {
+    let Some((queue, other)) = two_streams() else {
+        return;
+    };
+    let buffer = queue
+        .pool()
+        .alloc_from(&[1u8, 2, 3, 4, 5, 6], &other)
+        .expect("memory");
+    let address = buffer.address();
+    let mut tensor = DeviceTensor::from_buffer(&queue, buffer, [2, 3]).expect("it fits");
+    assert_eq!((tensor.address(), tensor.dtype()), (address, DType::U8));
+    tensor.mul_assign(2).expect("it fits");
+    assert_eq!(
+        tensor
+            .transpose(0, 1)
+            .expect("a view")
+            .to_vec::<u8>()
+            .expect("a copy"),
+        [2, 8, 4, 10, 6, 12]
+    );
+    let buffer = queue.pool().alloc_from(&[1u8; 5], &other).expect("memory");
+    assert!(matches!(
+        DeviceTensor::from_buffer(&queue, buffer, [2, 3]),
+        Err(TensorError::Elements { found: 5, .. })
+    ));
+    let held = queue.pool().stats().requested.current;
+    drop(tensor);
+    assert_eq!(queue.pool().stats().requested.current, held - 6);
+}
+
+#[test]
+fn a_managed_buffer_is_prefetched_changed_by_a_kernel_and_read() {
+    const TEST: &str = "places::a_managed_buffer_is_prefetched_changed_by_a_kernel_and_read";
+    in_any_order(TEST, 10, || {
+        let (queue, other) = two_streams().expect("a device");
+        let stream = queue.stream();
+        let managed = CudaManaged::new(queue.device()).expect("managed memory");
+        let managed = Unpooled::over(Box::new(managed));
+        let mut table = managed.alloc_from(&[1.0f32; 1000]).expect("memory");
+        for round in 2..10 {
+            let to = |place, table| stream.prefetch(table, place).and_then(|moved| moved.wait());
+            table = to(CUDA, table).expect("it moves");
+            let scaled = stream.lend(&mut table, |table| -> Result<(), TensorError> {
+                let queue = queue.pool().on(&other)?;
+                DeviceTensorMut::from_buffer(&queue, table, [10, 100])?.add_assign(1.0)
+            });
+            scaled.expect("no capture").expect("it fits");
+            assert!(table.iter().all(|value| *value == round as f32));
+            table = to(Device::Host, table).expect("it moves");
+            assert!(table.iter().all(|value| *value == round as f32));
+        }
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _ = stream.lend(&mut table, |table| {
+                table.fill_zero().expect("there");
+                panic!("on purpose");
+            });
+        }));
+        assert!(panicked.is_err() && table.iter().all(|value| *value == 0.0));
+        let mut pageable = Unpooled::host()
+            .expect("a source")
+            .alloc_from(&[1.0f32])
+            .expect("memory");
+        assert!(matches!(
+            stream.lend(&mut pageable, |_| ()),
+            Err(CudaError::NotManaged)
+        ));
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+#[test]
+fn borrowed_views_survive_each_failing_call() {
+    let Some((queue, other)) = two_streams() else {
+        return;
+    };
+    if emulator::is_real() {
+        return;
+    }
+    let pool = queue.pool().clone();
+    each_call_fails(&pool, || -> Result<(), Box<dyn Error>> {
+        let x = pool.alloc_from(&[1.0f32, 2.0], &other)?;
+        let mut y = pool.alloc_zeroed::<f32>(2, &other)?;
+        let x = DeviceTensorRef::from_buffer(&queue, &x, [2])?;
+        DeviceTensorMut::from_buffer(&queue, &mut y, [2])?.axpy(3.0, x)?;
+        assert_eq!(y.to_vec()?, [3.0, 6.0]);
+        Ok(())
+    });
+}
