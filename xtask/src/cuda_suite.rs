@@ -1,8 +1,8 @@
 //! Runs and counts cudarc's own tests on the emulated CUDA driver, as a client that does not know the emulator.
 
 use crate::global::copy::{Allocator, copy, fetch, version};
-use crate::shell::{Result, build_emulator, link, root, shell, target};
-use std::path::{Path, PathBuf};
+use crate::shell::{Result, emulated_driver, root, shell, target};
+use std::path::Path;
 use xshell::{Shell, cmd};
 
 /// Tests that cannot pass on a driver that does not run device code, as prefixes of their names, with the reasons.
@@ -40,14 +40,13 @@ const FEATURES: &str = "std,driver,nvrtc,fallback-dynamic-loading,cuda-12080,f16
 
 pub(crate) fn run() -> Result {
     let sh = &shell()?;
-    let library = build_emulator(sh)?;
     crate::ptx::offer();
     let folder = target().join("cuda-suite");
     let sources = fetch(sh, &root().join("xtask/cuda/fetch"), &folder)?;
     let source = sources.join("cudarc");
     let version = version(sh, &source)?;
     let place = copy(sh, &source, &folder, Allocator::System)?.place;
-    let driver = driver(sh, &library, &folder)?;
+    let driver = emulated_driver(sh)?;
     sh.change_dir(&place);
     // cudarc compares the real times of copies. The modelled link is so slow that the machine's own speed does not matter.
     let paced = "devices:1,streams:threads,link:0.1,pace:on";
@@ -59,16 +58,6 @@ pub(crate) fn run() -> Result {
         results.extend(alone);
     }
     report(&version, &results)
-}
-
-/// Makes a folder in which a loader finds the emulator under the driver's names. Cargo does not add this folder to the loader's path.
-fn driver(sh: &Shell, library: &Path, folder: &Path) -> Result<PathBuf> {
-    let place = folder.join("driver");
-    sh.create_dir(&place)?;
-    for name in ["libcuda.so", "libcuda.so.1"] {
-        link(library, &place.join(name))?;
-    }
-    Ok(place)
 }
 
 /// Runs tests of the library and returns the result of each.

@@ -66,6 +66,17 @@ pub(crate) fn build_emulator(sh: &Shell) -> Result<PathBuf> {
     Ok(target().join("debug/libmillpond_cuda_emu.so"))
 }
 
+/// Makes a folder in which a loader finds the emulator under the driver's names. Cargo does not add this folder to the loader's path.
+pub(crate) fn emulated_driver(sh: &Shell) -> Result<PathBuf> {
+    let library = build_emulator(sh)?;
+    let folder = target().join("emulated-driver");
+    sh.create_dir(&folder)?;
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        link(&library, &folder.join(name))?;
+    }
+    Ok(folder)
+}
+
 /// Returns the files of a folder whose names have this extension, sorted.
 pub(crate) fn files(sh: &Shell, folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let mut files = sh.read_dir(folder)?;

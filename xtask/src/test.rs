@@ -67,7 +67,19 @@ fn short() -> Result<(), String> {
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
     step_with("cargo", &[&["nextest", "run"], &all[..]].concat(), &programs)?;
-    step("cargo", &[&["test", "--doc"], &all[..]].concat())
+    // The examples with a device run on the emulated driver.
+    let driver = with_driver().map_err(|error| error.to_string())?;
+    let driver = [("LD_LIBRARY_PATH", driver.as_str())];
+    step_with("cargo", &[&["test", "--doc"], &all[..]].concat(), &driver)
+}
+
+/// Returns the path of the loader with the emulated driver before all others.
+fn with_driver() -> crate::shell::Result<String> {
+    let driver = crate::shell::emulated_driver(&crate::shell::shell()?)?;
+    let others = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let path = std::iter::once(driver).chain(std::env::split_paths(&others));
+    let path = std::env::join_paths(path)?.into_string();
+    path.map_err(|path| format!("LD_LIBRARY_PATH is not UTF-8: {}", path.display()).into())
 }
 
 /// Installs the parts of the toolchain that are missing.
