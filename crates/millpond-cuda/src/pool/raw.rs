@@ -1,9 +1,9 @@
 //! Raw blocks, which their callers free by their address.
 
 use super::shared::lock;
-use super::{ALIGN, DevicePool};
-use crate::buffer::DeviceBuffer;
+use super::{ALIGN, DevicePool, Held, refused};
 use crate::fork;
+use crate::span::Span;
 use crate::stream::CudaStream;
 use millpond_account::error::AllocError;
 use millpond_account::event::BlockInfo;
@@ -17,7 +17,8 @@ use std::sync::Mutex;
 pub(super) struct RawBlocks {
     /// What is known of each block, so that a wrong free is recognised.
     ledger: Ledger,
-    held: Mutex<BTreeMap<u64, DeviceBuffer<u8>>>,
+    /// The pool of each block, which is a graph's if it was allocated in a capture.
+    held: Mutex<BTreeMap<u64, (DevicePool, Held)>>,
 }
 
 impl Default for RawBlocks {
@@ -30,7 +31,7 @@ impl Default for RawBlocks {
 }
 
 /// Raw blocks. The pool records each block, so that an address is enough to free it and a wrong address is detected. A
-/// [`DeviceBuffer`] is freed automatically.
+/// [`DeviceBuffer`](crate::DeviceBuffer) is freed automatically.
 impl DevicePool {
     /// Allocates an uninitialised block for use on a stream, and returns its address on the device, which is a multiple of 256. The
     /// block keeps the pool open until it is freed.
@@ -58,19 +59,31 @@ impl DevicePool {
     /// # Errors
     /// Returns the errors of [`alloc`](Self::alloc).
     pub fn alloc_raw(&self, bytes: usize, stream: &CudaStream) -> Result<u64, AllocError> {
-        let buffer: DeviceBuffer<u8> = self.alloc(bytes.max(1), stream)?;
-        let address = buffer.address();
+        let size = bytes.max(1);
+        let (pool, terms) = self.requests();
+        let (pool, Some(held)) = pool.allocate(size, stream, terms)? else {
+            return Err(AllocError::UNCOUNTABLE);
+        };
+        let address = held.block.address();
+        // SAFETY: the block has these bytes, and nobody else knows it.
+        let whole = unsafe { Span::new(address, size, stream) };
+        if self.clears()
+            && let Err(error) = whole.fill_zero()
+        {
+            pool.take_back(held, Vec::new());
+            return Err(refused(error));
+        }
         let info = BlockInfo {
             address: address as usize,
             requested: bytes,
-            bytes: buffer.bytes(),
+            bytes: held.block.bytes() as usize,
             align: ALIGN as usize,
             ..BlockInfo::default()
         };
         let _inside = inside();
         let raw = self.0.raw.get_or_init(RawBlocks::default);
         let record = raw.ledger.record(&info, MemoryKind::Device, None);
-        lock(&raw.held).insert(address, buffer);
+        lock(&raw.held).insert(address, (pool, held));
         raw.ledger.insert(info.address, record);
         Ok(address)
     }
@@ -117,6 +130,8 @@ impl DevicePool {
             raw.ledger.remove(address as usize, given)?;
             lock(&raw.held).remove(&address)
         };
-        block.map(drop).ok_or_else(foreign)
+        let (pool, held) = block.ok_or_else(foreign)?;
+        pool.take_back(held, Vec::new());
+        Ok(())
     }
 }
