@@ -14,6 +14,7 @@ use syn::{Attribute, Item, Meta, UseTree};
 /// Each crate, and the crates of this workspace that it may depend on, both without the prefix `millpond-`.
 const CRATES: &[(&str, &str)] = &[
     ("engine", ""),
+    ("codec", ""),
     ("trace", ""),
     ("derive", ""),
     ("cuda-emu", ""),
@@ -24,13 +25,13 @@ const CRATES: &[(&str, &str)] = &[
     ("record", "account engine os trace"),
     ("monitor", "account engine os"),
     ("pool", "account engine monitor os record"),
-    ("cuda", "account engine os pool record"),
-    ("set", "account cuda engine os pool"),
-    ("tensor", "account cuda engine os pool set"),
-    ("data", "account cuda engine os pool set tensor"),
+    ("cuda", "account codec engine os pool record"),
+    ("set", "account codec cuda engine os pool"),
+    ("tensor", "account codec cuda engine os pool set"),
+    ("data", "account codec cuda engine os pool set tensor"),
     (
         "millpond",
-        "account cuda data derive engine monitor os pool record set tensor",
+        "account codec cuda data derive engine monitor os pool record set tensor",
     ),
     ("bench", "millpond engine replay trace"),
     ("cli", "millpond bench engine replay trace"),

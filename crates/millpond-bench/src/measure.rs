@@ -8,6 +8,8 @@ use std::fmt::{self, Display};
 pub enum Clock {
     /// The processor time of the calling thread, so other load on the machine does not count.
     Thread,
+    /// The processor time of all threads of the process.
+    Process,
     /// Wall-clock time, for threads and devices that wait for each other.
     Wall,
 }
@@ -16,6 +18,7 @@ impl Clock {
     fn now(self) -> Timespec {
         clock_gettime(match self {
             Self::Thread => ClockId::ThreadCPUTime,
+            Self::Process => ClockId::ProcessCPUTime,
             Self::Wall => ClockId::Monotonic,
         })
     }

@@ -5,12 +5,12 @@
 
 mod blas;
 mod elementwise;
-mod expand;
 mod matmul;
 mod motion;
 mod number;
 mod ptx;
 mod sum;
+mod unpack;
 mod walk;
 
 use crate::access::Access;
@@ -319,7 +319,7 @@ impl Default for Kernels {
         matmul::register(&mut kernels);
         blas::register(&mut kernels);
         motion::register(&mut kernels);
-        expand::register(&mut kernels);
+        unpack::register(&mut kernels);
         kernels
     }
 }

@@ -67,8 +67,8 @@ pub enum Entry {
     SumDim(Wide),
     /// `(walk, product, to, left, right)`.
     Matmul(DType),
-    /// `(to, packed, groups, kept)`.
-    Expand,
+    /// `(to, len, packed, bytes of it, damaged or null)`.
+    Unpack,
 }
 
 impl Entry {
@@ -80,7 +80,7 @@ impl Entry {
             Self::Sum(wide) => format!("millpond_sum_{}", wide.dtype()),
             Self::SumDim(wide) => format!("millpond_sum_dim_{}", wide.dtype()),
             Self::Matmul(dtype) => format!("millpond_matmul_{dtype}"),
-            Self::Expand => "millpond_expand".to_owned(),
+            Self::Unpack => "millpond_unpack".to_owned(),
         }
     }
 }

@@ -1,18 +1,19 @@
-//! Copies to a device without the zeros of the data, if that is faster.
+//! Copies to a device of data that the host packs and a kernel unpacks (`kernels/unpack.cu`), if that is faster.
 
 use super::buffer::DeviceBuffer;
 use super::error::CudaError;
 use super::kernel_error::KernelError;
 use super::kernels::{self, Entry};
-use super::launch::{Arguments, Shape};
-use super::packing::{self, GROUP, HostSpeed, Speeds};
+use super::launch::{Arguments, Shape, THREADS};
 use super::pieces::Pieces;
 use super::pool::DevicePool;
+use super::speed::{HostSpeed, Speeds};
 use super::staging::Staging;
 use super::stream::CudaStream;
 use super::timer::CudaTimer;
 use millpond_account::error::AllocError;
-use millpond_pool::dtype::Element;
+use millpond_codec::{BLOCK, Values, pack, sample};
+use millpond_pool::dtype::{DType, Element};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -28,12 +29,20 @@ pub enum CompressedError {
     /// The driver returned an error, or the lengths or devices differ.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// The kernel that restores the zeros could not be loaded or launched.
+    /// The kernel that unpacks the data could not be loaded or launched.
     #[error(transparent)]
     Kernel(#[from] KernelError),
     /// The device's memory for the compressed data could not be allocated.
     #[error("no memory on the device for what is sent: {0}")]
     Memory(#[from] AllocError),
+    /// The packed data on the device is damaged, or is that of another number of bytes.
+    #[error(
+        "the device cannot unpack the data to {bytes} bytes: it is damaged, cut short or of another length"
+    )]
+    Damaged {
+        /// The bytes of the target.
+        bytes: u64,
+    },
 }
 
 /// The size of a copy, and the bytes that were sent.
@@ -64,15 +73,14 @@ impl Sent {
 }
 
 impl Staging {
-    /// Copies like [`upload`](Self::upload), but without the words that are zero, if a sample of the data shows that this is faster. The
-    /// host leaves these words out and a kernel restores them, so nothing is lost. The compressed data is in memory of `pool` meanwhile,
+    /// Copies like [`upload`](Self::upload), but compressed if a sample of the data shows that this is faster. The host packs the
+    /// [blocks](millpond_codec) of a slot and a kernel unpacks them, so nothing is lost. The packed data is in memory of `pool` meanwhile,
     /// which has the size of a slot.
     ///
-    /// Compression is faster if the host leaves zeros out faster than the link carries bytes. The host's speeds are measured once in a
-    /// process, and the link once for a device, with the first copy of at least 1 MiB that contains enough zeros. That copy waits for its
-    /// stream. Smaller copies are judged by their zeros alone. With the feature `rayon`, [several threads](fn@millpond_os::threads) pack a
-    /// large copy, a slot each. If few words are zero, the elements are copied as they are. If that shows only during packing, it is decided
-    /// for each slot by itself.
+    /// Compression is faster if the host packs the data faster than the link carries it. The speed of packing is measured with the sample.
+    /// The speed of plain copies on the host is measured once in a process, and the link once for a device, with the first copy of at least
+    /// 1 MiB. That copy waits for its stream. Before that, smaller copies are sent as they are. With the feature `rayon`,
+    /// [several threads](fn@millpond_os::threads) pack a large copy, a slot each. A slot that does not shrink is sent as it is.
     ///
     /// ```
     /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool, Staging};
@@ -83,11 +91,11 @@ impl Staging {
     ///     device => device?,
     /// };
     /// let (pool, stream) = (DevicePool::new(&device)?, CudaStream::new(&device)?);
-    /// let sparse: Vec<f32> = (0..1 << 20).map(|at| if at % 4 == 0 { 1.5 } else { 0.0 }).collect();
-    /// let mut there = pool.alloc::<f32>(sparse.len(), &stream)?;
-    /// let sent = Staging::new(&device)?.upload_compressed(&sparse, &mut there, &pool)?;
-    /// assert!(sent.ratio() < 0.3);
-    /// assert_eq!(there.to_vec()?, sparse);
+    /// let tokens: Vec<i64> = (0..1 << 20).map(|at| at * 7919 % 50_000).collect();
+    /// let mut there = pool.alloc::<i64>(tokens.len(), &stream)?;
+    /// let sent = Staging::new(&device)?.upload_compressed(&tokens, &mut there, &pool)?;
+    /// println!("{:.0} % of the bytes were sent", 100.0 * sent.ratio());
+    /// assert_eq!(there.to_vec()?, tokens);
     /// # Ok(())
     /// # }
     /// ```
@@ -106,60 +114,54 @@ impl Staging {
             bytes: bytes.len() as u64,
             sent: bytes.len() as u64,
         };
-        // Groups do not cross the end of a slot.
-        let piece = self.slot_bytes() / GROUP * GROUP;
-        let share = packing::share(bytes).filter(|share| piece > 0 && *share <= WORTH);
-        self.tell_packed(packing::sampled(bytes.len()));
-        let Some(share) = share else {
-            self.upload(from, to)?;
-            return Ok(sent);
-        };
+        // Blocks do not cross the end of a slot.
+        let piece = self.slot_bytes() / BLOCK * BLOCK;
         self.expect(from.len(), to)?;
         self.expect_outside(to.stream())?;
-        let stream = to.stream().clone();
+        let (stream, threads) = (to.stream().clone(), self.threads(bytes.len()));
+        let speeds = match bytes.len().min(piece) {
+            ..BLOCK => None,
+            least => self.speeds(&stream, pool, least)?,
+        };
+        // A sample takes time, which is saved where no data can be packed fast enough.
+        let sample = match speeds {
+            Some(speeds) if speeds.pay(0.0, threads) => sample(bytes, values_of(T::DTYPE)),
+            _ => None,
+        };
+        self.tell_packed(sample.map_or(0, |sample| sample.bytes));
+        let pays = |speeds: Speeds, share, speed| share <= WORTH && speeds.with(speed).pay(share, threads);
+        let scheme = match (speeds, sample) {
+            (Some(speeds), Some(sample)) if pays(speeds, sample.share, sample.speed) => sample.scheme,
+            _ => {
+                self.upload(from, to)?;
+                return Ok(sent);
+            }
+        };
         // The memory is used in the order of the stream, and so is its next use.
-        let there = pool.alloc::<u8>(packing::worth(piece), &stream)?;
-        if bytes.len().min(piece) >= MEASURED
-            && !self
-                .speeds(&stream, &there)?
-                .pay(share, self.threads(bytes.len()))
-        {
-            self.upload(from, to)?;
-            return Ok(sent);
-        }
+        let there = pool.alloc::<u8>(worth(piece), &stream)?;
         let places = (to.address()..).step_by(piece);
         let pieces = Pieces::new(places.zip(bytes.chunks(piece)));
         // The packed pieces use the same memory one after the other.
         let (order, left_out) = (Mutex::new(()), AtomicU64::new(0));
-        pieces.share(self.threads(bytes.len()), || {
+        pieces.share(threads, || {
             while let Some((at, piece)) = pieces.take() {
-                let (whole, rest) = piece.split_at(piece.len() / GROUP * GROUP);
                 let mut slot = self.slot();
-                let packed = packing::pack(whole, slot.settle()?);
-                self.tell_packed(whole.len());
+                let room = slot.settle()?.get_mut(..worth(piece.len())).unwrap_or_default();
+                let packed = pack(piece, room, scheme);
+                self.tell_packed(piece.len());
                 let Some(packed) = packed else {
                     // SAFETY: the buffer has these bytes from there.
                     unsafe { self.send_plain(slot, &stream, at, piece) }?;
                     continue;
                 };
-                let mut arguments = Arguments::default();
-                arguments.push(at);
-                arguments.push(there.address());
-                arguments.push(packed.groups as u64);
-                arguments.push(packed.kept as u64);
-                let shape = Shape::each(whole.len() / 4);
                 let ordered = order.lock().unwrap_or_else(PoisonError::into_inner);
-                // SAFETY: packing returns no more bytes than are worth it, that many are allocated there, and the slot is settled.
-                unsafe { slot.send(&stream, there.address(), packed.bytes()) }?;
-                // SAFETY: the buffer has these groups from there. The packed data was sent to memory of the stream just before, has as many
-                // words as it says, and is given back in the stream's order.
-                unsafe { kernels::run(Entry::Expand, (&stream, &[]), shape, arguments) }?;
+                // SAFETY: at most so many bytes are packed as are allocated there, and the slot is settled.
+                unsafe { slot.send(&stream, there.address(), packed) }?;
+                // SAFETY: the buffer has these bytes from there. The packed data was sent to memory of the stream just before, and is given
+                // back in the stream's order.
+                unsafe { unpack((&stream, &[]), (at, piece.len()), (there.address(), packed), 0) }?;
                 drop((ordered, slot));
-                left_out.fetch_add((whole.len() - packed.bytes()) as u64, Ordering::Relaxed);
-                if !rest.is_empty() {
-                    // SAFETY: the buffer has these bytes from there.
-                    unsafe { self.send_plain(self.slot(), &stream, at + whole.len() as u64, rest) }?;
-                }
+                left_out.fetch_add((piece.len() - packed) as u64, Ordering::Relaxed);
             }
             Ok::<(), CompressedError>(())
         })?;
@@ -167,24 +169,29 @@ impl Staging {
         Ok(sent)
     }
 
-    /// Returns the speeds of the host, and of the link from the slots to `there`.
-    fn speeds(&self, stream: &CudaStream, there: &DeviceBuffer<u8>) -> Result<Speeds, CudaError> {
-        let host = match HostSpeed::known() {
-            None if self.device().is_emulated() => {
-                // The emulated device's clock does not count the host's work, so packing pays at any speed of the link.
-                let (host, link) = (HostSpeed::FREE, 1.0);
-                return Ok(Speeds { host, link });
-            }
-            _ => HostSpeed::measured(),
-        };
+    /// Returns the speeds of the host and the link, or `None` if they are not known and the copy is too small to measure them. `least` is the
+    /// smaller one of the bytes of the copy and of a slot.
+    fn speeds(
+        &self,
+        stream: &CudaStream,
+        pool: &DevicePool,
+        least: usize,
+    ) -> Result<Option<Speeds>, CompressedError> {
+        if HostSpeed::known().is_none() && self.device().is_emulated() {
+            // The emulated device's clock does not count the host's work, so packing pays at any speed of the link.
+            let (host, link) = (HostSpeed::FREE, 1.0);
+            return Ok(Some(Speeds { host, link }));
+        }
         let link = match self.device().link_speed().get() {
             Some(link) => *link,
+            None if least < MEASURED => return Ok(None),
             None => {
-                let link = self.measure_link(stream, there)?;
+                let link = self.measure_link(stream, &pool.alloc::<u8>(least, stream)?)?;
                 *self.device().link_speed().get_or_init(|| link)
             }
         };
-        Ok(Speeds { host, link })
+        let host = HostSpeed::measured();
+        Ok(Some(Speeds { host, link }))
     }
 
     /// Measures the bytes per second of a copy of a slot's present content.
@@ -206,13 +213,86 @@ impl Staging {
     /// Sets the speeds at which this host copies and packs, in bytes per second, if they were not measured before.
     #[doc(hidden)]
     pub fn assume_host(copy: f64, pack: f64) {
-        HostSpeed { copy, pack }.assume();
+        HostSpeed::set(copy, pack);
     }
 }
 
-/// Packs whole groups of 4 KiB as a compressed copy does. Returns the number of bytes, or `None` if it is not worth it.
-#[doc(hidden)]
-#[must_use]
-pub fn pack(from: &[u8], to: &mut [u8]) -> Option<usize> {
-    packing::pack(from, to).map(packing::Packed::bytes)
+impl<T: Element> DeviceBuffer<T> {
+    /// Unpacks data on the device, which was [packed](millpond_codec::pack) on the host and copied there, and waits until that is done. The
+    /// packed data may stay on the device and be unpacked again.
+    ///
+    /// ```
+    /// use millpond::codec::{self, Values};
+    /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let device = match CudaDevice::get(0) {
+    ///     Err(CudaError::NoDriver) => return Ok(()),
+    ///     device => device?,
+    /// };
+    /// let (pool, stream) = (DevicePool::new(&device)?, CudaStream::new(&device)?);
+    /// let labels: Vec<u8> = (0..100_000).map(|at| (at % 10) as u8).collect();
+    /// let sample = codec::sample(&labels, Values::Integers(1)).ok_or("too little")?;
+    /// let mut packed = vec![0; codec::bound(labels.len())];
+    /// let len = codec::pack(&labels, &mut packed, sample.scheme).ok_or("no room")?;
+    /// let packed = pool.alloc_from(&packed[..len], &stream)?;
+    /// let mut there = pool.alloc::<u8>(labels.len(), &stream)?;
+    /// there.unpack(&packed, &pool)?;
+    /// assert_eq!(there.to_vec()?, labels);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns [`CompressedError::Damaged`] if the data is not what was packed or has another length. The content of the buffer is then
+    /// unspecified. Also returns an error if the pool has no memory, or if the kernel cannot be launched.
+    pub fn unpack(&mut self, packed: &DeviceBuffer<u8>, pool: &DevicePool) -> Result<(), CompressedError> {
+        let damaged = pool.alloc_zeroed::<u32>(1, self.stream())?;
+        let bytes = self.len() * size_of::<T>();
+        let (to, from) = ((self.address(), bytes), (packed.address(), packed.len()));
+        // SAFETY: both buffers have these bytes, the word is in the stream's order, and the streams of both are ordered by the launch.
+        unsafe { unpack((self.stream(), &[packed.stream()]), to, from, damaged.address()) }?;
+        match damaged.to_vec()?.first() {
+            Some(0) => Ok(()),
+            _ => Err(CompressedError::Damaged { bytes: bytes as u64 }),
+        }
+    }
+}
+
+/// Launches the kernel that unpacks data from an address and of a size to another. `damaged` is the address of a word that it sets to 1 if
+/// the data is damaged, or 0.
+///
+/// # Safety
+/// There must be memory of live blocks of one of the streams, which nobody else uses except in the order of these.
+unsafe fn unpack(
+    streams: (&CudaStream, &[&CudaStream]),
+    (to, len): (u64, usize),
+    (from, size): (u64, usize),
+    damaged: u64,
+) -> Result<(), KernelError> {
+    let mut arguments = Arguments::default();
+    for argument in [to, len as u64, from, size as u64, damaged] {
+        arguments.push(argument);
+    }
+    let shape = Shape::each(len.div_ceil(BLOCK) * THREADS as usize);
+    // SAFETY: these are the kernel's arguments, and the caller guarantees the memory.
+    unsafe { kernels::run(Entry::Unpack, streams, shape, arguments) }
+}
+
+/// Returns the most bytes that a piece may be packed to for packing to be worth it.
+fn worth(bytes: usize) -> usize {
+    bytes / 8 * 7
+}
+
+/// Returns the values of elements as the codec has them.
+fn values_of(dtype: DType) -> Values {
+    match dtype {
+        DType::F16 | DType::BF16 => Values::Floats(2),
+        DType::F32 | DType::Complex64 => Values::Floats(4),
+        DType::F64 | DType::Complex128 => Values::Floats(8),
+        DType::I8 | DType::U8 | DType::Bool => Values::Bytes,
+        DType::I16 | DType::U16 | DType::I32 | DType::U32 | DType::I64 | DType::U64 => {
+            Values::Integers(dtype.size())
+        }
+    }
 }

@@ -105,7 +105,7 @@ mod tests {
         wanted.extend(numbers().map(|dtype| Entry::Matmul(dtype).name()));
         wanted.extend(wides.iter().map(|wide| Entry::Sum(*wide).name()));
         wanted.extend(wides.iter().map(|wide| Entry::SumDim(*wide).name()));
-        wanted.extend([Entry::Cast.name(), Entry::Expand.name()]);
+        wanted.extend([Entry::Cast.name(), Entry::Unpack.name()]);
         let entries = PTX
             .lines()
             .filter_map(|line| line.strip_prefix(".visible .entry "));

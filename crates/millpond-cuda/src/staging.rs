@@ -245,7 +245,7 @@ impl Staging {
         expect_uncaptured(stream)
     }
 
-    /// Sets a callback that receives the number of bytes that [`upload_compressed`](Self::upload_compressed) has examined or packed. It is
+    /// Sets a callback that receives the number of bytes that [`upload_compressed`](Self::upload_compressed) has packed, also for a sample. It is
     /// for measurements of the host's work. Only the first call has an effect.
     #[doc(hidden)]
     pub fn tell_of_packing(&self, told: impl Fn(usize) + Send + Sync + 'static) {

@@ -284,6 +284,13 @@ pub mod record {
     };
 }
 
+/// Lossless compression of tensors, which a GPU can undo.
+pub mod codec {
+    pub use millpond_codec::{
+        BLOCK, CodecError, Sample, Scheme, Values, bound, pack, sample, unpack, unpacked_len,
+    };
+}
+
 /// CUDA: devices, streams, pools of device memory, copies, kernels and device tensors.
 ///
 /// NVIDIA's driver is needed when the program runs. No part of CUDA is needed when it is built. Without a driver every function
@@ -299,7 +306,7 @@ pub mod cuda {
         DevicePoolError, DeviceRental, DeviceRented, DeviceSlice, DeviceTenant, DriverCalls, DriverPool,
         DriverPoolBuilder, DriverPoolStats, Extent, HostEnd, InstalledPool, KernelArg, KernelArgMut,
         KernelError, Launch, MatmulBackend, Registered, Sent, Staged, Staging, StagingError, Transfer,
-        TransferError, UnpooledDevice, driver_calls, missing_functions, pack, watch_driver_calls,
+        TransferError, UnpooledDevice, copy_speeds, driver_calls, missing_functions, watch_driver_calls,
     };
     #[cfg(feature = "derive")]
     pub use millpond_tensor::soa::{DeviceField, DeviceSoa};

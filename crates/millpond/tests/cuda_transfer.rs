@@ -3,6 +3,8 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "cuda_transfer/compressed.rs"]
+mod compressed;
 #[path = "cuda_transfer/copies.rs"]
 mod copies;
 #[path = "support/files.rs"]
@@ -16,8 +18,6 @@ mod speed;
 #[path = "cuda_transfer/staging.rs"]
 mod staging;
 mod support;
-#[path = "cuda_transfer/zeros.rs"]
-mod zeros;
 
 use millpond::cuda::{CudaDevice, CudaManaged, CudaPinned, CudaStream, DevicePool};
 use millpond::engine::{Limit, Limited, Source};

@@ -6,4 +6,4 @@
 #include "elementwise.cu"
 #include "sum.cu"
 #include "matmul.cu"
-#include "expand.cu"
+#include "unpack.cu"

@@ -69,7 +69,7 @@ static f16 to_f16(float x) {
 #include "elementwise.cu"
 #include "sum.cu"
 #include "matmul.cu"
-#include "expand.cu"
+#include "unpack.cu"
 
 // The work of the next thread that starts.
 static void (*body)(void *);
@@ -156,7 +156,7 @@ extern "C" int register_kernels(Register with) {
     ADD(millpond_copy_1) ADD(millpond_copy_2) ADD(millpond_copy_4) ADD(millpond_copy_8) ADD(millpond_copy_16)
     TYPES(ADD_TYPE)
     ADD(millpond_cast)
-    ADD(millpond_expand)
+    ADD(millpond_unpack)
     ADD(millpond_sum_f64) ADD(millpond_sum_i64) ADD(millpond_sum_u64)
     ADD(millpond_sum_dim_f64) ADD(millpond_sum_dim_i64) ADD(millpond_sum_dim_u64)
     return failed ? -failed : count;

@@ -1,8 +1,8 @@
 //! The kernels' own CUDA C without a GPU: it is compiled for the host, replaces the functions of the emulated driver,
 //! and is compared with the host's tensors.
 
+use crate::support::packed::the_device_unpacks_like_the_host;
 use crate::{agree, device, emulator, in_children};
-use millpond::cuda::Staging;
 use std::path::Path;
 use std::process::Command;
 
@@ -55,27 +55,12 @@ fn the_kernels_sources_agree_with_the_host() {
         agree::sums_are_near_the_hosts();
         agree::products_of_matrices_are_near_the_hosts();
         agree::the_kernels_have_the_parameters_they_are_given();
-        zeros_are_put_back();
+        packed_data_is_unpacked();
     });
 }
 
-/// Tests data that was sent without its zeros.
-fn zeros_are_put_back() {
-    let (device, pool, stream) = device().expect("a device");
-    let numbers: Vec<u32> = (0..50_000u32)
-        .map(|at| {
-            if at.wrapping_mul(2_654_435_761) >> 30 == 0 {
-                at
-            } else {
-                0
-            }
-        })
-        .collect();
-    let mut there = pool.alloc::<u32>(numbers.len(), &stream).expect("memory");
-    let staging = Staging::with_slots(&device, 2, 65_536).expect("slots");
-    let sent = staging
-        .upload_compressed(&numbers, &mut there, &pool)
-        .expect("a copy");
-    assert!(sent.is_compressed());
-    assert_eq!(there.to_vec().expect("a copy"), numbers);
+/// Tests the kernel that unpacks on data that the host packs.
+fn packed_data_is_unpacked() {
+    let (_, pool, stream) = device().expect("a device");
+    the_device_unpacks_like_the_host(&pool, &stream, 60, 20_000);
 }

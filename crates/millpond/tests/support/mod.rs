@@ -9,6 +9,8 @@ pub(crate) mod emulator;
 pub(crate) mod forbid;
 pub(crate) mod memory;
 pub(crate) mod model;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub(crate) mod packed;
 pub(crate) mod process;
 pub(crate) mod program;
 pub(crate) mod suite;

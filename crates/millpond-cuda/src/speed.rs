@@ -1,14 +1,17 @@
 //! Decides from measured speeds whether packing pays on this host and link.
 
-use super::{GROUP, pack};
+use millpond_codec::{Scheme, pack};
 use std::sync::OnceLock;
 use std::time::Instant;
 
 /// The speeds of one thread of the host, in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct HostSpeed {
-    pub(crate) copy: f64,
-    pub(crate) pack: f64,
+pub(super) struct HostSpeed {
+    pub(super) copy: f64,
+    /// The speed for data that is packed fastest.
+    pub(super) pack: f64,
+    /// Whether all data is packed at this speed, whatever a sample shows.
+    pub(super) is_set: bool,
 }
 
 static HOST: OnceLock<HostSpeed> = OnceLock::new();
@@ -18,42 +21,37 @@ const MEASURED: usize = 4 << 20;
 
 impl HostSpeed {
     /// A host whose work takes no time on the device's clock, as with an emulated device.
-    pub(crate) const FREE: Self = Self {
+    pub(super) const FREE: Self = Self {
         copy: f64::INFINITY,
         pack: f64::INFINITY,
+        is_set: true,
     };
 
     /// Returns the speeds, which are measured once. The measurement takes some milliseconds.
-    pub(crate) fn measured() -> Self {
+    pub(super) fn measured() -> Self {
         *HOST.get_or_init(Self::measure)
     }
 
     /// Returns the speeds if they were measured or set before.
-    pub(crate) fn known() -> Option<Self> {
+    pub(super) fn known() -> Option<Self> {
         HOST.get().copied()
     }
 
     /// Sets the speeds if they were not measured or set before.
-    pub(crate) fn assume(self) {
-        let _ = HOST.set(self);
+    pub(super) fn set(copy: f64, pack: f64) {
+        let is_set = true;
+        let _ = HOST.set(Self { copy, pack, is_set });
     }
 
     fn measure() -> Self {
-        let half = |at: usize| {
-            if at.wrapping_mul(2_654_435_761) >> 16 & 1 == 1 {
-                at as u32 | 1
-            } else {
-                0
-            }
-        };
-        let words: Vec<u32> = (0..MEASURED / 4).map(half).collect();
-        let from = bytemuck::cast_slice::<u32, u8>(&words);
-        let mut to = vec![1; MEASURED];
+        let (from, mut to) = (vec![0; MEASURED], vec![1; MEASURED]);
+        let scheme = Scheme::default();
         Self {
-            copy: rate(|| to.copy_from_slice(from)),
+            copy: rate(|| to.copy_from_slice(std::hint::black_box(&from))),
             pack: rate(|| {
-                let _ = std::hint::black_box(pack(from, &mut to));
+                let _ = std::hint::black_box(pack(&from, &mut to, scheme));
             }),
+            is_set: false,
         }
     }
 }
@@ -71,25 +69,47 @@ fn rate(mut work: impl FnMut()) -> f64 {
 
 /// The speeds of the host and the link, in bytes per second.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Speeds {
-    pub(crate) host: HostSpeed,
+pub(super) struct Speeds {
+    pub(super) host: HostSpeed,
     /// The speed of copies from pinned memory to the device.
-    pub(crate) link: f64,
+    pub(super) link: f64,
 }
 
 impl Speeds {
-    /// Returns whether a packed copy with this share of the original bytes is faster by at least an eighth. The host fills slots while the
-    /// link carries another, so the slower of the two determines the time. Several threads are assumed to be as many times as
-    /// fast as one.
-    pub(crate) fn pay(&self, share: f64, threads: usize) -> bool {
-        let of_host = |speed: f64| 1.0 / (speed * threads as f64);
-        let packed = of_host(self.host.pack).max(share / self.link);
-        let plain = of_host(self.host.copy).max(1.0 / self.link);
+    /// Returns the speeds for data of which a sample was packed at a speed.
+    pub(super) fn with(self, sampled: f64) -> Self {
+        let pack = if self.host.is_set { self.host.pack } else { sampled };
+        let host = HostSpeed { pack, ..self.host };
+        Self { host, ..self }
+    }
+
+    /// Returns whether a packed copy with this share of the original bytes is faster by at least an eighth.
+    pub(super) fn pay(&self, share: f64, threads: usize) -> bool {
+        let (plain, packed) = self.seconds(share, threads);
         packed <= plain * 7.0 / 8.0
+    }
+
+    /// Returns the seconds for a byte of a plain and of a packed copy. The host fills slots while the link carries another, so the slower of
+    /// the two determines the time. Several threads are assumed to be as many times as fast as one.
+    fn seconds(&self, share: f64, threads: usize) -> (f64, f64) {
+        let of_host = |speed: f64| 1.0 / (speed * threads as f64);
+        let plain = of_host(self.host.copy).max(1.0 / self.link);
+        let packed = of_host(self.host.pack).max(share / self.link);
+        (plain, packed)
     }
 }
 
-const _: () = assert!(MEASURED.is_multiple_of(GROUP));
+/// Returns the speeds of a plain copy and of the one that is chosen, for a host that copies and packs at these speeds.
+#[doc(hidden)]
+#[must_use]
+pub fn copy_speeds(copy: f64, pack: f64, link: f64, share: f64, threads: usize) -> (f64, f64) {
+    let is_set = true;
+    let host = HostSpeed { copy, pack, is_set };
+    let speeds = Speeds { host, link };
+    let (plain, packed) = speeds.seconds(share, threads);
+    let chosen = if speeds.pay(share, threads) { packed } else { plain };
+    (1.0 / plain, 1.0 / chosen)
+}
 
 #[cfg(test)]
 mod tests {
@@ -98,7 +118,11 @@ mod tests {
     #[test]
     fn packing_pays_where_the_link_is_the_slower() {
         let speeds = |copy, pack, link| Speeds {
-            host: HostSpeed { copy, pack },
+            host: HostSpeed {
+                copy,
+                pack,
+                is_set: true,
+            },
             link,
         };
         assert!(speeds(20.0, 15.0, 10.0).pay(0.5, 1));
@@ -134,7 +158,20 @@ mod tests {
 
     #[test]
     fn this_host_packs_at_some_speed() {
-        let HostSpeed { copy, pack } = HostSpeed::measured();
+        let HostSpeed { copy, pack, is_set } = HostSpeed::measured();
+        assert!(!is_set);
+        let speeds = Speeds {
+            host: HostSpeed::measured(),
+            link: 1.0,
+        };
+        assert_eq!(
+            speeds.with(5.0).host,
+            HostSpeed {
+                copy,
+                pack: 5.0,
+                is_set
+            }
+        );
         assert!(copy.is_finite() && copy > 0.0 && pack.is_finite() && pack > 0.0);
         assert_eq!(
             HostSpeed::known(),
