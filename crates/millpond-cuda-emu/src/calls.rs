@@ -131,10 +131,13 @@ pub(crate) fn enter(entry: &'static Entry, per_thread: bool, body: impl FnOnce(&
         let Some(driver) = started() else {
             return Err(Code::NOT_INITIALIZED);
         };
-        driver
-            .state()
-            .time
-            .host_works(thread::number(), driver.shared.options.call_cost);
+        {
+            let mut state = driver.state();
+            state.activity += 1;
+            state
+                .time
+                .host_works(thread::number(), driver.shared.options.call_cost);
+        }
         if let Some((nth, code)) = driver.shared.options.lost
             && number >= nth
         {

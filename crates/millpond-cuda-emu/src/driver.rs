@@ -54,6 +54,9 @@ pub(crate) struct State {
     /// Records that other processes may wait for, if a thread has to poll for such waits.
     pub(crate) promises: Vec<Promise>,
     pub(crate) telling: bool,
+    /// The number of calls and of pieces of work that were done, and of the pieces that are being done.
+    pub(crate) activity: u64,
+    pub(crate) running: u32,
     pub(crate) time: Timeline,
     /// Work that the host knows to be complete.
     pub(crate) host: Clock,
@@ -100,6 +103,8 @@ impl Driver {
             chooser: Chooser::new(options.seed),
             promises: Vec::new(),
             telling: false,
+            activity: 0,
+            running: 0,
             time: Timeline::new(options.latency, options.link),
             host: Clock::default(),
             strict: Strict::new(options.strict),

@@ -6,8 +6,9 @@ mod common;
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUresult, CUstream};
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 fn allocate() -> CUresult {
     let mut at = 0;
@@ -255,6 +256,16 @@ fn a_block_freed_while_another_stream_uses_it_is_reported() {
     });
 }
 
+unsafe extern "C" fn tell_host(told: *mut c_void) {
+    // SAFETY: the test keeps the number until the stream is synchronised.
+    unsafe { &*told.cast::<AtomicU32>() }.store(0, Ordering::SeqCst);
+}
+
+unsafe extern "C" fn tell_stream(_: CUstream, code: CUresult, told: *mut c_void) {
+    // SAFETY: as above.
+    unsafe { &*told.cast::<AtomicU32>() }.store(code as u32, Ordering::SeqCst);
+}
+
 #[test]
 fn an_early_unmap_is_an_illegal_address_for_good() {
     let name = "an_early_unmap_is_an_illegal_address_for_good";
@@ -276,9 +287,20 @@ fn an_early_unmap_is_an_illegal_address_for_good() {
         };
         ok!(cuMemSetAccess(at, bytes, &access, 1));
         ok!(cuMemsetD8Async(at, 1, bytes, one));
+        let told = [const { AtomicU32::new(u32::MAX) }; 2];
+        let [host, stream] = told
+            .each_ref()
+            .map(|told| std::ptr::from_ref(told).cast_mut().cast());
+        ok!(cuLaunchHostFunc(one, Some(tell_host), host));
+        ok!(cuStreamAddCallback(one, Some(tell_stream), stream, 0));
         ok!(cuMemUnmap(at, bytes));
         let illegal = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
         assert_eq!(cu!(cuStreamSynchronize(one)), illegal);
+        assert_eq!(
+            told.map(AtomicU32::into_inner),
+            [u32::MAX, illegal as u32],
+            "as documented"
+        );
         assert_eq!(
             cu!(cuStreamSynchronize(two)),
             illegal,

@@ -278,3 +278,26 @@ fn callbacks_may_not_call_cuda() {
     ok!(cuStreamSynchronize(one.cu_stream()));
     assert_eq!(answer, CUresult::CUDA_ERROR_NOT_PERMITTED as u32);
 }
+
+/// The client may sleep until the function is called.
+#[test]
+fn seeded_functions_of_the_client_run_without_another_call() {
+    let name = "seeded_functions_of_the_client_run_without_another_call";
+    for seed in 0..5 {
+        common::with_options(name, &format!("streams:seeded,strict:on,seed:{seed}"), || {
+            let (_context, one, two) = setup();
+            let (at, event, gate) = (block(), event(), std::sync::Barrier::new(2));
+            ok!(cuMemsetD8Async(at, 3, BYTES, one.cu_stream()));
+            ok!(cuEventRecord(event, one.cu_stream()));
+            ok!(cuStreamWaitEvent(two.cu_stream(), event, 0));
+            ok!(cuLaunchHostFunc(
+                two.cu_stream(),
+                Some(hold),
+                (&raw const gate).cast_mut().cast()
+            ));
+            gate.wait();
+            assert_eq!(cu!(cuEventQuery(event)), CUresult::CUDA_SUCCESS);
+            assert_eq!(byte(at, one.cu_stream()), 3);
+        });
+    }
+}

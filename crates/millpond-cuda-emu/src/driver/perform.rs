@@ -8,8 +8,8 @@ use crate::thread;
 use crate::work::action::{Action, Callback, Rows, Side};
 
 impl Shared {
-    /// Performs a piece of work for a device.
-    pub(super) fn perform(&self, action: &Action, device: u32) -> Answer {
+    /// Performs a piece of work for a device. `failed` is the error of its context, if there is one.
+    pub(super) fn perform(&self, action: &Action, device: u32, failed: Option<Code>) -> Answer {
         match action {
             Action::Nothing => Ok(()),
             Action::Fill {
@@ -49,7 +49,7 @@ impl Shared {
             }),
             Action::Prefetch { at, len, place } => self.state().memory.prefetch(*at, *len, *place),
             Action::Call(callback) => {
-                thread::in_callback(|| call(*callback));
+                thread::in_callback(|| call(*callback, failed));
                 Ok(())
             }
             Action::Tell(ticket) => {
@@ -83,8 +83,11 @@ impl Shared {
     }
 }
 
-fn call(callback: Callback) {
+/// Calls a function of the client. After an error of the context, `cuLaunchHostFunc`'s is not called, and `cuStreamAddCallback`'s gets the
+/// error.
+fn call(callback: Callback, failed: Option<Code>) {
     match callback {
+        Callback::Host { .. } if failed.is_some() => {}
         Callback::Host { function, data } => {
             // SAFETY: the client passed function and data together, to be called once in the order of the stream.
             unsafe { function(data) };
@@ -95,7 +98,7 @@ fn call(callback: Callback) {
             data,
         } => {
             // SAFETY: as above.
-            unsafe { function(stream, 0, data) };
+            unsafe { function(stream, failed.map_or(0, |code| code.0), data) };
         }
     }
 }

@@ -55,6 +55,10 @@ impl Chooser {
 /// The time between two looks at other processes.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
+/// The time without a call after which functions of the client run with seeded streams. A device needs no call to get to them, and the
+/// client may have nothing to do until then.
+const QUIET: Duration = Duration::from_millis(10);
+
 /// A record that other processes may wait for. It is complete when this task is.
 #[derive(Debug)]
 pub(crate) struct Promise {
@@ -64,10 +68,14 @@ pub(crate) struct Promise {
 
 impl Shared {
     /// Starts work that was queued on a stream: runs it now, or notifies the thread that may run it.
-    pub(crate) fn queued<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, task: u64, stream: u64) {
+    pub(crate) fn queued<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, task: u64, stream: u64) {
         match self.options.streams {
             Streams::InPlace => drop(self.wait_for(state, &[task])),
-            Streams::Seeded => drop(state),
+            Streams::Seeded => {
+                if state.queue.first_call().is_some() {
+                    self.tell(&mut state);
+                }
+            }
             Streams::Threads => self.worker(state, stream),
         }
     }
@@ -129,6 +137,11 @@ impl Shared {
             return;
         }
         state.promises.push(promise);
+        self.tell(state);
+    }
+
+    /// Starts the thread that runs work without a call of the client, if it does not run.
+    fn tell(self: &Arc<Self>, state: &mut State) {
         if !state.telling {
             let shared = Arc::clone(self);
             let work = move || shared.keep_promises();
@@ -141,14 +154,20 @@ impl Shared {
 
     fn keep_promises(self: &Arc<Self>) {
         let mut state = self.state();
+        let (mut last, mut since) = (state.activity, Instant::now());
         while !state.closing {
             let State { promises, queue, .. } = &mut *state;
             promises.retain(|promise| !queue.is_done(promise.task));
             let wanted = |promise: &&Promise| promise.record.is_wanted();
             let task = state.promises.iter().find(wanted).map(|promise| promise.task);
+            if state.activity != last || state.running > 0 {
+                (last, since) = (state.activity, Instant::now());
+            }
+            let call = state.queue.first_call();
+            let task = task.or(call.filter(|_| since.elapsed() >= QUIET));
             state = match task {
                 Some(task) => self.wait_for(state, &[task]),
-                None if state.promises.is_empty() => self.sleep(state),
+                None if state.promises.is_empty() && call.is_none() => self.sleep(state),
                 None => self.pause_a_little(state),
             };
         }
@@ -160,9 +179,14 @@ impl Shared {
             return state;
         };
         state.memory.hold();
+        state.running += 1;
+        let failed = state
+            .contexts
+            .get(&work.context)
+            .and_then(|context| context.failed);
         drop(state);
         let until = Instant::now() + Duration::from_nanos(if self.options.pace { work.length } else { 0 });
-        let perform = || self.perform(&work.action, work.device);
+        let perform = || self.perform(&work.action, work.device, failed);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(perform));
         let outcome = outcome.unwrap_or(Err(Code::UNKNOWN));
         if self.options.pace {
@@ -170,6 +194,8 @@ impl Shared {
         }
         let mut state = self.state();
         state.memory.unhold();
+        state.running -= 1;
+        state.activity += 1;
         state.queue.finish(task);
         if let Err(code) = outcome {
             if code == Code::ILLEGAL_ADDRESS {

@@ -30,6 +30,8 @@ struct Task {
 pub(crate) struct Queue {
     tasks: BTreeMap<u64, Task>,
     ready: BTreeSet<u64>,
+    /// The functions of the client.
+    calls: BTreeSet<u64>,
     next: u64,
 }
 
@@ -51,6 +53,9 @@ impl Queue {
         if waiting == 0 {
             self.ready.insert(id);
         }
+        if let Action::Call(_) = work.action {
+            self.calls.insert(id);
+        }
         let dependents = Vec::new();
         let task = Task {
             work,
@@ -63,6 +68,11 @@ impl Queue {
 
     pub(crate) fn is_done(&self, id: u64) -> bool {
         !self.tasks.contains_key(&id)
+    }
+
+    /// Returns the oldest function of the client that is incomplete.
+    pub(crate) fn first_call(&self) -> Option<u64> {
+        self.calls.first().copied()
     }
 
     pub(crate) fn has_work(&self, stream: u64) -> bool {
@@ -107,6 +117,7 @@ impl Queue {
         let Some(task) = self.tasks.remove(&id) else {
             return;
         };
+        self.calls.remove(&id);
         for dependent in &task.dependents {
             if let Some(next) = self.tasks.get_mut(dependent) {
                 next.waiting -= 1;
