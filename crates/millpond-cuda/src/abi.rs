@@ -56,6 +56,9 @@ handles! {
     FunctionHandle;
 }
 
+/// A function that the driver calls when a stream comes to it: with the stream, an error of the context or success, and the data.
+pub(super) type StreamCallback = unsafe extern "C" fn(StreamHandle, Code, *mut c_void);
+
 /// Physical memory that addresses are mapped to.
 pub(super) type MemoryHandle = u64;
 

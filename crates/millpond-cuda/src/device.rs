@@ -6,6 +6,7 @@ use super::abi::{
     CAPTURE_NONE, CAPTURE_RELAXED, ContextHandle, DeviceNumber, EVENT_WITHOUT_TIME, EventHandle,
     StreamHandle, attribute,
 };
+use super::callback;
 use super::captured;
 use super::code::Loaded;
 use super::cublas;
@@ -13,6 +14,7 @@ use super::driver::Driver;
 use super::error::{CudaError, insist};
 use super::fork;
 use super::later;
+use super::wake::WakeStreams;
 use millpond_os::device::Device;
 use millpond_os::pressure::{DevicePressure, Thresholds};
 use millpond_os::reentrancy::inside;
@@ -92,6 +94,8 @@ pub(super) struct Context {
     left: Mutex<Left>,
     /// Unused events without timing, for reuse. Invariant: they were created in this context, and nobody else has them.
     spare_events: Mutex<Vec<EventHandle>>,
+    /// The streams that wake tasks.
+    wake_streams: WakeStreams,
 }
 
 /// Counts waits for the whole device. The counts tell whether a wait began before or after a given moment.
@@ -185,7 +189,8 @@ impl Left {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if fork::is_forked() {
+        // In a waker, the context stays retained.
+        if fork::is_forked() || callback::is_inside() {
             return;
         }
         let kernels = self.kernels.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -196,13 +201,15 @@ impl Drop for Context {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         let events = std::mem::take(events);
-        if kernels.is_some() || cublas.is_made() || !events.is_empty() {
+        let wakes = !self.wake_streams.is_empty();
+        if kernels.is_some() || cublas.is_made() || !events.is_empty() || wakes {
             // SAFETY: the context is retained until below.
             let entered = insist(|| unsafe { self.driver.context_push(self.handle) });
             if entered.is_ok() {
                 let _current = Current(self.driver);
                 let _mode = Relaxed::new(self.driver);
                 cublas.end();
+                self.wake_streams.end(self.driver);
                 for event in events {
                     // SAFETY: the event was made in this context and nobody else has it, by the invariant. It has been taken
                     // out of the list.
@@ -308,6 +315,7 @@ impl CudaDevice {
             waits: Waits::default(),
             left: Mutex::default(),
             spare_events: Mutex::default(),
+            wake_streams: WakeStreams::default(),
         });
         open::provide();
         {
@@ -466,6 +474,15 @@ impl CudaDevice {
         left.add(self.0.driver, stream, is_captured());
     }
 
+    /// Notes that a stream no longer has a handle, and that its end cannot be marked.
+    pub(super) fn leave_unmarked(&self) {
+        self.0
+            .left
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .unmarked = true;
+    }
+
     /// Checks that a context is this device's primary one.
     #[cfg(feature = "cudarc")]
     pub(super) fn expect_context(&self, context: *mut std::ffi::c_void) -> Result<(), CudaError> {
@@ -500,6 +517,10 @@ impl CudaDevice {
         spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn wake_streams(&self) -> &WakeStreams {
+        &self.0.wake_streams
+    }
+
     pub(super) fn cublas(&self) -> MutexGuard<'_, cublas::OfDevice> {
         self.0.cublas.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -517,6 +538,7 @@ impl CudaDevice {
     /// Makes the context current on this thread, which most calls require.
     pub(super) fn enter(&self) -> Result<Current<'static>, CudaError> {
         fork::check()?;
+        callback::check()?;
         // SAFETY: the context is retained for as long as this handle exists.
         insist(|| unsafe { self.0.driver.context_push(self.0.handle) })?;
         Ok(Current(self.0.driver))

@@ -3,7 +3,7 @@
 use super::abi::{
     Access, AllocationProperties, Code, ContextHandle, DeviceNumber, DevicePtr, EventHandle,
     ExecutableHandle, FunctionHandle, GraphHandle, MemoryHandle, ModuleHandle, NOT_READY, PoolHandle,
-    PoolProperties, STUB_LIBRARY, SUCCESS, StreamHandle,
+    PoolProperties, STUB_LIBRARY, SUCCESS, StreamCallback, StreamHandle,
 };
 use super::calls::{self, DriverCalls, Tally};
 use super::error::CudaError;
@@ -133,6 +133,9 @@ table! {
     stream_synchronize = "cuStreamSynchronize"(stream: StreamHandle);
     stream_query = "cuStreamQuery"(stream: StreamHandle);
     stream_wait_event = "cuStreamWaitEvent"(stream: StreamHandle, event: EventHandle, flags: c_uint);
+    stream_add_callback = "cuStreamAddCallback"(
+        stream: StreamHandle, function: Option<StreamCallback>, data: *mut c_void, flags: c_uint
+    );
     stream_begin_capture = "cuStreamBeginCapture_v2"(stream: StreamHandle, mode: c_uint);
     stream_end_capture = "cuStreamEndCapture"(stream: StreamHandle, graph: *mut GraphHandle);
     stream_is_capturing = "cuStreamIsCapturing"(stream: StreamHandle, status: *mut c_uint);

@@ -36,6 +36,14 @@ pub enum CudaError {
         "CUDA does not work in a process that was forked from one that used it: start a new process instead (spawn, not fork)"
     )]
     Forked,
+    /// The thread is the driver's and runs a waker, which must not use CUDA.
+    #[error(
+        "this thread is the driver's and runs a waker, and CUDA cannot be used in it: a waker only schedules its task, so use CUDA in the task"
+    )]
+    InCallback,
+    /// A poll of a transfer has already returned its outcome.
+    #[error("a poll of this transfer has already returned its ends: do not wait for it again")]
+    AlreadyComplete,
     /// A panic has left the tables of the pool's engine half changed, so the pool cannot be used any more.
     #[error(
         "the pool is broken: its engine panicked. It serves no more requests and returns no memory; buffers that it has already allocated stay valid. Create a new pool, and report the panic"

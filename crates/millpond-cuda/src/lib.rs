@@ -9,10 +9,12 @@
 
 mod abi;
 mod buffer;
+mod callback;
 mod calls;
 mod captured;
 mod code;
 mod compile;
+mod completion;
 mod compressed;
 mod cublas;
 mod cublas_error;
@@ -52,6 +54,7 @@ mod streams;
 mod timer;
 mod transfer;
 mod transfer_error;
+mod wake;
 
 pub use buffer::DeviceBuffer;
 pub use calls::{DriverCalls, watch_driver_calls};

@@ -4,12 +4,14 @@ pub(super) mod captures;
 pub(super) mod mark;
 
 use super::abi::{CAPTURE_NONE, STREAM_NON_BLOCKING, StreamHandle};
+use super::callback;
 use super::device::{CudaDevice, Current};
 use super::error::{CudaError, insist};
 use super::fork;
 use mark::{Mark, settle_on};
 use std::ffi::c_void;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 /// A stream of a device. Cloning makes another handle. A stream made by [`new`](Self::new) is destroyed with the last handle, after its
@@ -26,6 +28,8 @@ pub(super) struct Handles(Arc<RawStream>);
 /// creator has promised that it lives.
 pub(super) struct RawStream {
     device: CudaDevice,
+    /// A number that no other value of this type has.
+    number: u64,
     handle: StreamHandle,
     owner: Owner,
     /// Whether the stream was retired: its work is done, its creator destroys it, and the driver must not be asked about it
@@ -64,6 +68,10 @@ enum Owner {
 impl Drop for Handles {
     fn drop(&mut self) {
         let stream = &self.0;
+        if callback::is_inside() {
+            stream.device.leave_unmarked();
+            return;
+        }
         // The legacy stream always exists, so it can be marked later. Marking it would order other streams.
         if stream.handle != StreamHandle::NULL
             && let Ok(_current) = stream.device.enter_beside()
@@ -112,9 +120,15 @@ impl RawStream {
         &self.device
     }
 
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     fn new(device: &CudaDevice, handle: StreamHandle, owner: Owner) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Self {
             device: device.clone(),
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             handle,
             owner,
             retired: RwLock::new(false),

@@ -2,32 +2,57 @@
 
 use super::abi::ContextHandle;
 use super::buffer::DeviceBuffer;
+use super::callback;
+use super::completion::Completion;
 use super::device::CudaDevice;
 use super::error::CudaError;
+use super::later;
 use super::pinned::is_known;
 use super::registered::Registered;
 use super::stream::CudaStream;
-use super::stream::mark::{Mark, Unsettled, expect_uncaptured, nothing_goes_on, settle_on};
+use super::stream::mark::{Unsettled, expect_uncaptured, nothing_goes_on, settle_on};
 use super::transfer_error::TransferError;
 use millpond_pool::buffer::Buffer;
 use millpond_pool::dtype::Element;
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 /// An asynchronous copy, and the memory that it copies from and to. Nobody else has that memory until the copy is complete.
 ///
 /// It is made by [`CudaStream::upload`], [`download`](CudaStream::download), [`copy`](CudaStream::copy) and
-/// [`prefetch`](CudaStream::prefetch). Dropping it waits for the copy. If it is forgotten (`std::mem::forget`), its memory is never freed,
-/// so that no copy uses memory of another owner.
+/// [`prefetch`](CudaStream::prefetch). [`wait`](Self::wait) blocks the thread. `.await` does not: a transfer is a future for any runtime, with
+/// the outcome of `wait`. The driver wakes its task, and no thread waits. After it has completed, further polls return [`Poll::Pending`].
+///
+/// Dropping a transfer waits for the copy. Dropping one that was polled, such as the future of a task that was cancelled, does not block the
+/// runtime's thread: the ends stay with the library until the copy is complete, and are freed by the next call of a device pool or the next
+/// copy after that. To keep both ends after a timeout, poll `&mut transfer`, and wait for it later. If a transfer is forgotten
+/// (`std::mem::forget`), its memory is never freed, so that no copy uses memory of another owner.
+///
+/// A waker runs on a thread of the driver, where CUDA cannot be used. The wakers of runtimes only schedule their task.
+///
+/// ```
+/// use millpond::cuda::{CudaStream, DeviceBuffer, TransferError};
+/// use millpond::Buffer;
+///
+/// type Ends = (Buffer<f32>, DeviceBuffer<f32>);
+///
+/// async fn there_and_back(copies: &CudaStream, host: Buffer<f32>, there: DeviceBuffer<f32>) -> Result<Ends, TransferError<Ends>> {
+///     let (host, there) = copies.upload(host, there)?.await?;
+///     copies.download(there, host)?.await
+/// }
+/// ```
 #[must_use = "dropping it waits for the copy"]
-pub struct Transfer<E> {
-    /// `None` after the ends were handed out. Invariant: until `mark` is past the device uses them.
+pub struct Transfer<E: Send + 'static> {
+    /// `None` after the ends were handed out. Invariant: until `copy` is complete the device uses them.
     ends: Option<E>,
     /// `None` if the copy is known to be complete.
-    mark: Option<Mark>,
+    copy: Option<Completion>,
     stream: CudaStream,
 }
 
-impl<E> Transfer<E> {
+impl<E: Send + 'static> Transfer<E> {
     /// Returns the stream of the copy.
     #[must_use]
     pub fn stream(&self) -> &CudaStream {
@@ -37,48 +62,108 @@ impl<E> Transfer<E> {
     /// Returns whether the copy is complete. It counts as complete on a lost device; [`wait`](Self::wait) returns the error.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        let Some(mark) = &self.mark else { return true };
-        mark.is_past().unwrap_or_else(nothing_goes_on)
+        self.copy.as_ref().is_none_or(is_over)
     }
 
     /// Waits for the copy, and returns both ends.
     ///
     /// # Errors
-    /// Returns the errors of the driver, with both ends.
+    /// Returns the errors of the driver, with both ends. Returns [`CudaError::AlreadyComplete`] if a poll has returned the ends.
     pub fn wait(mut self) -> Result<E, TransferError<E>> {
-        let outcome = self.settle();
-        // The ends are present until here, because taking them consumes this value.
-        let ends = self.ends.take();
-        match outcome {
-            Ok(()) => ends.ok_or_else(|| TransferError::new(CudaError::NoDriver, None)),
-            Err(why) => Err(TransferError::unsettled(why, ends)),
-        }
+        self.finish()
     }
 
     /// Makes a stream wait for the copy, on the device.
     #[doc(hidden)]
     pub fn hold(&self, stream: &CudaStream) -> Result<(), CudaError> {
-        self.mark.as_ref().map_or(Ok(()), |mark| mark.hold(stream))
+        let mark = self.copy.as_ref().map(Completion::mark);
+        mark.map_or(Ok(()), |mark| mark.hold(stream))
+    }
+
+    fn finish(&mut self) -> Result<E, TransferError<E>> {
+        let outcome = self.settle();
+        let ends = self.ends.take();
+        match outcome {
+            Ok(()) => ends.ok_or_else(|| TransferError::new(CudaError::AlreadyComplete, None)),
+            Err(why) => Err(TransferError::unsettled(why, ends)),
+        }
     }
 
     fn settle(&mut self) -> Result<(), Unsettled> {
-        match self.mark.take() {
-            Some(mark) => settle_on(&self.stream, || mark.wait()),
+        match self.copy.take() {
+            Some(copy) => settle_on(&self.stream, || copy.mark().wait()),
             None => Ok(()),
         }
     }
 }
 
-impl<E> Drop for Transfer<E> {
+/// Returns whether the copy does not use its ends any more.
+fn is_over(copy: &Completion) -> bool {
+    copy.mark().is_past().unwrap_or_else(nothing_goes_on)
+}
+
+/// The ends are never pinned.
+impl<E: Send + 'static> Unpin for Transfer<E> {}
+
+impl<E: Send + 'static> Future for Transfer<E> {
+    type Output = Result<E, TransferError<E>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if this.ends.is_none() {
+            return Poll::Pending;
+        }
+        if let Some(copy) = &mut this.copy
+            && std::task::ready!(copy.poll(context)).is_ok()
+        {
+            this.copy = None;
+        }
+        // If the driver could not tell whether the copy is complete, this thread waits.
+        Poll::Ready(this.finish())
+    }
+}
+
+impl<E: Send + 'static> Drop for Transfer<E> {
     fn drop(&mut self) {
         let Some(ends) = self.ends.take() else { return };
-        if self.settle().is_err_and(|why| !why.over) {
-            std::mem::forget(ends);
+        match self
+            .copy
+            .take_if(|copy| copy.is_polled() || callback::is_inside())
+        {
+            Some(mut copy) => {
+                copy.forget_task();
+                drop(Cancelled {
+                    inner: Some((ends, copy)),
+                    device: self.stream.device().number(),
+                });
+            }
+            None => {
+                if self.settle().is_err_and(|why| !why.over) {
+                    std::mem::forget(ends);
+                }
+            }
         }
     }
 }
 
-impl<E> fmt::Debug for Transfer<E> {
+/// The ends of a dropped transfer. Dropping it frees them if the copy is complete, and otherwise keeps them for later.
+struct Cancelled<E: Send + 'static> {
+    inner: Option<(E, Completion)>,
+    device: u32,
+}
+
+impl<E: Send + 'static> Drop for Cancelled<E> {
+    fn drop(&mut self) {
+        let inner = self.inner.take_if(|(_, copy)| !is_over(copy));
+        if inner.is_some() {
+            let device = self.device;
+            // The memory counts as that of its pool.
+            later::keep(Self { inner, device }, device, 0);
+        }
+    }
+}
+
+impl<E: Send + 'static> fmt::Debug for Transfer<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transfer")
             .field("stream", &self.stream)
@@ -89,22 +174,24 @@ impl<E> fmt::Debug for Transfer<E> {
 
 /// Queues work on a stream that uses `ends`, and makes a transfer that owns them. `order` makes the stream wait for other users of the
 /// ends, and returns whether there is anything to be done. `work` queues the work.
-pub(super) fn begin<E>(
+pub(super) fn begin<E: Send + 'static>(
     stream: &CudaStream,
     mut ends: E,
     order: impl FnOnce(&E) -> Result<bool, CudaError>,
     work: impl FnOnce(&mut E) -> Result<(), CudaError>,
 ) -> Result<Transfer<E>, TransferError<E>> {
-    let transfer = |ends, mark| Transfer {
+    // Frees the ends of cancelled transfers.
+    later::retry();
+    let transfer = |ends, copy| Transfer {
         ends: Some(ends),
-        mark,
+        copy,
         stream: stream.clone(),
     };
     // The mark of captured work would never pass.
     let prepared = expect_uncaptured(stream).and_then(|()| order(&ends));
-    let prepared = prepared.and_then(|some| some.then(|| Mark::new(stream.device())).transpose());
-    let mark = match prepared {
-        Ok(Some(mark)) => mark,
+    let prepared = prepared.and_then(|some| some.then(|| Completion::new(stream)).transpose());
+    let mut copy = match prepared {
+        Ok(Some(copy)) => copy,
         Ok(None) => return Ok(transfer(ends, None)),
         // Nothing has begun.
         Err(error) => return Err(TransferError::new(error, Some(ends))),
@@ -118,8 +205,8 @@ pub(super) fn begin<E>(
         });
     }
     // If the work cannot be marked, this thread waits for it.
-    match mark.record(stream) {
-        Ok(()) => Ok(transfer(ends, Some(mark))),
+    match copy.record(stream) {
+        Ok(()) => Ok(transfer(ends, Some(copy))),
         Err(_) => match waited() {
             Ok(()) => Ok(transfer(ends, None)),
             Err(why) => Err(TransferError::unsettled(why, Some(ends))),
@@ -136,7 +223,7 @@ mod sealed {
 }
 
 /// The host's end of an asynchronous copy: a [`Buffer`] of pinned memory, or a [`Registered`] one.
-pub trait HostEnd<T: Element>: sealed::Sealed<T> {}
+pub trait HostEnd<T: Element>: sealed::Sealed<T> + Send + 'static {}
 
 impl<T: Element> sealed::Sealed<T> for Buffer<T> {
     fn elements(&self) -> &[T] {
@@ -318,28 +405,28 @@ fn context_of<T: Element>(buffer: &DeviceBuffer<T>) -> ContextHandle {
     CudaDevice::context(buffer.on())
 }
 
-impl<H, T: Element> Transfer<Ends<H, T>> {
+impl<H: Send + 'static, T: Element> Transfer<Ends<H, T>> {
     /// Returns the device's end at once: its stream waits for the copy, on the device. The host's end is in use until the copy is
     /// complete, and stays with the transfer.
     ///
     /// # Errors
-    /// Returns the errors of the driver, with both ends.
+    /// Returns the errors of the driver, with both ends. Returns [`CudaError::AlreadyComplete`] if a poll has returned the ends.
     pub fn split(mut self) -> Result<Apart<H, T>, TransferError<Ends<H, T>>> {
         let stream = self.stream.clone();
         let Some((host, device)) = self.ends.take() else {
-            return Err(TransferError::new(CudaError::NoDriver, None));
+            return Err(TransferError::new(CudaError::AlreadyComplete, None));
         };
-        let mut mark = self.mark.take();
+        let mut copy = self.copy.take();
         if device.stream() != &stream
-            && let Some(copy) = mark.take_if(|mark| mark.hold(device.stream()).is_err())
+            && let Some(copy) = copy.take_if(|copy| copy.mark().hold(device.stream()).is_err())
             // If that stream cannot wait, this thread waits.
-            && let Err(why) = settle_on(&stream, || copy.wait())
+            && let Err(why) = settle_on(&stream, || copy.mark().wait())
         {
             return Err(TransferError::unsettled(why, Some((host, device))));
         }
         let host = Transfer {
             ends: Some(host),
-            mark,
+            copy,
             stream,
         };
         Ok((host, device))

@@ -317,7 +317,6 @@ impl Pool {
     }
 }
 
-pub(crate) use background::{Alarm, wake_at};
 pub use budgeted::BudgetedSource;
 pub use conf::{PoolConf, SettingsChange, expect_time, limit_of};
 pub(crate) use guard::{is_filled_around, refill_around};
@@ -327,7 +326,7 @@ pub use request::by_a_source;
 pub use terms::Terms;
 pub use watch::SourceTraffic;
 pub use {
-    background::{Maintained, change as change_maintenance, maintain},
+    background::{Alarm, Maintained, change as change_maintenance, maintain, wake_at},
     exit::report_leaks_at_exit,
     pressure_trigger::PressureTrigger,
     settings::{PoolSettings, budgets},

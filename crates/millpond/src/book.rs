@@ -160,6 +160,7 @@ struct Recording;
 ///     let (there, here) = copy.wait().map_err(|failed| failed.to_string())?;
 ///     let copy = stream.upload(there, here).map_err(|failed| failed.to_string())?;
 ///     copy.split().map_err(|failed| failed.to_string())?;
+///     let awaited = async { stream.synchronize_async().await };
 ///     let staging = Staging::new(device)?;
 ///     staging.upload(&values, &mut buffer)?;
 ///     staging.upload_compressed(&values, &mut buffer, pool)?;

@@ -3,10 +3,14 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "cuda_transfer/awaited.rs"]
+mod awaited;
 #[path = "cuda_transfer/compressed.rs"]
 mod compressed;
 #[path = "cuda_transfer/copies.rs"]
 mod copies;
+#[path = "support/example.rs"]
+mod example;
 #[path = "support/files.rs"]
 mod files;
 #[path = "cuda_transfer/passes.rs"]
@@ -18,6 +22,10 @@ mod speed;
 #[path = "cuda_transfer/staging.rs"]
 mod staging;
 mod support;
+#[path = "cuda_transfer/tasks.rs"]
+mod tasks;
+#[path = "cuda_transfer/wakers.rs"]
+mod wakers;
 
 use millpond::cuda::{CudaDevice, CudaManaged, CudaPinned, CudaStream, DevicePool};
 use millpond::engine::{Limit, Limited, Source};

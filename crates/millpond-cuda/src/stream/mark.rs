@@ -5,7 +5,9 @@ use crate::abi::{EVENT_WITH_TIME, EVENT_WITHOUT_TIME, EventHandle, NOT_READY};
 use crate::device::CudaDevice;
 use crate::error::{CudaError, insist};
 use crate::fork;
+use crate::wake::{Place, Signal};
 use std::ffi::c_uint;
+use std::sync::Arc;
 
 /// The number of unused events that a device keeps for later marks: about as many as a program with many threads uses at once.
 const SPARE_EVENTS: usize = 256;
@@ -111,6 +113,14 @@ impl Mark {
             Err(CudaError::Driver { code: NOT_READY, .. }) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Fires a signal when the device has passed the mark, which was recorded at this place.
+    pub(crate) fn fire(&self, place: Place, signal: &Arc<Signal>) -> Result<(), CudaError> {
+        let _current = self.device.enter_beside()?;
+        let streams = self.device.wake_streams();
+        // SAFETY: the device's context is current, and the event is ours.
+        unsafe { streams.fire_after(self.device.driver(), self.event, place, signal) }
     }
 
     /// Returns the milliseconds from another mark to this one. Both must record the time and be past.

@@ -111,10 +111,10 @@ impl Sleeper {
 
 /// Wakes a task at a time, unless it is dropped before.
 #[derive(Debug)]
-pub(crate) struct Alarm(u64);
+pub struct Alarm(u64);
 
 /// Registers a task to be woken at a time. Returns `None` if there is no thread to do it.
-pub(crate) fn wake_at(at: Instant, waker: Waker) -> Option<Alarm> {
+pub fn wake_at(at: Instant, waker: Waker) -> Option<Alarm> {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     let alarm = Alarm(number);

@@ -4,6 +4,7 @@
 use crate::files::Folder;
 use crate::passes::{data_of, through};
 use crate::support::emulator::{self, in_any_order, in_children};
+use crate::tasks::block_on;
 use crate::{LEN, Outcome, Place, numbers, ordinary};
 use millpond::cuda::{
     Advice, CudaDevice, CudaManaged, CudaStream, DeviceBuffer, Registered, Staging, Transfer,
@@ -23,10 +24,11 @@ fn program(place: &Place, data: &DataSet<u32>, managed: &Unpooled) -> Outcome {
     let there = pool.alloc_zeroed::<u32>(LEN, first)?;
     let (host, there) = second.upload(pinned.alloc_from(&sent)?, there)?.wait()?;
     let other = pool.alloc::<u32>(LEN, second)?;
-    let (there, mut other) = first.copy(there, other)?.wait()?;
+    let (there, mut other) = block_on(first.copy(there, other)?)?;
     let (host, mut there) = second.upload(host, there)?.split()?;
     there.fill_zero()?;
     drop(host);
+    block_on(first.synchronize_async())?;
     let registered = Registered::new(device, ordinary(&sent))?;
     let (registered, back) = second.download(other, registered)?.wait()?;
     assert_eq!(registered[..], sent);
