@@ -224,7 +224,7 @@ mod tests {
         streams
             .lock()
             .extend([stream(1, 1, 10, false), stream(2, 2, 20, false)]);
-        let mut take = |of, number| {
+        let take = |of, number| {
             let taken = streams.take(Place { of, number });
             taken.map(|stream| {
                 let handle = stream.handle.0.addr();
