@@ -8,6 +8,7 @@
 
 mod args;
 mod blas;
+mod boxes;
 mod context;
 mod copy;
 mod device;
@@ -17,11 +18,13 @@ mod extra;
 mod graph;
 mod host;
 mod ipc;
+mod library;
 mod managed;
 mod memory;
 mod module;
 mod nvml;
 mod pool;
+mod runtime;
 mod stream;
 mod structures;
 mod unsupported;
@@ -85,7 +88,10 @@ pub(crate) use entries;
 
 /// Returns every entry: those of the driver, and those of other CUDA libraries.
 pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
-    driver().chain(blas::all()).chain(nvml::all())
+    driver()
+        .chain(blas::all())
+        .chain(nvml::all())
+        .chain(runtime::all())
 }
 
 /// Returns every entry of the driver.
@@ -99,6 +105,7 @@ pub(crate) fn driver() -> impl Iterator<Item = &'static Entry> {
         graph::all(),
         host::all(),
         ipc::all(),
+        library::all(),
         managed::all(),
         memory::all(),
         module::all(),

@@ -304,6 +304,16 @@ impl Call {
         self.known(handle, State::context)
     }
 
+    /// Returns a context that a client passed to make it current. A primary context need not be retained for that.
+    pub(crate) fn settable_context(&self, handle: u64) -> Answer<u64> {
+        let primary = self.driver.state().is_primary(handle);
+        if primary {
+            Ok(handle)
+        } else {
+            self.known_context(handle)
+        }
+    }
+
     /// Returns an event that a client passed, if it exists.
     pub(crate) fn event(&self, handle: u64) -> Answer<u64> {
         self.known(handle, State::event)

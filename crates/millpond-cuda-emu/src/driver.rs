@@ -4,7 +4,8 @@
 pub(crate) mod capture;
 pub(crate) mod context;
 mod event;
-mod perform;
+mod graph;
+pub(crate) mod perform;
 mod run;
 pub(crate) mod stream;
 
@@ -36,8 +37,10 @@ const ENDED: usize = 4096;
 pub(crate) struct State {
     pub(crate) memory: Memory,
     pub(crate) contexts: HashMap<u64, Context>,
-    /// The primary context of each device, after it was first retained.
+    /// The primary context of each device, while it is retained.
     pub(crate) primary: Vec<Option<u64>>,
+    /// The handle of the primary context of each device, which stays the same when the context ends and is retained again.
+    pub(crate) primary_handles: Vec<u64>,
     /// The errors of the devices whose primary contexts have failed and are gone.
     lost: BTreeMap<u32, Code>,
     pub(crate) streams: BTreeMap<u64, Stream>,
@@ -86,10 +89,11 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(options: Options) -> Answer<Self> {
-        let state = State {
+        let mut state = State {
             memory: Memory::new(&options)?,
             contexts: HashMap::new(),
             primary: vec![None; options.devices as usize],
+            primary_handles: Vec::new(),
             lost: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: HashMap::new(),
@@ -113,6 +117,10 @@ impl Driver {
             closing: false,
             next: 0x100,
         };
+        for _ in 0..options.devices {
+            let handle = state.new_handle();
+            state.primary_handles.push(handle);
+        }
         let shared = Shared {
             options,
             state: Mutex::new(state),

@@ -9,6 +9,7 @@
 //!  abi/        the C functions, all defined by one macro, and the checks of their arguments
 //!  calls       the path of every call: counts, injected faults, a lost device, panics
 //!  driver/     the state, under one lock; contexts, streams, events and captures; the executors of queued work
+//!  handshake   the answer to a question of NVIDIA's runtime library
 //!  blas        cuBLAS: handles, and the checks of a product
 //!  work/       queued work: its actions and its dependencies
 //!  kernels/    the kernels of millpond's tensors, in files with the names of their CUDA C sources
@@ -27,8 +28,11 @@
 //! that ends it. With `strict:on` a capture also forbids calls about which the documentation says nothing.
 //!
 //! Kernels are functions registered by name with `millpond_emu_register`. A few are built in. Foreign code is
-//! not run: a function that nobody registered returns `CUDA_ERROR_NO_BINARY_FOR_GPU`. There are no arrays,
-//! textures or private export tables.
+//! not run: a function that nobody registered returns `CUDA_ERROR_NO_BINARY_FOR_GPU`. There are no arrays or
+//! textures.
+//!
+//! NVIDIA's runtime library runs on this driver, shared or linked statically, as far as it needs no foreign code. `abi/runtime` has the
+//! private tables of functions that it needs.
 //!
 //! Processes share memory and order as with CUDA. They share blocks and events by handles
 //! (`cuIpcGetMemHandle`, `cuIpcGetEventHandle` and the calls that open them), and physical memory as a file
@@ -46,6 +50,7 @@ mod clock;
 mod driver;
 pub mod error;
 mod event_page;
+mod handshake;
 mod kernels;
 mod memory;
 pub mod options;

@@ -1,5 +1,4 @@
 //! The state of each of the client's threads: its number, its stack of current contexts, and whether it runs a callback.
-#![forbid(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +24,14 @@ pub(crate) fn is_in_callback() -> bool {
     CALLBACK.get()
 }
 
+/// Returns the low half of the C library's name of this thread.
+pub(crate) fn c_name() -> u32 {
+    unsafe extern "C" {
+        safe fn pthread_self() -> usize;
+    }
+    pthread_self() as u32
+}
+
 /// Returns the number of this thread, from 1.
 pub(crate) fn number() -> u64 {
     if NUMBER.get() == 0 {
@@ -33,15 +40,21 @@ pub(crate) fn number() -> u64 {
     NUMBER.get()
 }
 
+/// Changes the thread's stack of contexts. The stack of a thread that has ended is empty: a client may still make calls in functions
+/// that run at the end of the process.
+fn with_stack<T: Default>(run: impl FnOnce(&mut Vec<u64>) -> T) -> T {
+    CURRENT
+        .try_with(|stack| run(&mut stack.borrow_mut()))
+        .unwrap_or_default()
+}
+
 /// Returns the context on top of the thread's stack.
 pub(crate) fn current() -> Option<u64> {
-    CURRENT
-        .with_borrow(|stack| stack.last().copied())
-        .filter(|context| *context != 0)
+    with_stack(|stack| stack.last().copied()).filter(|context| *context != 0)
 }
 
 pub(crate) fn set_current(context: u64) {
-    CURRENT.with_borrow_mut(|stack| {
+    with_stack(|stack| {
         stack.pop();
         if context != 0 {
             stack.push(context);
@@ -50,9 +63,9 @@ pub(crate) fn set_current(context: u64) {
 }
 
 pub(crate) fn push_current(context: u64) {
-    CURRENT.with_borrow_mut(|stack| stack.push(context));
+    with_stack(|stack| stack.push(context));
 }
 
 pub(crate) fn pop_current() -> Option<u64> {
-    CURRENT.with_borrow_mut(Vec::pop)
+    with_stack(Vec::pop)
 }

@@ -2,8 +2,19 @@
 
 use super::args::Out;
 use super::entries;
+use crate::calls::Address;
 use crate::error::Code;
 use crate::thread::{current, pop_current, push_current, set_current};
+
+/// Returns the function that returns the current context.
+pub(super) fn current_context() -> Address {
+    cuCtxGetCurrent::entry().legacy
+}
+
+/// Returns the function that returns the number of a context.
+pub(super) fn context_id() -> Address {
+    cuCtxGetId::entry().legacy
+}
 
 entries! {
     cuDevicePrimaryCtxRetain none 7000 Driver (context: Out<u64>, device: i32) |call| {
@@ -37,10 +48,19 @@ entries! {
         flags.set(context.map_or(0, |context| context.flags))?;
         active.set(i32::from(context.is_some()))
     }
+    cuDevicePrimaryCtxRelease none 7000 Driver (device: i32) |call| { cuDevicePrimaryCtxRelease_v2(call, device) }
+    cuDevicePrimaryCtxReset none 7000 Driver (device: i32) |call| { cuDevicePrimaryCtxReset_v2(call, device) }
+    /// Unlike the later version, fails if the context exists.
+    cuDevicePrimaryCtxSetFlags none 7000 Driver (device: i32, flags: u32) |call| {
+        let known = call.known_device(device)?;
+        let active = call.driver.state().primary[known as usize].is_some();
+        Code::PRIMARY_CONTEXT_ACTIVE.when(active)?;
+        cuDevicePrimaryCtxSetFlags_v2(call, device, flags)
+    }
     cuCtxCreate_v2 none 3020 Driver (context: Out<u64>, flags: u32, device: i32) |call| {
         context.check()?;
         let device = call.known_device(device)?;
-        let handle = call.driver.state().create_context(device, flags, false);
+        let handle = call.driver.state().create_context(device, flags);
         push_current(handle);
         context.set(handle)
     }
@@ -61,7 +81,7 @@ entries! {
         call.driver.destroy_context(handle)
     }
     cuCtxPushCurrent_v2 none 4000 Driver (context: u64) |call| {
-        push_current(call.known_context(context)?);
+        push_current(call.settable_context(context)?);
         Ok(())
     }
     cuCtxPopCurrent_v2 none 4000 Driver (context: Out<u64>) |_call| {
@@ -70,13 +90,18 @@ entries! {
     }
     cuCtxSetCurrent none 4000 Driver (context: u64) |call| {
         if context != 0 {
-            call.known_context(context)?;
+            call.settable_context(context)?;
         }
         set_current(context);
         Ok(())
     }
     cuCtxGetCurrent none 4000 Driver (context: Out<u64>) |_call| { context.set(current().unwrap_or(0)) }
     cuCtxGetDevice none 2000 Driver (device: Out<i32>) |call| { device.set(call.device()? as i32) }
+    cuCtxGetDevice_v2 none 13000 Driver (device: Out<i32>, context: u64) |call| {
+        let context = if context == 0 { call.context()? } else { call.known_context(context)? };
+        let found = call.driver.state().context(context)?.device;
+        device.set(found as i32)
+    }
     cuCtxGetFlags none 7000 Driver (flags: Out<u32>) |call| {
         flags.set(call.of_context(|context| context.flags)?)
     }
@@ -95,6 +120,12 @@ entries! {
         version.set(3020)
     }
     cuCtxSynchronize none 2000 Driver () |call| { call.driver.synchronise_context(call.context()?) }
+    cuCtxSynchronize_v2 none 13000 Driver (context: u64) |call| {
+        let context = if context == 0 { call.context()? } else { call.known_context(context)? };
+        call.driver.synchronise_context(context)
+    }
+    /// Does nothing, because no lines of the cache persist.
+    cuCtxResetPersistingL2Cache none 11000 Driver () |call| { call.context().map(|_| ()) }
     cuCtxGetLimit none 3010 Driver (value: Out<usize>, limit: i32) |call| {
         let found = call.of_context(|context| context.limits.get(&limit).copied())?;
         value.set(found.ok_or(Code::UNSUPPORTED_LIMIT)? as usize)

@@ -1,8 +1,9 @@
 //! Copies and fills.
 
-use super::args::In;
+use super::args::{In, Out};
+use super::boxes;
 use super::entries;
-use super::structures::Memcpy2d;
+use super::structures::{Memcpy2d, Memcpy3d};
 use crate::calls::Call;
 use crate::error::{Answer, Code};
 use crate::work::action::{Action, Rows, Side};
@@ -40,7 +41,7 @@ pub(super) fn host(call: &Call, at: usize, len: u64) -> Answer<Side> {
 }
 
 /// Returns the memory at an address of any kind.
-fn unified(call: &Call, at: u64, len: u64) -> Answer<Side> {
+pub(super) fn unified(call: &Call, at: u64, len: u64) -> Answer<Side> {
     if call.driver.state().memory.block(at).is_some() {
         known(call, at, len)
     } else {
@@ -48,15 +49,8 @@ fn unified(call: &Call, at: u64, len: u64) -> Answer<Side> {
     }
 }
 
-/// Returns the bytes from the beginning of the first row to the end of the last one.
-pub(super) fn extent(rows: Rows, pitch: u64) -> Answer<u64> {
-    let before = rows.count.saturating_sub(1).checked_mul(pitch);
-    let extent = before.and_then(|before| before.checked_add(rows.width));
-    extent.ok_or(Code::INVALID_VALUE)
-}
-
 /// Queues a copy. Memory that is not pinned is read or written before the call returns.
-fn transfer(call: &Call, stream: u64, to: Side, from: Side, rows: Rows, when: Return) -> Answer {
+pub(super) fn transfer(call: &Call, stream: u64, to: Side, from: Side, rows: Rows, when: Return) -> Answer {
     let capturing = {
         let mut state = call.driver.state();
         if when == Return::Done {
@@ -71,7 +65,7 @@ fn transfer(call: &Call, stream: u64, to: Side, from: Side, rows: Rows, when: Re
     }
     let (from, when) = match (&to, from) {
         (Side::Host(_), from) => (from, Return::Done),
-        (_, Side::Host(at)) if when == Return::Queued && rows.count == 1 => (snapshot(at, rows.width), when),
+        (_, Side::Host(at)) if when == Return::Queued && rows.is_one() => (snapshot(at, rows.width), when),
         (_, Side::Host(at)) => (Side::Host(at), Return::Done),
         (_, from) => (from, when),
     };
@@ -146,92 +140,25 @@ fn peer(
     inside(call, to, from, bytes, stream)
 }
 
-/// One side of a two-dimensional copy.
-struct Plane {
-    kind: u32,
-    host: usize,
-    device: u64,
-    x: usize,
-    y: usize,
-    pitch: usize,
-}
-
-impl Plane {
-    fn pitch(&self, width: usize) -> Answer<u64> {
-        let pitch = if self.pitch == 0 { width } else { self.pitch };
-        let needed = self.x.checked_add(width).ok_or(Code::INVALID_VALUE)?;
-        if pitch < needed {
-            Err(Code::INVALID_VALUE)
-        } else {
-            Ok(pitch as u64)
-        }
+/// Queues several copies. The attributes are hints about order and place, which need not be followed. At least one is required.
+fn batch(
+    call: &Call,
+    [to, from]: [In<u64>; 2],
+    sizes: In<usize>,
+    count: usize,
+    attributes: usize,
+    stream: u64,
+    failed: impl Fn(usize),
+) -> Answer {
+    Code::INVALID_VALUE.when(count == 0 || attributes == 0 || attributes > count)?;
+    // The default streams are not allowed.
+    Code::INVALID_VALUE.when(stream <= 2)?;
+    let (to, from, sizes) = (to.all(count)?, from.all(count)?, sizes.all(count)?);
+    for index in 0..count {
+        let copied = any(call, to[index], from[index], sizes[index], stream, Return::Queued);
+        copied.inspect_err(|_| failed(index))?;
     }
-
-    fn side(&self, call: &Call, rows: Rows, pitch: u64) -> Answer<Side> {
-        let offset = (self.y as u64)
-            .checked_mul(pitch)
-            .and_then(|offset| offset.checked_add(self.x as u64));
-        let offset = offset.ok_or(Code::INVALID_VALUE)?;
-        let start = if self.kind == 1 {
-            self.host as u64
-        } else {
-            self.device
-        };
-        let at = start
-            .checked_add(offset)
-            .filter(|_| start != 0)
-            .ok_or(Code::INVALID_VALUE)?;
-        let len = extent(rows, pitch)?;
-        match self.kind {
-            1 => host(call, at as usize, len),
-            2 => known(call, at, len),
-            3 => Err(Code::NOT_SUPPORTED),
-            4 => unified(call, at, len),
-            _ => Err(Code::INVALID_VALUE),
-        }
-    }
-}
-
-fn plane(call: &Call, copy: In<Memcpy2d>, stream: u64, when: Return) -> Answer {
-    let c = copy.get()?;
-    let stream = call.stream(stream)?;
-    if c.width == 0 || c.height == 0 {
-        return Ok(());
-    }
-    let from = Plane {
-        kind: c.src_type,
-        host: c.src_host,
-        device: c.src_device,
-        x: c.src_x,
-        y: c.src_y,
-        pitch: c.src_pitch,
-    };
-    let to = Plane {
-        kind: c.dst_type,
-        host: c.dst_host,
-        device: c.dst_device,
-        x: c.dst_x,
-        y: c.dst_y,
-        pitch: c.dst_pitch,
-    };
-    let (from_pitch, to_pitch) = (from.pitch(c.width)?, to.pitch(c.width)?);
-    let rows = Rows {
-        width: c.width as u64,
-        count: c.height as u64,
-        to_pitch,
-        from_pitch,
-    };
-    let (to, from) = (to.side(call, rows, to_pitch)?, from.side(call, rows, from_pitch)?);
-    let inside =
-        matches!((&to, &from), (Side::Known(_), Side::Known(_))) && c.src_type == 2 && c.dst_type == 2;
-    transfer(
-        call,
-        stream,
-        to,
-        from,
-        rows,
-        if inside { Return::Queued } else { when },
-    )
+    Ok(())
 }
 
 /// Queues a fill. Fills of device memory return at once, whatever their name. Plain fills of host memory wait.
@@ -256,9 +183,9 @@ fn fill(
         width: bytes,
         count: height as u64,
         to_pitch,
-        from_pitch: 0,
+        ..Rows::one(bytes)
     };
-    known(call, to, extent(rows, to_pitch)?)?;
+    known(call, to, rows.extent_written()?)?;
     let mut pattern = [0; 4];
     pattern[..value.len()].copy_from_slice(value);
     let size = size as u8;
@@ -303,11 +230,48 @@ entries! {
         bytes: usize,
         stream: u64,
     ) |call| { peer(call, to, to_context, from, from_context, bytes, stream) }
-    cuMemcpy2D_v2 ptds 3020 Driver (copy: In<Memcpy2d>) |call| { plane(call, copy, 0, Return::Done) }
-    cuMemcpy2DUnaligned_v2 ptds 3020 Driver (copy: In<Memcpy2d>) |call| { plane(call, copy, 0, Return::Done) }
+    cuMemcpy2D_v2 ptds 3020 Driver (copy: In<Memcpy2d>) |call| { boxes::copy(call, &copy.get()?.into(), 0, Return::Done) }
+    cuMemcpy2DUnaligned_v2 ptds 3020 Driver (copy: In<Memcpy2d>) |call| { boxes::copy(call, &copy.get()?.into(), 0, Return::Done) }
     cuMemcpy2DAsync_v2 ptsz 3020 Driver (copy: In<Memcpy2d>, stream: u64) |call| {
-        plane(call, copy, stream, Return::Queued)
+        boxes::copy(call, &copy.get()?.into(), stream, Return::Queued)
     }
+    cuMemcpy3D_v2 ptds 3020 Driver (copy: In<Memcpy3d>) |call| { boxes::copy(call, &copy.get()?, 0, Return::Done) }
+    cuMemcpy3DAsync_v2 ptsz 3020 Driver (copy: In<Memcpy3d>, stream: u64) |call| {
+        boxes::copy(call, &copy.get()?, stream, Return::Queued)
+    }
+    cuMemcpy3DPeer ptds 4000 Driver (copy: In<Memcpy3d>) |call| { boxes::peer(call, &copy.get()?, 0, Return::Done) }
+    cuMemcpy3DPeerAsync ptsz 4000 Driver (copy: In<Memcpy3d>, stream: u64) |call| {
+        boxes::peer(call, &copy.get()?, stream, Return::Queued)
+    }
+    /// The attributes are hints, as for several copies.
+    cuMemcpyWithAttributesAsync ptsz 13020 Driver (to: u64, from: u64, bytes: usize, _attributes: usize, stream: u64) |call| {
+        any(call, to, from, bytes, stream, Return::Queued)
+    }
+    cuMemcpyBatchAsync ptsz 12080 Driver (
+        to: In<u64>,
+        from: In<u64>,
+        sizes: In<usize>,
+        count: usize,
+        _attributes: usize,
+        _indices: usize,
+        attributes: usize,
+        failed: Out<usize>,
+        stream: u64,
+    ) |call| {
+        // A failure that belongs to no single copy has the greatest index.
+        failed.offer(usize::MAX);
+        batch(call, [to, from], sizes, count, attributes, stream, |index| failed.offer(index))
+    }
+    cuMemcpyBatchAsync_v2 ptsz 13000 Driver (
+        to: In<u64>,
+        from: In<u64>,
+        sizes: In<usize>,
+        count: usize,
+        _attributes: usize,
+        _indices: usize,
+        attributes: usize,
+        stream: u64,
+    ) |call| { batch(call, [to, from], sizes, count, attributes, stream, |_| ()) }
     cuMemsetD8_v2 ptds 3020 Driver (to: u64, value: u8, count: usize) |call| {
         fill(call, to, 0, &value.to_ne_bytes(), count, 1, 0)
     }

@@ -4,6 +4,7 @@ use super::args::{Out, Text};
 use super::entries;
 use crate::calls::Call;
 use crate::error::{Answer, Code};
+use crate::handshake::Identity;
 use crate::options::Options;
 
 /// Returns an attribute of a device, by `CUdevice_attribute`. Numbers that clients use for sizing are those of a large card of
@@ -124,6 +125,16 @@ entries! {
             3..=5 => 0,
             _ => return Err(Code::INVALID_VALUE),
         })
+    }
+}
+
+/// Returns the identity of a device in the question of the runtime.
+pub(super) fn identity(device: u32) -> Identity {
+    Identity {
+        uuid: uuid_of(device),
+        domain: 0,
+        bus: device as i32 + 1,
+        slot: 0,
     }
 }
 

@@ -62,10 +62,12 @@ entries! {
     cuGetProcAddress none 11030 Nothing (name: Text, function: Out<usize>, version: i32, flags: u64) |call| {
         look_up(call, name, function, version, flags, crate::abi::args::nowhere())
     }
-    /// Returns that there are no private function tables, which only NVIDIA's own libraries use. NVRTC accepts this.
-    cuGetExportTable none 3000 Nothing (table: Out<usize>, _id: In<u8>) |_call| {
-        table.offer(0);
-        Err(Code::NOT_FOUND)
+    /// Returns a private table of functions, which only NVIDIA's own libraries use.
+    cuGetExportTable none 3000 Nothing (table: Out<usize>, id: In<u8>) |_call| {
+        table.check()?;
+        Code::INVALID_VALUE.when(id.is_null())?;
+        table.set(0)?;
+        table.set(crate::abi::runtime::find(id)?)
     }
     cuGetErrorName none 6000 Nothing (code: i32, text: Out<usize>) |_call| {
         let name = Code(code).name_c();

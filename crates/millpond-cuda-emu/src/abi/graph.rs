@@ -1,13 +1,14 @@
 //! Graphs.
 
 use super::args::{In, Out};
-use super::copy::{extent, host, known};
+use super::boxes;
+use super::copy::known;
 use super::entries;
-use super::structures::{AllocNode, HostNode, KernelNode, Memcpy3d, MemsetNode};
+use super::structures::{AllocNode, HostNode, InstantiateParams, KernelNode, Memcpy3d, MemsetNode};
 use crate::calls::Call;
 use crate::driver::capture::NodeKind;
 use crate::error::{Answer, Code};
-use crate::work::action::{Action, Callback, Rows, Side};
+use crate::work::action::{Action, Callback, Rows};
 use std::sync::Arc;
 
 fn add(
@@ -35,34 +36,26 @@ fn instantiate(call: &Call, executable: Out<u64>, graph: u64, flags: u64) -> Ans
     })
 }
 
-/// Returns a copy of one row or one plane between host and device memory.
-fn copy(call: &Call, c: &Memcpy3d) -> Answer<Action> {
-    let one_row = c.height == 1 && c.depth == 1;
-    let at_origin = [c.src_x, c.src_y, c.src_z, c.dst_x, c.dst_y, c.dst_z]
-        .iter()
-        .all(|offset| *offset == 0);
-    Code::NOT_SUPPORTED.when(!at_origin || c.depth != 1)?;
-    let pitch = |pitch: usize| if one_row { c.width as u64 } else { pitch as u64 };
-    let rows = Rows {
-        width: c.width as u64,
-        count: c.height as u64,
-        to_pitch: pitch(c.dst_pitch),
-        from_pitch: pitch(c.src_pitch),
-    };
-    Code::INVALID_VALUE.when(
-        rows.width == 0 || rows.count == 0 || rows.to_pitch < rows.width || rows.from_pitch < rows.width,
-    )?;
-    let side = |kind: u32, on_host: usize, device: u64, pitch: u64| -> Answer<Side> {
-        let len = extent(rows, pitch)?;
-        match kind {
-            1 => host(call, on_host, len),
-            2 | 4 => known(call, device, len),
-            _ => Err(Code::NOT_SUPPORTED),
-        }
-    };
-    let to = side(c.dst_type, c.dst_host, c.dst_device, rows.to_pitch)?;
-    let from = side(c.src_type, c.src_host, c.src_device, rows.from_pitch)?;
-    Ok(Action::Copy { to, from, rows })
+/// Writes a list, as far as there is room, and its length. The rest of the room is filled with zeros. Without a place, only the length is
+/// written.
+fn list(found: &[u64], place: Out<u64>, count: Out<usize>) -> Answer {
+    if place.is_null() {
+        return count.set(found.len());
+    }
+    let room = count.get()?;
+    let mut found = found.to_vec();
+    found.truncate(room);
+    count.set(found.len())?;
+    found.resize(room, 0);
+    place.fill(&found)
+}
+
+/// Writes the data of edges. All edges are plain ones, whose data is zero.
+fn plain_edges(data: Out<u64>, count: Out<usize>) -> Answer {
+    if data.is_null() {
+        return Ok(());
+    }
+    data.fill(&vec![0; count.get()?])
 }
 
 entries! {
@@ -115,8 +108,8 @@ entries! {
         let width = (p.width as u64).checked_mul(u64::from(size)).filter(|width| *width > 0).ok_or(Code::INVALID_VALUE)?;
         let to_pitch = if p.height == 1 { width } else { p.pitch as u64 };
         Code::INVALID_VALUE.when(p.height == 0 || to_pitch < width)?;
-        let rows = Rows { width, count: p.height as u64, to_pitch, from_pitch: 0 };
-        known(call, p.dst, extent(rows, to_pitch)?)?;
+        let rows = Rows { count: p.height as u64, to_pitch, ..Rows::one(width) };
+        known(call, p.dst, rows.extent_written()?)?;
         // The low bytes of the value come first.
         let action = Action::Fill { to: p.dst, pattern: p.value.to_le_bytes(), size, rows };
         add(call, node, graph, after, count, None, action)
@@ -129,7 +122,8 @@ entries! {
         params: In<Memcpy3d>,
         _context: u64,
     ) |call| {
-        let action = copy(call, &params.get()?)?;
+        let (to, from, rows) = boxes::ends(call, &params.get()?)?.ok_or(Code::INVALID_VALUE)?;
+        let action = Action::Copy { to, from, rows };
         add(call, node, graph, after, count, None, action)
     }
     cuGraphAddMemAllocNode none 11040 Pools (
@@ -160,17 +154,62 @@ entries! {
         add(call, node, graph, after, count, Some(NodeKind::Free), Action::Nothing)
     }
     cuGraphGetNodes none 10000 Driver (graph: u64, nodes: Out<u64>, count: Out<usize>) |call| {
-        let state = call.driver.state();
-        let found = state.graph(graph)?;
-        if nodes.is_null() {
-            return count.set(found.nodes.len());
+        let handles: Vec<u64> = call.driver.state().graph(graph)?.nodes.iter().map(|node| node.handle).collect();
+        list(&handles, nodes, count)
+    }
+    cuGraphGetRootNodes none 10000 Driver (graph: u64, nodes: Out<u64>, count: Out<usize>) |call| {
+        let handles = call.driver.state().graph(graph)?.roots();
+        list(&handles, nodes, count)
+    }
+    cuGraphGetEdges none 10000 Driver (graph: u64, from: Out<u64>, to: Out<u64>, count: Out<usize>) |call| {
+        let edges = call.driver.state().graph(graph)?.edges();
+        Code::INVALID_VALUE.when(from.is_null() != to.is_null())?;
+        let (first, second): (Vec<u64>, Vec<u64>) = edges.into_iter().unzip();
+        let room = count.get().unwrap_or(0);
+        list(&first, from, count)?;
+        if !to.is_null() {
+            count.set(room)?;
         }
-        let room = count.get()?;
-        let mut handles: Vec<u64> = found.nodes.iter().map(|node| node.handle).collect();
-        handles.truncate(room);
-        count.set(handles.len())?;
-        handles.resize(room, 0);
-        nodes.fill(&handles)
+        list(&second, to, count)
+    }
+    cuGraphGetEdges_v2 none 12030 Driver (
+        graph: u64,
+        from: Out<u64>,
+        to: Out<u64>,
+        data: Out<u64>,
+        count: Out<usize>,
+    ) |call| {
+        plain_edges(data, count)?;
+        cuGraphGetEdges(call, graph, from, to, count)
+    }
+    cuGraphNodeGetDependencies none 10000 Driver (node: u64, nodes: Out<u64>, count: Out<usize>) |call| {
+        let before = call.driver.state().nodes_before(node)?;
+        list(&before, nodes, count)
+    }
+    cuGraphNodeGetDependencies_v2 none 12030 Driver (
+        node: u64,
+        nodes: Out<u64>,
+        data: Out<u64>,
+        count: Out<usize>,
+    ) |call| {
+        plain_edges(data, count)?;
+        cuGraphNodeGetDependencies(call, node, nodes, count)
+    }
+    cuGraphNodeGetDependentNodes none 10000 Driver (node: u64, nodes: Out<u64>, count: Out<usize>) |call| {
+        let after = call.driver.state().nodes_after(node)?;
+        list(&after, nodes, count)
+    }
+    cuGraphNodeGetDependentNodes_v2 none 12030 Driver (
+        node: u64,
+        nodes: Out<u64>,
+        data: Out<u64>,
+        count: Out<usize>,
+    ) |call| {
+        plain_edges(data, count)?;
+        cuGraphNodeGetDependentNodes(call, node, nodes, count)
+    }
+    cuGraphClone none 10000 Driver (copy: Out<u64>, graph: u64) |call| {
+        copy.make(|| call.driver.state().clone_graph(graph))
     }
     cuGraphNodeGetType none 10000 Driver (node: u64, kind: Out<i32>) |call| {
         let found = call.driver.state().node_kind(node)?;
@@ -186,6 +225,22 @@ entries! {
         _log: usize,
         _room: usize,
     ) |call| { instantiate(call, executable, graph, 0) }
+    cuGraphInstantiateWithParams ptsz 12000 Driver (
+        executable: Out<u64>,
+        graph: u64,
+        params: Out<InstantiateParams>,
+    ) |call| {
+        let mut p = params.get()?;
+        let upload = p.flags & 2 != 0;
+        let stream = if upload { call.stream(p.upload)? } else { 0 };
+        p.node = 0;
+        let made = instantiate(call, executable, graph, p.flags);
+        // A failure other than those with a code of their own is 1.
+        p.result = i32::from(made.is_err());
+        params.set(p)?;
+        made?;
+        if upload { call.driver.submit(stream, Action::Nothing, call.origin()) } else { Ok(()) }
+    }
     cuGraphExecGetFlags none 12000 Driver (executable: u64, flags: Out<u64>) |call| {
         let state = call.driver.state();
         flags.set(state.executables.get(&(executable)).ok_or(Code::INVALID_VALUE)?.flags)
@@ -209,6 +264,20 @@ entries! {
         let pool = state.memory.graph_pool(device)?;
         let queue = &state.queue;
         state.memory.trim(pool, 0, &|task| queue.is_done(task))
+    }
+    /// Sets a peak to the current value.
+    cuDeviceSetGraphMemAttribute none 11040 Pools (device: i32, number: i32, value: Out<u64>) |call| {
+        let device = call.known_device(device)?;
+        Code::INVALID_VALUE.when(value.get()? != 0)?;
+        let mut state = call.driver.state();
+        let pool = state.memory.graph_pool(device)?;
+        let pool = state.memory.pool_mut(pool)?;
+        match number {
+            1 => pool.used_high = pool.heap.used(),
+            3 => pool.reserved_high = pool.heap.reserved(),
+            _ => return Err(Code::INVALID_VALUE),
+        }
+        Ok(())
     }
     cuDeviceGetGraphMemAttribute none 11040 Pools (device: i32, number: i32, value: Out<u64>) |call| {
         let device = call.known_device(device)?;

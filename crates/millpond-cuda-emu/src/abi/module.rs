@@ -11,26 +11,59 @@ use crate::work::action::Action;
 use std::ffi::{CStr, c_char};
 use std::sync::{Arc, MutexGuard};
 
-/// The first bytes of images that are not text: an ELF file, or several in one.
-const BINARIES: [[u8; 4]; 2] = [*b"\x7fELF", 0xba55_ed50_u32.to_le_bytes()];
+/// The first bytes of images that are not text: an ELF file, several images in one, and the structure with which the runtime points to
+/// those.
+const BINARIES: [[u8; 4]; 3] = [
+    *b"\x7fELF",
+    0xba55_ed50_u32.to_le_bytes(),
+    0x4662_43b1_u32.to_le_bytes(),
+];
+
+/// The code of a module, of which only the names of the kernels are kept.
+pub(super) enum Image {
+    Text(String),
+    Cubin(Vec<String>),
+}
+
+impl Image {
+    pub(super) fn read(image: In<u8>) -> Answer<Self> {
+        let first = image.get()?;
+        // A text has at least its first byte and a final zero. A binary has a header.
+        if BINARIES.iter().any(|begin| begin[0] == first) {
+            let begins = image.cast::<[u8; 4]>().get()?;
+            if begins == BINARIES[0] && CUBINS.contains(&image.cast::<[u8; 8]>().get()?[7]) {
+                return Ok(Self::Cubin(cubin(image)?));
+            }
+            Code::NO_BINARY_FOR_GPU.when(BINARIES.contains(&begins))?;
+        }
+        let start: *const c_char = std::ptr::with_exposed_provenance(image.address());
+        // SAFETY: an image that is not binary is a text that ends with a zero, by the contract of `cuModuleLoadData`.
+        let text = unsafe { CStr::from_ptr(start) };
+        Ok(Self::Text(text.to_string_lossy().into_owned()))
+    }
+
+    pub(super) fn file(path: &str) -> Answer<Self> {
+        let bytes = std::fs::read(path).map_err(|_| Code::FILE_NOT_FOUND)?;
+        Code::NO_BINARY_FOR_GPU.when(BINARIES.iter().any(|begin| bytes.starts_with(begin)))?;
+        Ok(Self::Text(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// Makes a module or a library of the image, and returns its handle.
+    pub(super) fn keep(self, call: &Call, mut state: MutexGuard<'_, State>) -> Answer<u64> {
+        let handle = state.new_handle();
+        match self {
+            Self::Text(text) => state.kernels.load(handle, &text, call.options().version)?,
+            Self::Cubin(names) => state.kernels.keep(handle, names),
+        }
+        Ok(handle)
+    }
+}
 
 fn load(call: &Call, module: Out<u64>, image: In<u8>) -> Answer {
     module.check()?;
     call.context()?;
-    let first = image.get()?;
-    // A text has at least its first byte and a final zero. A binary has a header.
-    if first == 0x7f || first == BINARIES[1][0] {
-        let begins = image.cast::<[u8; 4]>().get()?;
-        if begins == BINARIES[0] && CUBINS.contains(&image.cast::<[u8; 8]>().get()?[7]) {
-            let names = cubin(image)?;
-            return keep(call, module, names);
-        }
-        Code::NO_BINARY_FOR_GPU.when(BINARIES.contains(&begins))?;
-    }
-    let start: *const c_char = std::ptr::with_exposed_provenance(image.address());
-    // SAFETY: an image that is not binary is a text that ends with a zero, by the contract of `cuModuleLoadData`.
-    let text = unsafe { CStr::from_ptr(start) };
-    load_text(call, module, &text.to_string_lossy())
+    let image = Image::read(image)?;
+    module.set(image.keep(call, wait(call)?)?)
 }
 
 /// Returns the names of the kernels in a cubin, which has a section of code for each kernel. The code is not read, because the emulator
@@ -71,20 +104,6 @@ fn cubin(image: In<u8>) -> Answer<Vec<String>> {
 fn wait(call: &Call) -> Answer<MutexGuard<'static, State>> {
     let context = call.context()?;
     Ok(call.driver.wait_context(call.driver.state(), context))
-}
-
-fn keep(call: &Call, module: Out<u64>, names: Vec<String>) -> Answer {
-    let mut state = wait(call)?;
-    let handle = state.new_handle();
-    state.kernels.keep(handle, names);
-    module.set(handle)
-}
-
-fn load_text(call: &Call, module: Out<u64>, text: &str) -> Answer {
-    let mut state = wait(call)?;
-    let handle = state.new_handle();
-    state.kernels.load(handle, text, call.options().version)?;
-    module.set(handle)
 }
 
 /// Writes the reason why an image was refused to the client's log, if it wants one. Unknown options are ignored, as in the
@@ -149,6 +168,45 @@ pub(super) fn launch(
     })
 }
 
+/// Returns a function of a module or of a library.
+pub(super) fn find(call: &Call, module: u64, name: Text) -> Answer<u64> {
+    let name = name.get()?;
+    let mut state = call.driver.state();
+    let handle = state.new_handle();
+    state.kernels.function(handle, module, &name)
+}
+
+/// Returns an attribute of a function: `CUfunction_attribute`.
+pub(super) fn attribute(call: &Call, number: i32, function: u64) -> Answer<i32> {
+    let state = call.driver.state();
+    let found = state.kernels.get(function)?;
+    let default = match number {
+        0 => 1024,
+        1..=3 | 7 | 10..=15 => 0,
+        4 => 32,
+        5 | 6 => 80,
+        8 => 49_152,
+        9 => -1,
+        _ => return Err(Code::INVALID_VALUE),
+    };
+    Ok(found.attributes.get(&number).copied().unwrap_or(default))
+}
+
+pub(super) fn set_attribute(call: &Call, number: i32, value: i32, function: u64) -> Answer {
+    Code::INVALID_VALUE.when(!(8..=15).contains(&number))?;
+    let mut state = call.driver.state();
+    state.kernels.get_mut(function)?.attributes.insert(number, value);
+    Ok(())
+}
+
+/// Returns where a parameter of a function lies, and its size.
+pub(super) fn parameter(call: &Call, function: u64, index: usize) -> Answer<(usize, usize)> {
+    let state = call.driver.state();
+    let kernel = &state.kernels.get(function)?.kernel;
+    let size = *kernel.sizes().get(index).ok_or(Code::INVALID_VALUE)?;
+    Ok((kernel.offset(index), size))
+}
+
 fn blocks(size: i32) -> Answer<i32> {
     Code::INVALID_VALUE.when(!(1..=1024).contains(&size))?;
     Ok((2048 / ((size + 31) / 32 * 32)).min(32))
@@ -162,9 +220,8 @@ entries! {
     cuModuleLoad none 2000 Driver (module: Out<u64>, path: Text) |call| {
         module.check()?;
         call.context()?;
-        let bytes = std::fs::read(path.get()?).map_err(|_| Code::FILE_NOT_FOUND)?;
-        Code::NO_BINARY_FOR_GPU.when(BINARIES.iter().any(|begin| bytes.starts_with(begin)))?;
-        load_text(call, module, &String::from_utf8_lossy(&bytes))
+        let image = Image::file(&path.get()?)?;
+        module.set(image.keep(call, wait(call)?)?)
     }
     cuModuleLoadData none 2000 Driver (module: Out<u64>, image: In<u8>) |call| { load(call, module, image) }
     cuModuleLoadDataEx none 2010 Driver (module: Out<u64>, image: In<u8>, count: u32, options: In<i32>, values: In<usize>) |call| {
@@ -181,11 +238,7 @@ entries! {
     cuModuleGetFunction none 2000 Driver (function: Out<u64>, module: u64, name: Text) |call| {
         function.check()?;
         call.context()?;
-        let name = name.get()?;
-        let mut state = call.driver.state();
-        let handle = state.new_handle();
-        let found = state.kernels.function(handle, module, &name)?;
-        function.set(found)
+        function.set(find(call, module, name)?)
     }
     cuModuleGetGlobal_v2 none 3020 Driver (at: Out<u64>, bytes: Out<usize>, module: u64, name: Text) |call| {
         name.get()?;
@@ -194,39 +247,26 @@ entries! {
         let known = call.driver.state().kernels.is_module(module);
         Err(if known { Code::NOT_FOUND } else { Code::INVALID_HANDLE })
     }
-    cuModuleGetLoadingMode none 11070 Driver (mode: Out<i32>) |_call| { mode.set(1) }
+    cuModuleGetLoadingMode none 11070 Driver (mode: Out<i32>) |_call| {
+        // Lazy loading.
+        mode.set(2)
+    }
     cuFuncGetModule none 11000 Driver (module: Out<u64>, function: u64) |call| {
         let found = call.driver.state().kernels.get(function)?.module;
         module.set(found)
     }
     cuFuncGetAttribute none 2020 Driver (value: Out<i32>, number: i32, function: u64) |call| {
-        let state = call.driver.state();
-        let found = state.kernels.get(function)?;
-        let default = match number {
-            0 => 1024,
-            1..=3 | 7 | 10..=15 => 0,
-            4 => 32,
-            5 | 6 => 80,
-            8 => 49_152,
-            9 => -1,
-            _ => return Err(Code::INVALID_VALUE),
-        };
-        value.set(found.attributes.get(&number).copied().unwrap_or(default))
+        value.set(attribute(call, number, function)?)
     }
     cuFuncGetParamInfo none 12040 Driver (function: u64, index: usize, offset: Out<usize>, bytes: Out<usize>) |call| {
         offset.check()?;
         call.context()?;
-        let state = call.driver.state();
-        let found = state.kernels.get(function)?;
-        let size = *found.kernel.sizes().get(index).ok_or(Code::INVALID_VALUE)?;
-        offset.set(found.kernel.offset(index))?;
+        let (at, size) = parameter(call, function, index)?;
         bytes.offer(size);
-        Ok(())
+        offset.set(at)
     }
     cuFuncSetAttribute none 9000 Driver (function: u64, number: i32, value: i32) |call| {
-        Code::INVALID_VALUE.when(!(8..=15).contains(&number))?;
-        call.driver.state().kernels.get_mut(function)?.attributes.insert(number, value);
-        Ok(())
+        set_attribute(call, number, value, function)
     }
     cuFuncSetCacheConfig none 2000 Driver (function: u64, config: i32) |call| {
         Code::INVALID_VALUE.when(!(0..=3).contains(&config))?;

@@ -121,6 +121,18 @@ entries! {
         state.refuse_unsafe(call.thread)?;
         state.memory.set_current_pool(device, pool)
     }
+    cuMemGetDefaultMemPool none 13000 Pools (pool: Out<u64>, location: In<Location>, kind: i32) |call| {
+        let device = device(call, kind, location.get()?)?;
+        pool.set(call.driver.state().memory.default_pool(device)?)
+    }
+    cuMemGetMemPool none 13000 Pools (pool: Out<u64>, location: In<Location>, kind: i32) |call| {
+        let device = device(call, kind, location.get()?)?;
+        pool.set(call.driver.state().memory.current_pool(device)?)
+    }
+    cuMemSetMemPool none 13000 Pools (location: In<Location>, kind: i32, pool: u64) |call| {
+        let device = device(call, kind, location.get()?)?;
+        cuDeviceSetMemPool(call, device as i32, pool)
+    }
     cuMemPoolTrimTo none 11020 Pools (pool: u64, keep: usize) |call| {
         let mut guard = call.driver.state();
         let state = &mut *guard;

@@ -40,6 +40,12 @@ entries! {
     cuStreamGetCtx ptsz 9020 Driver (stream: u64, context: Out<u64>) |call| {
         context.set(call.of_stream(stream, |stream| stream.context)?)
     }
+    /// There are no green contexts.
+    cuStreamGetCtx_v2 ptsz 12050 Driver (stream: u64, context: Out<u64>, green: Out<u64>) |call| {
+        cuStreamGetCtx(call, stream, context)?;
+        green.offer(0);
+        Ok(())
+    }
     cuStreamGetDevice ptsz 12080 Driver (stream: u64, device: Out<i32>) |call| {
         device.set(call.of_stream(stream, |stream| stream.device as i32)?)
     }
@@ -64,6 +70,16 @@ entries! {
         let function = function.ok_or(Code::INVALID_VALUE)?;
         let callback = Callback::Host { function, data };
         call.driver.submit(call.stream(stream)?, Action::Call(callback), call.origin())
+    }
+    /// The mode says how a waiting thread learns of the end of the function, which makes no difference here.
+    cuLaunchHostFunc_v2 ptsz 13010 Driver (
+        stream: u64,
+        function: Option<unsafe extern "C" fn(usize)>,
+        data: usize,
+        mode: u32,
+    ) |call| {
+        Code::INVALID_VALUE.when(mode > 1)?;
+        cuLaunchHostFunc(call, stream, function, data)
     }
     cuStreamAttachMemAsync ptsz 6000 Driver (stream: u64, at: u64, len: usize, flags: u32) |call| {
         let stream = call.stream(stream)?;
@@ -115,5 +131,17 @@ entries! {
         nodes.offer(0);
         count.offer(0);
         cuStreamGetCaptureInfo(call, stream, status, id)
+    }
+    cuStreamGetCaptureInfo_v3 ptsz 12030 Driver (
+        stream: u64,
+        status: Out<i32>,
+        id: Out<u64>,
+        graph: Out<u64>,
+        nodes: Out<u64>,
+        edges: Out<u64>,
+        count: Out<usize>,
+    ) |call| {
+        edges.offer(0);
+        cuStreamGetCaptureInfo_v2(call, stream, status, id, graph, nodes, count)
     }
 }

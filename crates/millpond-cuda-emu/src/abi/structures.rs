@@ -62,7 +62,7 @@ pub(crate) struct Memcpy2d {
     pub(crate) height: usize,
 }
 
-/// `CUDA_MEMCPY3D`, of which graphs use one plane.
+/// `CUDA_MEMCPY3D`. In `CUDA_MEMCPY3D_PEER` the reserved places have the contexts of the two ends.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Memcpy3d {
@@ -122,6 +122,16 @@ pub(crate) struct AllocNode {
 pub(crate) struct HostNode {
     pub(crate) function: Option<unsafe extern "C" fn(usize)>,
     pub(crate) data: usize,
+}
+
+/// `CUDA_GRAPH_INSTANTIATE_PARAMS`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct InstantiateParams {
+    pub(crate) flags: u64,
+    pub(crate) upload: u64,
+    pub(crate) node: u64,
+    pub(crate) result: i32,
 }
 
 /// `CUDA_KERNEL_NODE_PARAMS_v2`.
@@ -237,6 +247,14 @@ mod tests {
         );
         same!(IpcHandle, sys::CUipcMemHandle, reserved = reserved);
         same!(IpcHandle, sys::CUipcEventHandle, reserved = reserved);
+        same!(
+            InstantiateParams,
+            sys::CUDA_GRAPH_INSTANTIATE_PARAMS_st,
+            flags = flags,
+            upload = hUploadStream,
+            node = hErrNode_out,
+            result = result_out
+        );
         same!(
             KernelNode,
             sys::CUDA_KERNEL_NODE_PARAMS_v2_st,

@@ -47,14 +47,14 @@ pub(crate) struct Node {
     pub(crate) kind: NodeKind,
     action: Action,
     origin: Origin,
-    after: Vec<usize>,
+    pub(super) after: Vec<usize>,
 }
 
 /// A graph.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
-    memory: GraphMemory,
+    pub(super) memory: GraphMemory,
 }
 
 /// Blocks that a graph and everything instantiated from it own together.

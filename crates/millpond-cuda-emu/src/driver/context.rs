@@ -1,6 +1,7 @@
 //! Contexts: resources of a device that share a lifetime and an error state.
 #![forbid(unsafe_code)]
 
+use super::perform::EndOfContext;
 use super::stream::{Stream, StreamKind};
 use super::{Driver, State};
 use crate::access::Origin;
@@ -28,11 +29,26 @@ pub(crate) struct Context {
     pub(crate) gone: Clock,
     /// Contexts whose memory this one may access.
     pub(crate) peers: BTreeSet<u64>,
+    /// What a client keeps here, by its key.
+    pub(crate) storage: BTreeMap<usize, Stored>,
+}
+
+/// What a client keeps in a context.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stored {
+    pub(crate) value: usize,
+    /// What to call when the context ends.
+    pub(crate) ends: Option<EndOfContext>,
 }
 
 impl State {
-    pub(crate) fn create_context(&mut self, device: u32, flags: u32, primary: bool) -> u64 {
+    pub(crate) fn create_context(&mut self, device: u32, flags: u32) -> u64 {
         let handle = self.new_handle();
+        self.add_context(handle, device, flags, false);
+        handle
+    }
+
+    fn add_context(&mut self, handle: u64, device: u32, flags: u32, primary: bool) {
         let legacy = self.new_handle();
         self.streams
             .insert(legacy, Stream::new(handle, device, StreamKind::Legacy, 0, 0));
@@ -58,9 +74,14 @@ impl State {
             cache: 0,
             gone: Clock::default(),
             peers: BTreeSet::new(),
+            storage: BTreeMap::new(),
         };
         self.contexts.insert(handle, context);
-        handle
+    }
+
+    /// Returns whether a handle is that of a primary context, which may not be retained.
+    pub(crate) fn is_primary(&self, handle: u64) -> bool {
+        self.primary_handles.contains(&handle)
     }
 
     pub(crate) fn context(&self, handle: u64) -> Answer<&Context> {
@@ -85,12 +106,20 @@ impl State {
         if let Some(code) = self.lost.get(&device) {
             return Err(*code);
         }
-        let handle = self.create_context(device, 0, true);
+        let mut handle = self.primary_handles[device as usize];
+        if self.contexts.contains_key(&handle) {
+            // The context is being destroyed, which may include a wait.
+            handle = self.new_handle();
+            self.primary_handles[device as usize] = handle;
+        }
+        self.ended.remove(&handle);
+        self.add_context(handle, device, 0, true);
         self.primary[device as usize] = Some(handle);
         Ok(handle)
     }
 
-    fn remove_context(&mut self, handle: u64) {
+    /// Removes a context with everything in it, and returns what clients kept there.
+    fn remove_context(&mut self, handle: u64) -> BTreeMap<usize, Stored> {
         if let Ok(context) = self.context(handle)
             && let (true, Some(code)) = (context.primary, context.failed)
         {
@@ -108,10 +137,10 @@ impl State {
         }
         self.streams.retain(|_, stream| stream.context != handle);
         self.events.retain(|_, event| event.context != handle);
-        if let Some(context) = self.contexts.remove(&handle)
-            && self.primary[context.device as usize] == Some(handle)
-        {
-            self.primary[context.device as usize] = None;
+        let mut storage = BTreeMap::new();
+        if let Some(context) = self.contexts.remove(&handle) {
+            self.primary[context.device as usize].take_if(|primary| *primary == handle);
+            storage = context.storage;
         }
         let origin = Origin {
             call: END,
@@ -120,6 +149,7 @@ impl State {
         for (at, block) in self.memory.context_gone(handle) {
             self.strict.freed(at, block.len, block.origin, origin);
         }
+        storage
     }
 
     /// Notes that the host has waited for all of a context.
@@ -149,7 +179,6 @@ impl Driver {
         if context.retained > 0 {
             return Ok(());
         }
-        // A later retain creates a new context, because this one is being destroyed, which may include a wait.
         state.primary[device as usize] = None;
         drop(state);
         self.destroy_context(handle)
@@ -160,8 +189,13 @@ impl Driver {
         state.context(handle)?;
         let mut state = self.wait_context(state, handle);
         state.host_knows_all(handle);
-        state.remove_context(handle);
+        let storage = state.remove_context(handle);
         drop(state);
+        for (key, stored) in storage {
+            if let Some(ends) = stored.ends {
+                ends.call(handle, key, stored.value);
+            }
+        }
         self.shared.changed.notify_all();
         Ok(())
     }

@@ -21,23 +21,20 @@ impl Shared {
                 let pattern = &pattern[..usize::from(*size)];
                 self.state()
                     .memory
-                    .touch(*to, rows.extent(rows.to_pitch), device, true);
-                for row in 0..rows.count {
-                    let spans = self
-                        .state()
-                        .memory
-                        .resolve(to + row * rows.to_pitch, rows.width)?;
+                    .touch(*to, rows.extent_written()?, device, true);
+                for (offset, _) in rows.offsets() {
+                    let spans = self.state().memory.resolve(to + offset, rows.width)?;
                     os::fill(&spans, pattern);
                 }
                 Ok(())
             }
             Action::Copy { to, from, rows } => {
                 // Contiguous rows are copied as one.
-                let dense = rows.to_pitch == rows.width && rows.from_pitch == rows.width;
+                let dense = rows.extent_written()? == rows.bytes() && rows.extent_read()? == rows.bytes();
                 let rows = if dense { Rows::one(rows.bytes()) } else { *rows };
-                for row in 0..rows.count {
-                    let to = self.spans(to, row * rows.to_pitch, rows.width)?;
-                    let from = self.spans(from, row * rows.from_pitch, rows.width)?;
+                for (to_offset, from_offset) in rows.offsets() {
+                    let to = self.spans(to, to_offset, rows.width)?;
+                    let from = self.spans(from, from_offset, rows.width)?;
                     os::copy(&to, &from);
                 }
                 Ok(())
@@ -80,6 +77,18 @@ impl Shared {
                 )
             }]),
         }
+    }
+}
+
+/// A client's function for the end of a context. It gets the context, and the key and the value that the client keeps in it.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct EndOfContext(unsafe extern "C" fn(u64, usize, usize));
+
+impl EndOfContext {
+    pub(super) fn call(self, context: u64, key: usize, value: usize) {
+        // SAFETY: the client passed the function with the key and the value, to be called when the context ends.
+        unsafe { self.0(context, key, value) }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::access::Access;
 use crate::clock::{Engine, Timeline, compute};
+use crate::error::{Answer, Code};
 use crate::event_page::{Outcome, Record, Ticket};
 use crate::kernels::Launch;
 use std::sync::Arc;
@@ -18,13 +19,19 @@ pub(crate) enum Side {
     Snapshot(Arc<Vec<u8>>),
 }
 
-/// Rows of bytes. A plain copy has one row.
+/// Rows of bytes in planes. A plain copy has one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
     pub(crate) width: u64,
+    /// The number of rows in each plane.
     pub(crate) count: u64,
+    pub(crate) planes: u64,
+    /// The bytes from the start of one row to the next.
     pub(crate) to_pitch: u64,
     pub(crate) from_pitch: u64,
+    /// The bytes from the start of one plane to the next.
+    pub(crate) to_plane: u64,
+    pub(crate) from_plane: u64,
 }
 
 impl Rows {
@@ -32,26 +39,48 @@ impl Rows {
         Self {
             width,
             count: 1,
+            planes: 1,
             to_pitch: width,
             from_pitch: width,
+            to_plane: width,
+            from_plane: width,
         }
+    }
+
+    pub(crate) fn is_one(self) -> bool {
+        self.count == 1 && self.planes == 1
     }
 
     /// Returns the total number of bytes.
     pub(crate) fn bytes(self) -> u64 {
-        self.width.saturating_mul(self.count)
+        self.width.saturating_mul(self.count).saturating_mul(self.planes)
     }
 
-    fn access(self, at: u64, pitch: u64, write: bool) -> Access {
-        let len = self.extent(pitch);
-        Access { at, len, write }
+    /// Returns the bytes from the first to the last of one end.
+    fn extent(self, pitch: u64, plane: u64) -> Option<u64> {
+        let planes = self.planes.saturating_sub(1).checked_mul(plane)?;
+        let rows = self.count.saturating_sub(1).checked_mul(pitch)?;
+        planes.checked_add(rows)?.checked_add(self.width)
     }
 
-    pub(crate) fn extent(self, pitch: u64) -> u64 {
-        self.count
-            .saturating_sub(1)
-            .saturating_mul(pitch)
-            .saturating_add(self.width)
+    pub(crate) fn extent_written(self) -> Answer<u64> {
+        self.extent(self.to_pitch, self.to_plane)
+            .ok_or(Code::INVALID_VALUE)
+    }
+
+    pub(crate) fn extent_read(self) -> Answer<u64> {
+        self.extent(self.from_pitch, self.from_plane)
+            .ok_or(Code::INVALID_VALUE)
+    }
+
+    /// Returns the offsets of each row from the first: where it is written, and where it is read.
+    pub(crate) fn offsets(self) -> impl Iterator<Item = (u64, u64)> {
+        (0..self.planes).flat_map(move |plane| {
+            (0..self.count).map(move |row| {
+                let to = plane * self.to_plane + row * self.to_pitch;
+                (to, plane * self.from_plane + row * self.from_pitch)
+            })
+        })
     }
 }
 
@@ -81,7 +110,7 @@ pub(crate) enum Action {
         from: Side,
         rows: Rows,
     },
-    /// `rows.from_pitch` is not used here.
+    /// Nothing is read, so only one end of the rows counts.
     Fill {
         to: u64,
         pattern: [u8; 4],
@@ -141,15 +170,26 @@ impl Action {
             Self::Nothing | Self::Call(_) | Self::Prefetch { .. } | Self::Tell(_) | Self::Await(_) => {
                 Vec::new()
             }
-            Self::Fill { to, rows, .. } => vec![rows.access(*to, rows.to_pitch, true)],
+            Self::Fill { to, rows, .. } => {
+                let len = rows.extent_written().unwrap_or(u64::MAX);
+                vec![Access {
+                    at: *to,
+                    len,
+                    write: true,
+                }]
+            }
             Self::Kernel(launch) => launch.accesses(),
             Self::Copy { to, from, rows } => {
-                let access = |side: &Side, pitch, write| match side {
-                    Side::Known(at) => Some(rows.access(*at, pitch, write)),
+                let access = |side: &Side, len: Answer<u64>, write| match side {
+                    Side::Known(at) => Some(Access {
+                        at: *at,
+                        len: len.unwrap_or(u64::MAX),
+                        write,
+                    }),
                     Side::Host(_) | Side::Snapshot(_) => None,
                 };
-                let to = access(to, rows.to_pitch, true);
-                let from = access(from, rows.from_pitch, false);
+                let to = access(to, rows.extent_written(), true);
+                let from = access(from, rows.extent_read(), false);
                 to.into_iter().chain(from).collect()
             }
         }
