@@ -122,7 +122,12 @@ entries! {
         params: In<Memcpy3d>,
         _context: u64,
     ) |call| {
-        let (to, from, rows) = boxes::ends(call, &params.get()?)?.ok_or(Code::INVALID_VALUE)?;
+        let mut p = params.get()?;
+        if p.height == 1 && p.depth == 1 {
+            // The pitch of a single row does not matter.
+            (p.src_pitch, p.dst_pitch) = (0, 0);
+        }
+        let (to, from, rows) = boxes::ends(call, &p)?.ok_or(Code::INVALID_VALUE)?;
         let action = Action::Copy { to, from, rows };
         add(call, node, graph, after, count, None, action)
     }
