@@ -32,35 +32,23 @@ fn find(call: &Call, name: &str, version: i32, flags: u64) -> Result<usize, i32>
     Ok(address.0.expose_provenance())
 }
 
-fn look_up(
-    call: &Call,
-    name: Text,
-    function: Out<usize>,
-    version: i32,
-    flags: u64,
-    status: Out<i32>,
-) -> Answer {
+/// Writes the address of a function, or 0 if there is none, and returns whether it was found.
+fn look_up(call: &Call, name: Text, function: Out<usize>, version: i32, flags: u64) -> Answer<i32> {
     function.check()?;
     Code::INVALID_VALUE.when(flags > 2)?;
-    match find(call, &name.get()?, version, flags) {
-        Ok(address) => {
-            status.offer(FOUND);
-            function.set(address)
-        }
-        Err(why) => {
-            status.offer(why);
-            function.set(0)?;
-            Err(Code::NOT_FOUND)
-        }
-    }
+    let found = find(call, &name.get()?, version, flags);
+    function.set(found.unwrap_or(0))?;
+    Ok(found.err().unwrap_or(FOUND))
 }
 
 entries! {
+    /// Succeeds also if there is no such function, and writes the reason.
     cuGetProcAddress_v2 none 12000 Nothing (name: Text, function: Out<usize>, version: i32, flags: u64, status: Out<i32>) |call| {
-        look_up(call, name, function, version, flags, status)
+        status.offer(look_up(call, name, function, version, flags)?);
+        Ok(())
     }
     cuGetProcAddress none 11030 Nothing (name: Text, function: Out<usize>, version: i32, flags: u64) |call| {
-        look_up(call, name, function, version, flags, crate::abi::args::nowhere())
+        Code::NOT_FOUND.when(look_up(call, name, function, version, flags)? != FOUND)
     }
     /// Returns a private table of functions, which only NVIDIA's own libraries use.
     cuGetExportTable none 3000 Nothing (table: Out<usize>, id: In<u8>) |_call| {

@@ -98,6 +98,8 @@ static void devices(void) {
     enum cudaDriverEntryPointQueryResult found;
     DO(cudaGetDriverEntryPointByVersion("cuMemAlloc", &function, 12000, cudaEnableDefault, &found));
     TRUE(function && found == cudaDriverEntryPointSuccess);
+    DO(cudaGetDriverEntryPointByVersion("cuNothing", &function, 12000, cudaEnableDefault, &found));
+    TRUE(!function && found == cudaDriverEntryPointSymbolNotFound);
 }
 
 static void copies(int plant) {
