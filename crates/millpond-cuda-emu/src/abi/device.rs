@@ -74,9 +74,13 @@ fn bus(device: u32) -> String {
     format!("0000:{:02X}:00.0", device + 1)
 }
 
-/// Returns the device with this PCI bus id.
+/// Returns the device with this PCI bus id. NVML writes the domain with eight digits.
 pub(super) fn by_bus(call: &Call, id: &str) -> Option<u32> {
-    (0..call.options().devices).find(|device| bus(*device).eq_ignore_ascii_case(id))
+    let id = match id.split_once(':') {
+        Some(("00000000", rest)) => format!("0000:{rest}"),
+        _ => id.to_owned(),
+    };
+    (0..call.options().devices).find(|device| bus(*device).eq_ignore_ascii_case(&id))
 }
 
 entries! {

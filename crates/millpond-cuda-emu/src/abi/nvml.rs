@@ -1,5 +1,5 @@
-//! A few functions of NVIDIA's management library, which list the processes that use a device. They return NVML codes. Failures
-//! before a function is entered return the driver's codes.
+//! A few functions of NVIDIA's management library, which list the processes that use a device, and say that devices have no NVLink.
+//! They return NVML codes. Failures before a function is entered return the driver's codes.
 
 use super::args::{Out, Text};
 use super::device::by_bus;
@@ -9,6 +9,7 @@ use crate::error::{Answer, Code};
 
 /// Values of `nvmlReturn_t`, returned in place of the driver's codes.
 const INVALID_ARGUMENT: Code = Code(2);
+const NOT_SUPPORTED: Code = Code(3);
 const NOT_FOUND: Code = Code(6);
 const INSUFFICIENT_SIZE: Code = Code(7);
 
@@ -22,6 +23,14 @@ pub(crate) struct ProcessInfo {
     compute_instance: u32,
 }
 
+/// `nvmlProcessInfo_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct OldProcessInfo {
+    process: u32,
+    used: u64,
+}
+
 /// Returns the number of a device. A handle is this number plus 1, because 0 is null.
 fn number(device: usize) -> Answer<i32> {
     let number = device
@@ -30,8 +39,14 @@ fn number(device: usize) -> Answer<i32> {
     number.ok_or(INVALID_ARGUMENT)
 }
 
-/// Lists this process, which is the only process on an emulated device.
-fn processes(call: &Call, device: usize, count: Out<u32>, infos: Out<ProcessInfo>) -> Answer {
+/// Lists this process, which is the only process on an emulated device. `info` makes the entry from the bytes that it uses.
+fn processes<T: Copy>(
+    call: &Call,
+    device: usize,
+    count: Out<u32>,
+    infos: Out<T>,
+    info: impl FnOnce(u64) -> T,
+) -> Answer {
     let device = call.known_device(number(device)?).map_err(|_| INVALID_ARGUMENT)?;
     let (free, total) = call
         .driver
@@ -46,12 +61,7 @@ fn processes(call: &Call, device: usize, count: Out<u32>, infos: Out<ProcessInfo
         return Ok(());
     }
     INSUFFICIENT_SIZE.when(room == 0)?;
-    infos.set(ProcessInfo {
-        process: std::process::id(),
-        used,
-        gpu_instance: u32::MAX,
-        compute_instance: u32::MAX,
-    })
+    infos.set(info(used))
 }
 
 entries! {
@@ -64,6 +74,26 @@ entries! {
     nvmlDeviceGetComputeRunningProcesses_v3 none 11000 Driver (
         device: usize, count: Out<u32>, infos: Out<ProcessInfo>
     ) |call| {
-        processes(call, device, count, infos)
+        processes(call, device, count, infos, |used| ProcessInfo {
+            process: std::process::id(),
+            used,
+            gpu_instance: u32::MAX,
+            compute_instance: u32::MAX,
+        })
     }
+    nvmlDeviceGetComputeRunningProcesses none 5000 Driver (
+        device: usize, count: Out<u32>, infos: Out<OldProcessInfo>
+    ) |call| {
+        processes(call, device, count, infos, |used| OldProcessInfo { process: std::process::id(), used })
+    }
+    nvmlSystemGetCudaDriverVersion_v2 none 9000 Nothing (version: Out<i32>) |call| {
+        version.set(call.options().version).map_err(|_| INVALID_ARGUMENT)
+    }
+    nvmlDeviceGetNvLinkRemoteDeviceType none 11000 Nothing (_device: usize, _link: u32, _kind: Out<i32>) |_call| {
+        Err(NOT_SUPPORTED)
+    }
+    nvmlDeviceGetNvLinkRemotePciInfo_v2 none 11000 Nothing (_device: usize, _link: u32, _info: usize) |_call| {
+        Err(NOT_SUPPORTED)
+    }
+    nvmlDeviceGetGpuFabricInfoV none 12000 Nothing (_device: usize, _info: usize) |_call| { Err(NOT_SUPPORTED) }
 }
