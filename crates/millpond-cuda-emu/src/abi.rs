@@ -33,7 +33,7 @@ mod virt;
 use crate::calls::Entry;
 
 /// Defines a group of entries. Each is `name twin since needs (arguments) |call| { body }`, where `twin` is
-/// none, ptds or ptsz.
+/// none, ptds, ptsz or private. A private entry has no symbol.
 macro_rules! entries {
     ($($(#[$meta:meta])* $name:ident $twin:ident $since:literal $needs:ident $args:tt |$call:ident| $body:block)*) => {
         #[allow(non_snake_case, clippy::too_many_arguments)]
@@ -56,7 +56,7 @@ macro_rules! entries {
                 pub(super) fn entry() -> &'static $crate::calls::Entry {
                     &ENTRY
                 }
-                entries!{@export legacy false $name "" $args}
+                entries!{@legacy $twin $name $args}
                 entries!{@alias $twin $name $args}
             }
         )*
@@ -69,18 +69,25 @@ macro_rules! entries {
         $(#[$meta])*
         pub(super) fn $name($call: &$crate::calls::Call, $($arg: $type),*) -> $crate::error::Answer $body
     };
-    (@export $function:ident $per_thread:literal $name:ident $ending:literal ($($arg:ident : $type:ty),* $(,)?)) => {
+    (@export $function:ident $per_thread:literal $name:ident $ending:literal $args:tt) => {
         // SAFETY: the caller must keep to the driver's documentation of this function.
-        #[unsafe(export_name = concat!(stringify!($name), $ending))]
+        entries!{@function $function $per_thread $name [#[unsafe(export_name = concat!(stringify!($name), $ending))]] $args}
+    };
+    (@function $function:ident $per_thread:literal $name:ident [$($export:tt)*] ($($arg:ident : $type:ty),* $(,)?)) => {
+        $($export)*
         #[allow(clippy::too_many_arguments)]
         unsafe extern "C" fn $function($($arg: $type),*) -> i32 {
             $crate::calls::enter(&ENTRY, $per_thread, |call| super::body::$name(call, $($arg),*))
         }
     };
+    (@legacy private $name:ident $args:tt) => { entries!{@function legacy false $name [] $args} };
+    (@legacy $twin:ident $name:ident $args:tt) => { entries!{@export legacy false $name "" $args} };
     (@twin none) => { None };
+    (@twin private) => { None };
     (@twin ptds) => { Some(($crate::calls::Address(per_thread as *const ()), "_ptds")) };
     (@twin ptsz) => { Some(($crate::calls::Address(per_thread as *const ()), "_ptsz")) };
     (@alias none $name:ident $args:tt) => {};
+    (@alias private $name:ident $args:tt) => {};
     (@alias ptds $name:ident $args:tt) => { entries!{@export per_thread true $name "_ptds" $args} };
     (@alias ptsz $name:ident $args:tt) => { entries!{@export per_thread true $name "_ptsz" $args} };
 }

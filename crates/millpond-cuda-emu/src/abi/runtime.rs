@@ -29,7 +29,7 @@ struct Tables {
 
 /// Returns a table with these functions at these positions.
 fn table(count: usize, functions: &[(usize, Address)]) -> Vec<usize> {
-    let refused = millpond_emu_rt_refused::entry().legacy;
+    let refused = runtime_refused::entry().legacy;
     let mut table = vec![refused.0.expose_provenance(); count];
     for (index, function) in functions {
         table[*index] = function.0.expose_provenance();
@@ -47,47 +47,44 @@ fn sized(count: usize, functions: &[(usize, Address)]) -> Vec<usize> {
 fn tables() -> &'static Tables {
     static TABLES: OnceLock<Tables> = OnceLock::new();
     TABLES.get_or_init(|| {
-        let nothing = millpond_emu_rt_nothing::entry().legacy;
+        let nothing = runtime_nothing::entry().legacy;
         Tables {
             modules: sized(
                 13,
                 &[
-                    (1, millpond_emu_rt_load::entry().legacy),
-                    (2, millpond_emu_rt_primary_context::entry().legacy),
-                    (6, millpond_emu_rt_load::entry().legacy),
+                    (1, runtime_load::entry().legacy),
+                    (2, runtime_primary_context::entry().legacy),
+                    (6, runtime_load::entry().legacy),
                     (7, nothing),
-                    (8, millpond_emu_rt_load::entry().legacy),
+                    (8, runtime_load::entry().legacy),
                     (12, nothing),
                 ],
             ),
             hooks: sized(
                 7,
                 &[
-                    (2, millpond_emu_rt_callbacks::entry().legacy),
-                    (6, millpond_emu_rt_domains::entry().legacy),
+                    (2, runtime_callbacks::entry().legacy),
+                    (6, runtime_domains::entry().legacy),
                 ],
             ),
             storage: table(
                 4,
                 &[
-                    (0, millpond_emu_rt_put::entry().legacy),
-                    (1, millpond_emu_rt_remove::entry().legacy),
-                    (2, millpond_emu_rt_get::entry().legacy),
+                    (0, runtime_put::entry().legacy),
+                    (1, runtime_remove::entry().legacy),
+                    (2, runtime_get::entry().legacy),
                 ],
             ),
             threads: sized(4, &[(2, context::current_context())]),
             contexts: sized(
                 95,
                 &[
-                    (3, millpond_emu_rt_context_device::entry().legacy),
+                    (3, runtime_context_device::entry().legacy),
                     (4, context::context_id()),
                 ],
             ),
-            handshake: sized(3, &[(1, millpond_emu_rt_handshake::entry().legacy)]),
-            checks: sized(
-                4,
-                &[(2, millpond_emu_rt_check_context::entry().legacy), (3, nothing)],
-            ),
+            handshake: sized(3, &[(1, runtime_handshake::entry().legacy)]),
+            checks: sized(4, &[(2, runtime_check_context::entry().legacy), (3, nothing)]),
         }
     })
 }
@@ -132,44 +129,44 @@ fn find_context(call: &Call, handle: u64) -> Answer<u64> {
 }
 
 entries! {
-    millpond_emu_rt_refused none 0 Nothing () |_call| { Err(Code::NOT_SUPPORTED) }
-    millpond_emu_rt_nothing none 0 Nothing () |_call| { Ok(()) }
+    runtime_refused private 0 Nothing () |_call| { Err(Code::NOT_SUPPORTED) }
+    runtime_nothing private 0 Nothing () |_call| { Ok(()) }
     /// Refuses foreign code. Three entries with different arguments load code.
-    millpond_emu_rt_load none 0 Driver () |_call| { Err(Code::NO_BINARY_FOR_GPU) }
+    runtime_load private 0 Driver () |_call| { Err(Code::NO_BINARY_FOR_GPU) }
     /// Returns the primary context of a device without retaining it.
-    millpond_emu_rt_primary_context none 0 Driver (context: Out<u64>, device: i32) |call| {
+    runtime_primary_context private 0 Driver (context: Out<u64>, device: i32) |call| {
         context.make(|| {
             let device = call.known_device(device)?;
             Ok(call.driver.state().primary_handles[device as usize])
         })
     }
-    millpond_emu_rt_context_device none 0 Driver (context: u64, device: Out<i32>) |call| {
+    runtime_context_device private 0 Driver (context: u64, device: Out<i32>) |call| {
         device.make(|| {
             let context = find_context(call, context)?;
             Ok(call.driver.state().context(context)?.device as i32)
         })
     }
-    millpond_emu_rt_callbacks none 0 Nothing (at: Out<usize>, count: Out<usize>) |_call| {
+    runtime_callbacks private 0 Nothing (at: Out<usize>, count: Out<usize>) |_call| {
         switches(&CALLBACKS, at, count)
     }
-    millpond_emu_rt_domains none 0 Nothing (at: Out<usize>, count: Out<usize>) |_call| {
+    runtime_domains private 0 Nothing (at: Out<usize>, count: Out<usize>) |_call| {
         switches(&DOMAINS, at, count)
     }
     /// Keeps a value in a context.
-    millpond_emu_rt_put none 0 Driver (context: u64, key: usize, value: usize, ends: Option<EndOfContext>) |call| {
+    runtime_put private 0 Driver (context: u64, key: usize, value: usize, ends: Option<EndOfContext>) |call| {
         let context = find_context(call, context)?;
         let mut state = call.driver.state();
         let context = state.contexts.get_mut(&context).ok_or(Code::INVALID_CONTEXT)?;
         context.storage.insert(key, Stored { value, ends });
         Ok(())
     }
-    millpond_emu_rt_remove none 0 Driver (context: u64, key: usize) |call| {
+    runtime_remove private 0 Driver (context: u64, key: usize) |call| {
         let context = find_context(call, context)?;
         let mut state = call.driver.state();
         let context = state.contexts.get_mut(&context).ok_or(Code::INVALID_CONTEXT)?;
         context.storage.remove(&key).map(|_| ()).ok_or(Code::INVALID_HANDLE)
     }
-    millpond_emu_rt_get none 0 Driver (value: Out<usize>, context: u64, key: usize) |call| {
+    runtime_get private 0 Driver (value: Out<usize>, context: u64, key: usize) |call| {
         value.make(|| {
             let context = find_context(call, context)?;
             let state = call.driver.state();
@@ -177,7 +174,7 @@ entries! {
             stored.map(|stored| stored.value).ok_or(Code::INVALID_HANDLE)
         })
     }
-    millpond_emu_rt_handshake none 0 Driver (version: u32, seconds: u64, out: Out<[u8; 16]>) |call| {
+    runtime_handshake private 0 Driver (version: u32, seconds: u64, out: Out<[u8; 16]>) |call| {
         let tables = tables();
         let question = Question {
             version,
@@ -190,7 +187,7 @@ entries! {
         };
         out.set(answer(&question))
     }
-    millpond_emu_rt_check_context none 0 Driver (_context: u64, result: Out<u32>, _other: usize) |_call| {
+    runtime_check_context private 0 Driver (_context: u64, result: Out<u32>, _other: usize) |_call| {
         result.set(0)
     }
 }
