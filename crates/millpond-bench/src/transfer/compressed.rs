@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn numbers_are_rounded_to_the_nearest() {
         assert_eq!(
-            [1.0, 1.003_906_25, 1.011_718_75].map(bf16),
+            [1.0, 257.0 / 256.0, 259.0 / 256.0].map(bf16),
             [0x3F80, 0x3F80, 0x3F82]
         );
     }
