@@ -24,7 +24,7 @@ struct Recording;
 /// ```no_run
 /// use millpond::cuda::{
 ///     Advice, CudaDevice, CudaManaged, CudaMemory, CudaModule, CudaPinned, CudaQueue, CudaStream, DevicePool, DeviceSoa, DeviceTensor,
-///     DriverPool, Registered, Staging, UnpooledDevice,
+///     DeviceTensorMut, DriverPool, Registered, Staging, UnpooledDevice,
 /// };
 /// use millpond::monitor::Threshold;
 /// use millpond::pressure::Share;
@@ -116,9 +116,11 @@ struct Recording;
 /// fn tensors(pool: &Pool, queue: &CudaQueue, mut a: Tensor, b: Tensor, mut c: Tensor) -> Outcome {
 ///     let made = [Tensor::zeros([1000, 1000], DType::F32)?, Tensor::full([2], 1.0f32)?, Tensor::from_slice(&[1, 2, 3], [3])?];
 ///     let empty = Tensor::empty::<f32>([1000])?;
-///     let on_device = DeviceTensor::zeros(queue, [2, 2], DType::F32)?;
+///     let on_device = DeviceTensor::zeros(Device::Cuda(0), [2, 2], DType::F32)?;
+///     let empty = DeviceTensor::empty(Device::Cuda(0), [2, 2], DType::F32)?;
 ///     a.reshape([4])?;
 ///     a.slice(0, 1..2)?;
+///     a.step(0, 2)?;
 ///     a.batches(0, 10)?;
 ///     a.deep_copy()?;
 ///     a.to_contiguous()?;
@@ -152,6 +154,10 @@ struct Recording;
 ///     let mut buffer = pool.alloc::<f32>(1000, stream)?;
 ///     buffer.record_use(stream)?;
 ///     buffer.fill_zero()?;
+///     DeviceTensorMut::from_buffer(&queue, &mut buffer, [1000])?.scal(2.0)?;
+///     let address = pool.alloc_raw(1000, stream)?;
+///     // SAFETY: nothing uses the block.
+///     unsafe { pool.free_raw(address) }?;
 ///     let mut values = buffer.to_vec()?;
 ///     buffer.copy_from_host(&values)?;
 ///     buffer.copy_to_host(&mut values)?;
@@ -167,6 +173,7 @@ struct Recording;
 ///     let managed = host.alloc_zeroed::<f32>(1000)?;
 ///     device.advise(&managed, Advice::ReadMostly)?;
 ///     let moved = stream.prefetch(managed, Device::Cuda(0)).map_err(|failed| failed.to_string())?;
+///     let lent = |table: &mut millpond::Buffer<f32>| stream.lend(table, |table| table.fill_zero());
 ///     let back = |buffer| stream.prefetch::<f32>(buffer, Device::Host);
 ///     let arrays = DeviceSoa::<Particle>::from_arrays(pool, arrays, stream)?;
 ///     let kernel = CudaModule::load(device, "")?.kernel("scale")?;
