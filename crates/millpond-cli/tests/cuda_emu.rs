@@ -86,10 +86,29 @@ fn copies_are_measured_beside_the_link() {
         stdout.contains("The link: 2.0 GB/s") && stdout.contains("modelled"),
         "{stdout}"
     );
-    for packed in ["all zeros", "half zeros", "no zeros: refused"] {
-        let row = stdout.lines().find_map(|line| line.strip_prefix(packed));
-        let rates = row.expect("a row").split_whitespace();
-        assert!(rates.clone().count() == 3 && rates.clone().all(|rate| rate.parse::<f64>().is_ok()));
+    for kind in [
+        "weights, bf16",
+        "token ids, i64",
+        "95 % zeros, f32",
+        "one number, f32",
+    ] {
+        let rows = stdout.lines().filter_map(|line| line.strip_prefix(kind));
+        let rows: Vec<Vec<f64>> = rows
+            .map(|row| {
+                row.split_whitespace()
+                    .map(|figure| figure.parse().expect("a figure"))
+                    .collect()
+            })
+            .collect();
+        let [packed, whole] = &rows[..] else {
+            panic!("{kind}: {stdout}");
+        };
+        assert!(packed.len() == 9 && packed[0] < 0.7, "{stdout}");
+        // For each link: the plain copy, and the chosen one.
+        assert!(
+            whole.len() == 6 && whole.iter().all(|rate| *rate > 0.0),
+            "{stdout}"
+        );
     }
     let line = stdout.lines().find_map(|line| line.strip_prefix("16 MiB"));
     let rates: Vec<f64> = line

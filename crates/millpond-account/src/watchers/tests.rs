@@ -393,9 +393,9 @@ mod with_tracing {
                 );
             });
         }
-        let refused = "millpond WARN kind=\"refused\" pool=\"host\" pool_id=5 device=0 address=0 requested=9 bytes=0 \
+        let refused = "millpond WARN kind=\"refused\" pool=\"host\" pool_id=5 device=host address=0 requested=9 bytes=0 \
                        tag=\"untagged\" context=Context(\"step 3\")";
-        let allocated = "millpond TRACE kind=\"allocated\" pool=\"host\" pool_id=5 device=0 address=4096 \
+        let allocated = "millpond TRACE kind=\"allocated\" pool=\"host\" pool_id=5 device=host address=4096 \
                          requested=100 bytes=128 tag=\"untagged\" context=Context(\"step 3\")";
         assert_eq!(*told.lock().unwrap(), [refused, allocated, refused]);
     }
