@@ -1,7 +1,7 @@
 //! Any bytes as packed data, and any bytes that are packed and unpacked.
 #![no_main]
 
-use millpond::codec::{self, Scheme};
+use millpond_codec::{self as codec, Scheme};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Some((choice, bytes)) = bytes.split_first() else {

@@ -1,7 +1,7 @@
 //! Runs the checks that must pass before a change is merged.
 
 use crate::covered::{Passed, fingerprint};
-use crate::shell::{root, step, step_with, works};
+use crate::shell::{Result as Outcome, emulated_driver, root, shell, step, step_with, works};
 
 const NEXTEST: &str = "0.9.143";
 
@@ -74,8 +74,8 @@ fn short() -> Result<(), String> {
 }
 
 /// Returns the path of the loader with the emulated driver before all others.
-fn with_driver() -> crate::shell::Result<String> {
-    let driver = crate::shell::emulated_driver(&crate::shell::shell()?)?;
+fn with_driver() -> Outcome<String> {
+    let driver = emulated_driver(&shell()?)?;
     let others = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let path = std::iter::once(driver).chain(std::env::split_paths(&others));
     let path = std::env::join_paths(path)?.into_string();

@@ -11,7 +11,7 @@ pub(crate) struct Window {
 impl Window {
     pub(crate) const RAW: Self = Self { base: 0, width: 8 };
 
-    /// Returns the largest code. If values are outside the window, it marks them.
+    /// Returns the largest code. It marks the values outside the window, if there are any.
     pub(crate) fn top(self) -> u8 {
         ((1_u16 << self.width) - 1) as u8
     }

@@ -304,7 +304,8 @@ impl Call {
         self.known(handle, State::context)
     }
 
-    /// Returns a context that a client passed to make it current. A primary context need not be retained for that.
+    /// Returns a context that a client passed to make it current, if it exists. The handle of a primary context is valid even while the
+    /// context is not retained.
     pub(crate) fn settable_context(&self, handle: u64) -> Answer<u64> {
         let primary = self.driver.state().is_primary(handle);
         if primary {

@@ -38,7 +38,7 @@ pub enum CudaError {
     Forked,
     /// The thread is the driver's and runs a waker, which must not use CUDA.
     #[error(
-        "this thread is the driver's and runs a waker, and CUDA cannot be used in it: a waker only schedules its task, so use CUDA in the task"
+        "a waker cannot use CUDA, because it runs on a thread of the driver: let it schedule its task only, and use CUDA in the task"
     )]
     InCallback,
     /// A poll of a transfer has already returned its outcome.

@@ -56,6 +56,7 @@ use super::error::TensorError;
 use super::layout::Layout;
 use super::view::{facts, shared_storage};
 use super::views::{batched, repeats, views};
+use borrowed::borrowed_facts;
 use millpond_cuda::{CudaQueue, CudaStream, DevicePool};
 use millpond_os::device::Device;
 use millpond_pool::dtype::DType;
@@ -207,30 +208,6 @@ impl<'a> DeviceTensorMut<'a> {
         Ok(Self::alone(place, layout))
     }
 
-    /// Returns the type of the elements.
-    #[must_use]
-    pub fn dtype(&self) -> DType {
-        self.place.dtype()
-    }
-
-    /// Returns the device of the elements.
-    #[must_use]
-    pub fn device(&self) -> Device {
-        Device::Cuda(self.stream().device().number())
-    }
-
-    /// Returns the stream on which all work is queued.
-    #[must_use]
-    pub fn stream(&self) -> &CudaStream {
-        self.place.queue().stream()
-    }
-
-    /// Returns the first element's address on the device, like [`DeviceTensor::address`].
-    #[must_use]
-    pub fn address(&self) -> u64 {
-        self.side().address()
-    }
-
     fn side(&self) -> DeviceView<'_> {
         DeviceView::of(self.place, self.layout)
     }
@@ -250,6 +227,7 @@ impl DeviceTensor {
 
 impl DeviceTensorMut<'_> {
     facts!();
+    borrowed_facts!();
 
     /// Returns the type of the elements and the sizes of the dimensions.
     pub(crate) fn typed_shape(&self) -> (DType, &[usize]) {

@@ -285,6 +285,7 @@ pub mod record {
 }
 
 /// Lossless compression of tensors, which a GPU can undo.
+#[cfg(feature = "cuda")]
 pub mod codec {
     pub use millpond_codec::{
         BLOCK, CodecError, Sample, Scheme, Values, bound, pack, sample, unpack, unpacked_len,

@@ -11,6 +11,8 @@ mod churn;
 mod monitored;
 #[path = "cuda_pool/pressure.rs"]
 mod pressure;
+#[path = "cuda_pool/raw.rs"]
+mod raw;
 #[path = "cuda_pool/rentals.rs"]
 mod rentals;
 #[path = "cuda_pool/sets.rs"]
@@ -27,7 +29,6 @@ use millpond::cuda::{
     CudaDevice, CudaMemory, CudaStream, DevicePool, DevicePoolBuilder, DevicePoolError, UnpooledDevice,
 };
 use millpond::engine::{Settings, policies};
-use millpond::ledger::WrongFree;
 use millpond::{Budget, Device, Event, Tag, Tracking, budget::Measure, event::EventKind, pool::Prewarm};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -226,41 +227,6 @@ fn everything_that_happens_is_told() {
     assert_eq!((*requested, tag.as_str()), (4000, "activations"));
     assert!(*bytes >= 4000);
     assert_eq!((seen[1].0.2, seen[3].0.1), (reserved, 9 << 20));
-}
-
-#[test]
-fn raw_blocks_are_freed_by_their_address_and_checked() {
-    let Some((device, stream)) = device() else { return };
-    let pool = DevicePool::new(&device).expect("a pool");
-    let first = pool.alloc_raw(1000, &stream).expect("memory");
-    let second = pool.alloc_raw(3 << 20, &stream).expect("memory");
-    assert!(first.is_multiple_of(256) && second.is_multiple_of(256) && first != second);
-    assert_eq!(pool.stats().requested.current, 1000 + (3 << 20));
-    // SAFETY: nothing uses the blocks.
-    let free = |pool: &DevicePool, address| unsafe { pool.free_raw(address) };
-    // SAFETY: nothing uses the blocks.
-    let free_sized = |pool: &DevicePool, address| unsafe { pool.free_raw_sized(address, 1000) };
-    let wrong = free(&pool, first + 256).expect_err("inside a block");
-    assert!(matches!(*wrong, WrongFree::Foreign { .. }), "{wrong}");
-    let wrong = free_sized(&pool, second).expect_err("another size");
-    assert!(
-        matches!(*wrong, WrongFree::WrongSize { given: 1000, .. }),
-        "{wrong}"
-    );
-    assert_eq!(pool.stats().requested.current, 1000 + (3 << 20));
-    free_sized(&pool, first).expect("ours");
-    free(&pool, second).expect("ours");
-    let wrong = free(&pool, second).expect_err("twice");
-    assert!(matches!(*wrong, WrongFree::AlreadyFree { .. }), "{wrong}");
-    let other = DevicePool::new(&device).expect("a pool");
-    let wrong = free(&other, second).expect_err("another pool's");
-    assert!(matches!(*wrong, WrongFree::Foreign { .. }), "{wrong}");
-    assert_eq!(pool.stats().requested.current, 0);
-    assert_eq!(
-        pool.alloc_raw(1000, &stream).expect("memory"),
-        first,
-        "it is used again"
-    );
 }
 
 #[test]

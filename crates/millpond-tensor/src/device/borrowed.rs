@@ -14,6 +14,36 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 
+/// Defines the methods of borrowed views that describe the memory of the elements.
+macro_rules! borrowed_facts {
+    () => {
+        /// Returns the type of the elements.
+        #[must_use]
+        pub fn dtype(&self) -> DType {
+            self.place.dtype()
+        }
+
+        /// Returns the device of the elements.
+        #[must_use]
+        pub fn device(&self) -> Device {
+            Device::Cuda(self.stream().device().number())
+        }
+
+        /// Returns the stream on which work is queued.
+        #[must_use]
+        pub fn stream(&self) -> &CudaStream {
+            self.place.queue().stream()
+        }
+
+        /// Returns the first element's address on the device, like [`DeviceTensor::address`].
+        #[must_use]
+        pub fn address(&self) -> u64 {
+            self.side().address()
+        }
+    };
+}
+pub(super) use borrowed_facts;
+
 /// A borrowed view of elements on a device, for reading. Copying the view does not copy the elements.
 ///
 /// [`view`](DeviceTensor::view) returns one of a [`DeviceTensor`]. Every other buffer on the device can be viewed too: a
@@ -78,31 +108,8 @@ impl<'a> DeviceTensorRef<'a> {
         Ok(view)
     }
 
-    /// Returns the type of the elements.
-    #[must_use]
-    pub fn dtype(&self) -> DType {
-        self.place.dtype()
-    }
-
-    /// Returns the device of the elements.
-    #[must_use]
-    pub fn device(&self) -> Device {
-        Device::Cuda(self.stream().device().number())
-    }
-
-    /// Returns the stream on which work is queued.
-    #[must_use]
-    pub fn stream(&self) -> &'a CudaStream {
-        self.place.queue().stream()
-    }
-
-    /// Returns the first element's address on the device, like [`DeviceTensor::address`].
-    #[must_use]
-    pub fn address(&self) -> u64 {
-        self.side().address()
-    }
-
     facts!();
+    borrowed_facts!();
 
     /// Copies the elements to a new tensor of the queue's pool.
     ///

@@ -61,7 +61,7 @@ impl DeviceTensor {
         Ok(Self::of(storage, layout))
     }
 
-    /// Creates a tensor whose elements have arbitrary values until they are written. Its queue is that of the place.
+    /// Creates a tensor whose elements have arbitrary values until they are written.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated, and errors of the driver.

@@ -42,14 +42,15 @@ fn a_device_stands_for_its_pool_and_stream_in_every_constructor() {
 
 #[test]
 fn a_place_that_is_no_device_is_refused() {
-    let Some((_, pool, _)) = device() else { return };
+    if device().is_none() {
+        return;
+    }
     let refused = DeviceTensor::zeros(Device::Host, [2], DType::F32).expect_err("no device");
     assert!(matches!(refused, TensorError::NotCuda), "{refused}");
     let refused = DeviceTensor::zeros(Device::Cuda(99), [2], DType::F32).expect_err("no device");
     assert!(refused.to_string().contains("99"), "{refused}");
     let refused = Tensor::zeros_on(CUDA, [2], DType::F32).expect_err("not the host's");
     assert!(refused.to_string().contains("DeviceTensor"), "{refused}");
-    drop(pool);
 }
 
 #[test]
