@@ -135,11 +135,11 @@ impl<S: Source> Engine<S> {
     /// returned, and live blocks do not move. The result says what was returned and why the rest stayed.
     ///
     /// The policy decides what is returned. `millpond` returns every whole free page handle, and on a device without
-    /// pages every whole free segment. Nothing is returned while the device [cannot be waited for](Source::can_wait).
+    /// pages every whole free segment. With `relocate:on` it also returns the free pages of other handles. Nothing is returned while the device [cannot be waited for](Source::can_wait).
     pub fn compact(&mut self) -> Compaction {
         let reserved_before = self.meter.reserved.current;
         let waited = self.deferred.bytes();
-        self.release_cached();
+        self.release_by(|policy, supply| policy.compact(supply));
         let kept = self.policy.returnable_bytes();
         let (reserved_after, allocated) = (self.stats.reserved.current, self.stats.allocated.current);
         Compaction {
@@ -154,13 +154,19 @@ impl<S: Source> Engine<S> {
     }
 
     /// Compacts as [`compact`](Self::compact) does, but without a result, which would require a look at every block.
+    ///
+    /// Live blocks keep their pages, whatever the settings are.
     pub fn release_cached(&mut self) {
+        self.release_by(|policy, supply| policy.release_cached(supply));
+    }
+
+    fn release_by(&mut self, release: impl FnOnce(&mut dyn Policy, &mut Supply<'_>)) {
         if !self.source.can_wait(None) {
             return;
         }
         let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
         self.policy.free_deferred(&mut supply);
-        self.policy.release_cached(&mut supply);
+        release(&mut *self.policy, &mut supply);
         self.settle(true);
     }
 

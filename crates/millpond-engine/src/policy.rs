@@ -103,6 +103,12 @@ pub trait Policy: Send {
     /// so no block waits for a stream.
     fn release_cached(&mut self, supply: &mut Supply<'_>);
 
+    /// Returns unused memory like [`release_cached`](Self::release_cached), and also memory between live blocks if the
+    /// policy's rules allow it. No other thread submits work to the device meanwhile.
+    fn compact(&mut self, supply: &mut Supply<'_>) {
+        self.release_cached(supply);
+    }
+
     /// Returns the bytes of free blocks that could be returned to the source now: whole page handles, or whole segments
     /// where there are no handles. Visits every block, so it is meant for reports and tests.
     fn returnable_bytes(&self) -> u64 {

@@ -20,6 +20,7 @@ mod by_layout;
 mod cache;
 mod charges;
 mod classes;
+mod compaction_trigger;
 mod conf;
 mod core;
 mod count;
@@ -27,7 +28,6 @@ mod exit;
 mod fast;
 mod figures;
 mod fork;
-mod fresh;
 mod guard;
 mod heap;
 mod leak_check;
@@ -38,6 +38,7 @@ mod models;
 mod observe;
 #[cfg(test)]
 mod on_heap;
+mod parts;
 mod pool_ref;
 mod pressure_trigger;
 mod prewarm;
@@ -176,16 +177,19 @@ impl Pool {
         self.heap().reset_peaks();
     }
 
-    /// Moves free pages and blocks together and returns all memory that no block uses to the system, like
-    /// [`trim`](Self::trim). Returns how much memory was given back, and why the rest was not. Live blocks do not move.
+    /// Returns all memory that no block uses to the system, like [`trim`](Self::trim). Returns how much memory was given
+    /// back, and why the rest was not. Live blocks do not move.
+    ///
+    /// The memory that was given back is no longer reserved, so [`fragmentation_ratio`](PoolStats::fragmentation_ratio)
+    /// falls.
     pub fn compact(&self) -> Compaction {
         self.heap().compact()
     }
 
     /// Returns all memory that no block uses to the system, including the caches of all threads, even of idle ones.
     ///
-    /// Whole pages of the source are given back and are no longer [reserved](PoolStats::reserved). Of a page that still
-    /// contains a live block, the unused system pages are returned to the system, but the page stays reserved.
+    /// Whole pages of the source are given back. Of a page of the source that still contains a live block, the unused pages
+    /// of the system are given back. Neither is [reserved](PoolStats::reserved) any more.
     pub fn trim(&self) {
         self.heap().trim();
     }

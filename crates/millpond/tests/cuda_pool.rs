@@ -7,6 +7,8 @@ mod support;
 
 #[path = "cuda_pool/churn.rs"]
 mod churn;
+#[path = "cuda_pool/compaction.rs"]
+mod compaction;
 #[path = "cuda_pool/monitored.rs"]
 mod monitored;
 #[path = "cuda_pool/pressure.rs"]

@@ -59,7 +59,7 @@ fn a_file_passes_through_less_memory_than_it_has() {
 fn compaction_gives_holes_back_and_touches_nothing_that_lives() {
     let said = run("compaction");
     assert!(
-        said.contains("0 buffers at another address, 0 with other contents") && said.contains("proven"),
+        said.contains("0 blocks at another address, 0 with other contents") && said.contains("proven"),
         "{said}"
     );
 }

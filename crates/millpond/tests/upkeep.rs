@@ -1,5 +1,11 @@
 //! Tests how a pool handles unused memory, as shown by its statistics.
 
+#[path = "upkeep/compaction.rs"]
+mod compaction;
+#[path = "oracle/dice.rs"]
+#[allow(dead_code, reason = "these tests use a part of it")]
+mod dice;
+
 use millpond::engine::{ConfError, Counted, Source};
 use millpond::{
     AllocError, Budget, Buffer, Host, Pool, PoolBuilder, PoolError, Pools,

@@ -126,14 +126,15 @@ impl DevicePoolBuilder {
         self
     }
 
-    /// Allows the setting `relocate:on`: before the pool refuses a request, it waits for the device, copies the pages under
-    /// live blocks to smaller handles, and returns the free pages between them. The addresses of the blocks stay the same.
-    /// Memory of a captured graph and [shared](Self::sharing) memory keeps its pages.
+    /// Allows the setting `relocate:on`. Before the pool refuses a request, and in [`compact`](DevicePool::compact), it then
+    /// waits for the device, copies the pages under live blocks to smaller handles, and returns the free pages between them.
+    /// The addresses of the blocks stay the same. Memory of a captured graph and [shared](Self::sharing) memory keeps its
+    /// pages.
     ///
     /// # Safety
-    /// While a request is being served from this pool, no other thread submits work that uses the pool's memory, and
-    /// nobody captures a stream of the device. A copy of this library that is not complete counts as such work. No other device reaches the memory by its physical addresses, as a network
-    /// card with a registration does.
+    /// While this pool serves a request or compacts, no other thread submits work that uses the pool's memory, and nobody
+    /// captures a stream of the device. A copy of this library that is not complete counts as such work. No other device
+    /// reaches the memory by its physical addresses, as a network card with a registration does.
     #[must_use]
     pub unsafe fn allow_relocation(mut self) -> Self {
         self.relocates = true;

@@ -19,9 +19,9 @@ impl CudaSource {
     /// `relocate:on`.
     ///
     /// # Safety
-    /// While a request is being served from this source, no other thread submits work that uses the source's memory, and
-    /// nobody captures a stream of the device. A copy of this library that is not complete counts as such work. No other device reaches the memory by its physical addresses, as a network
-    /// card with a registration does.
+    /// While an engine serves a request from this source or compacts, no other thread submits work that uses the source's
+    /// memory, and nobody captures a stream of the device. A copy of this library that is not complete counts as such work.
+    /// No other device reaches the memory by its physical addresses, as a network card with a registration does.
     pub unsafe fn allow_relocation(&mut self) {
         self.relocates = true;
     }

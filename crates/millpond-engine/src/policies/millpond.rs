@@ -240,7 +240,13 @@ impl Policy for Millpond {
     }
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
-        self.compact_now(supply);
+        self.recover(supply);
+        self.release_free(supply);
+    }
+
+    fn compact(&mut self, supply: &mut Supply<'_>) {
+        self.release_cached(supply);
+        self.relocate_all(supply);
     }
 
     fn set_retain(&mut self, retain: &RetainConf) -> bool {

@@ -300,6 +300,11 @@ impl Policy for Planned {
         self.inner.release_cached(supply);
     }
 
+    fn compact(&mut self, supply: &mut Supply<'_>) {
+        self.release_cached(supply);
+        self.inner.compact(supply);
+    }
+
     fn returnable_bytes(&self) -> u64 {
         self.inner.returnable_bytes()
     }

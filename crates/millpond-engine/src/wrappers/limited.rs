@@ -89,12 +89,13 @@ pub struct Limited<S> {
 
 /// The memory that a source holds, charged to a limit. When it is dropped, the memory is no longer charged.
 ///
-/// Invariant: `limit` is charged with the bytes of `held`.
+/// Invariant: `limit` is charged with the bytes of `held`, except for those that are `discarded`.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct LimitedMemory {
     limit: Limit,
     held: HeldMemory,
+    discarded: u64,
 }
 
 impl LimitedMemory {
@@ -104,6 +105,7 @@ impl LimitedMemory {
         Self {
             limit,
             held: HeldMemory::default(),
+            discarded: 0,
         }
     }
 
@@ -113,10 +115,26 @@ impl LimitedMemory {
         &self.limit
     }
 
-    /// Returns the bytes held.
+    /// Returns the bytes held and charged.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.held.bytes()
+        self.held.bytes() - self.discarded
+    }
+
+    /// Refunds bytes that are still held, because the system has their memory back.
+    pub fn discard(&mut self, bytes: u64) {
+        self.discarded += bytes;
+        self.limit.refund(bytes);
+    }
+
+    /// Charges discarded bytes again, because they are about to be used.
+    ///
+    /// # Errors
+    /// Returns an error if the limit does not allow them. Nothing is charged then.
+    pub fn restore(&mut self, bytes: u64) -> Result<(), SourceError> {
+        self.limit.charge(bytes)?;
+        self.discarded -= bytes;
+        Ok(())
     }
 
     /// Charges the bytes of a call that takes memory, before the call.
@@ -130,10 +148,12 @@ impl LimitedMemory {
         Ok(())
     }
 
-    /// Records a call after it, and refunds the bytes that it returned or did not get.
-    pub fn record(&mut self, event: &SourceEvent<'_>) {
+    /// Records a call after it, and refunds the bytes that it returned or did not get. Of the bytes that it returned,
+    /// `discarded` were discarded.
+    pub fn record(&mut self, event: &SourceEvent<'_>, discarded: u64) {
         let (_, returned) = self.held.record(event);
-        self.limit.refund(returned);
+        self.discarded -= discarded;
+        self.limit.refund(returned - discarded);
         if let SourceEvent::Take {
             bytes,
             outcome: Err(_),
@@ -156,7 +176,7 @@ impl LimitedMemory {
 
 impl Drop for LimitedMemory {
     fn drop(&mut self) {
-        self.limit.refund(self.held.bytes());
+        self.limit.refund(self.bytes());
     }
 }
 
@@ -214,7 +234,7 @@ impl<S: Source> SourceWrapper for Limited<S> {
     }
 
     fn after(&mut self, event: &SourceEvent<'_>) {
-        self.memory.record(event);
+        self.memory.record(event, 0);
     }
 }
 

@@ -2,10 +2,11 @@
 
 use super::account::Tally;
 use super::classes::PAGE;
+use super::compaction_trigger::CompactionTrigger;
 use super::shelf::span_bytes;
 use super::zero_tracking::ZeroTrackingSource;
 use millpond_account::post_mortem::Survey;
-use millpond_engine::{AllocError, Block, Engine, PieceState, Request, Source, Stream};
+use millpond_engine::{AllocError, Block, Engine, Gauge, PieceState, Request, Source, SourceWrapper, Stream};
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 
@@ -19,6 +20,7 @@ pub(crate) struct Core {
     large: HashMap<usize, Block>,
     /// Spans that small blocks are cut from, by address, with their class.
     spans: BTreeMap<usize, (Block, usize)>,
+    pub(crate) trigger: CompactionTrigger,
     /// Counters of operations that no thread's cache counts.
     pub(crate) tally: Tally,
     pub(crate) refusals: u64,
@@ -30,12 +32,36 @@ impl Core {
             memory,
             large: HashMap::new(),
             spans: BTreeMap::new(),
+            trigger: CompactionTrigger::default(),
             tally: Tally::default(),
             refusals: 0,
         }
     }
 
     fn request(&mut self, bytes: usize, align: usize) -> Result<(Block, bool), AllocError> {
+        let (block, missed) = self.request_any(bytes, align)?;
+        if self
+            .restore(block.address() as usize, block.bytes() as usize)
+            .is_some()
+        {
+            return Ok((block, missed));
+        }
+        // Free memory that the system does not have back is still charged. Without it, there may be room.
+        self.memory.free(block, &[]);
+        self.memory.release_cached();
+        let (block, _) = self.request_any(bytes, align)?;
+        if self
+            .restore(block.address() as usize, block.bytes() as usize)
+            .is_some()
+        {
+            return Ok((block, true));
+        }
+        self.memory.free(block, &[]);
+        Err(Self::nothing_left(bytes as u64, self.cached()))
+    }
+
+    /// Returns a block whose pages the system may still have.
+    fn request_any(&mut self, bytes: usize, align: usize) -> Result<(Block, bool), AllocError> {
         let hits = self.memory.stats().hits;
         let request = Request {
             bytes: bytes as u64,
@@ -85,6 +111,41 @@ impl Core {
         Ok((address, missed))
     }
 
+    /// Charges the discarded pages of some memory again, because it is about to be used. Returns their bytes, or `None` if
+    /// the limit or the budget does not allow them.
+    pub(crate) fn restore(&mut self, address: usize, bytes: usize) -> Option<u64> {
+        let first = address & !(PAGE - 1);
+        let end = (address + bytes).next_multiple_of(PAGE);
+        let source = self.memory.source_mut();
+        source.restore(first as u64, (end - first) as u64).ok()
+    }
+
+    /// Returns the bytes held from the source, without the memory that the system has back.
+    pub(crate) fn reserved(&self) -> Gauge {
+        self.memory.source().inner().held()
+    }
+
+    /// Returns the reserved bytes that no block uses.
+    pub(crate) fn cached(&self) -> u64 {
+        let active = self.memory.stats().active.current;
+        self.reserved().current.saturating_sub(active)
+    }
+
+    pub(crate) fn reset_peaks(&mut self) {
+        self.memory.reset_peaks();
+        self.memory.source_mut().reset_peak();
+    }
+
+    /// Returns the error for a request for which there is no memory.
+    pub(crate) fn nothing_left(requested: u64, cached: u64) -> AllocError {
+        AllocError::Exhausted {
+            requested,
+            device_free: 0,
+            largest_hole: 0,
+            cached,
+        }
+    }
+
     /// Frees a block above [`SMALL`](super::classes::SMALL).
     pub(crate) fn free(&mut self, address: usize) {
         if let Some(block) = self.large.remove(&address) {
@@ -112,9 +173,8 @@ impl Core {
 
     /// Adds the held and the free memory to a survey.
     pub(crate) fn survey(&self, survey: &mut Survey) {
-        let stats = self.memory.stats();
         let free = self.memory.source().free_bytes().unwrap_or(u64::MAX);
-        survey.space(free, self.memory.largest_hole(), stats.cached());
+        survey.space(free, self.memory.largest_hole(), self.cached());
         self.memory.policy().layout(&mut |piece| survey.piece(piece));
     }
 
@@ -126,8 +186,9 @@ impl Core {
             .collect()
     }
 
-    /// Returns the memory of free parts that share a page of the source with live blocks to the system. Returns the bytes.
-    pub(crate) fn forget_free(&mut self) -> u64 {
+    /// Returns the memory of free parts that share a page of the source with live blocks to the system, at most `left`
+    /// bytes. Returns the bytes.
+    pub(crate) fn discard_free(&mut self, left: u64) -> u64 {
         let mut free = Vec::new();
         self.memory.policy().layout(&mut |piece| {
             if piece.state == PieceState::Free {
@@ -135,18 +196,18 @@ impl Core {
             }
         });
         free.into_iter()
-            .map(|(start, end)| self.forget(start, end, true))
-            .sum()
+            .fold(0, |sum, part| sum + self.discard(part, left - sum, true))
     }
 
     /// Returns the memory of the whole pages between two addresses to the system. They are free on a shelf, or in the
-    /// engine if `in_engine` is true. Returns the bytes.
-    pub(crate) fn forget(&mut self, start: usize, end: usize, in_engine: bool) -> u64 {
-        let first = start.next_multiple_of(PAGE);
-        let bytes = (end & !(PAGE - 1)).saturating_sub(first);
-        self.memory
-            .source_mut()
-            .forget(first as u64, bytes as u64, in_engine)
+    /// engine if `in_engine` is true. Of the pages that the system does not have yet, at most `left` bytes are returned.
+    /// Returns their bytes.
+    pub(crate) fn discard(&mut self, (start, end): (usize, usize), left: u64, in_engine: bool) -> u64 {
+        let page = PAGE as u64;
+        let first = (start as u64).next_multiple_of(page);
+        let bytes = (end as u64 / page * page).saturating_sub(first);
+        let source = self.memory.source_mut();
+        source.discard(first, bytes, left / page * page, in_engine)
     }
 
     /// Backs whole pages with physical memory.
@@ -159,19 +220,29 @@ impl Core {
 
     /// Backs all unused memory of the pool with physical memory.
     pub(crate) fn populate_free(&mut self) {
-        let source = self.memory.source().source();
+        let mut free = Vec::new();
         self.memory.policy().layout(&mut |piece| {
             let first = piece.address.next_multiple_of(PAGE as u64);
             let end = (piece.address + piece.bytes) & !(PAGE as u64 - 1);
             if piece.state == PieceState::Free && first < end {
-                source.populate(first, end - first);
+                free.push((first as usize, (end - first) as usize));
             }
         });
+        for (address, bytes) in free {
+            if self.restore(address, bytes).is_some() {
+                self.populate(address, bytes);
+            }
+        }
     }
 
-    pub(crate) fn free_span(&mut self, address: usize) {
-        if let Some((block, _)) = self.spans.remove(&address) {
-            self.memory.free(block, &[]);
-        }
+    /// Frees a span. Returns the bytes of its pages that are discarded.
+    pub(crate) fn free_span(&mut self, address: usize) -> u64 {
+        let Some((block, _)) = self.spans.remove(&address) else {
+            return 0;
+        };
+        let source = self.memory.source();
+        let discarded = source.discarded_in(block.address(), block.bytes());
+        self.memory.free(block, &[]);
+        discarded
     }
 }

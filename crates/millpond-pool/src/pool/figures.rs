@@ -53,7 +53,7 @@ impl Heap {
         stats.requested = gauge(sum.requested.now(), self.totals.requested.peak());
         stats.allocated = gauge(sum.allocated.now(), self.totals.allocated.peak());
         if let Some(core) = core.as_ref() {
-            stats.reserved = core.memory.stats().reserved;
+            stats.reserved = core.reserved();
             stats.refusals = core.refusals;
         }
         stats
@@ -117,7 +117,7 @@ impl Heap {
         let alone = self.alone();
         self.claim(&registry, |cache, _| cache.tally.tell(&self.totals, alone));
         if let Some(core) = lock(&self.core).as_mut() {
-            core.memory.reset_peaks();
+            core.reset_peaks();
         }
     }
 

@@ -87,9 +87,7 @@ impl Heap {
         let _inside = inside();
         let (_, allocated) = self.live();
         let core = lock(&self.core);
-        let reserved = core
-            .as_ref()
-            .map_or(0, |core| core.memory.stats().reserved.current);
+        let reserved = core.as_ref().map_or(0, |core| core.reserved().current);
         reserved.saturating_sub(allocated)
     }
 }

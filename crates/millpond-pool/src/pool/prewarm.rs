@@ -130,12 +130,16 @@ impl Heap {
     fn touch_shelves(&self) {
         for (class, shelf) in self.shelves.iter().enumerate() {
             let mut parts = Vec::new();
-            lock(shelf).free_parts(class, |start, end| parts.push((start, end)));
+            let mut shelf = lock(shelf);
+            shelf.free_parts(class, |start, end| parts.push((start, end)));
             self.with_engine(|core| {
                 for (start, end) in parts {
                     // Pages that also hold live blocks are or will be backed by memory, and their contents do not change.
                     let first = start & !(PAGE - 1);
-                    core.populate(first, end.next_multiple_of(PAGE) - first);
+                    if let Some(restored) = core.restore(start, end - start) {
+                        shelf.restored(restored);
+                        core.populate(first, end.next_multiple_of(PAGE) - first);
+                    }
                 }
             });
         }
@@ -171,7 +175,6 @@ impl Heap {
 
     fn reserved_now(&self) -> u64 {
         let core = lock(&self.core);
-        core.as_ref()
-            .map_or(0, |core| core.memory.stats().reserved.current)
+        core.as_ref().map_or(0, |core| core.reserved().current)
     }
 }

@@ -131,13 +131,7 @@ impl Heap {
     /// Returns the error for a request that would have to wait for others, and may not.
     pub(super) fn nothing_left(&self, requested: usize) -> engine::AllocError {
         let core = lock(&self.core);
-        let stats = core.as_ref().map(|core| core.memory.stats());
-        engine::AllocError::Exhausted {
-            requested: requested as u64,
-            device_free: 0,
-            largest_hole: 0,
-            cached: stats.map_or(0, engine::Stats::cached),
-        }
+        Core::nothing_left(requested as u64, core.as_ref().map_or(0, Core::cached))
     }
 
     /// Ensures that the tables have room before the pool grows. Memory of caches and shelves makes room for them.

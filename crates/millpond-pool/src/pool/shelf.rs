@@ -23,6 +23,8 @@ pub(crate) struct Shelf {
     /// The rest of the span: its start and its end.
     next: usize,
     end: usize,
+    /// Bytes of discarded pages under free blocks.
+    discarded: u64,
     /// The number of changes, and their number at the last check.
     changes: u64,
     seen: u64,
@@ -31,15 +33,34 @@ pub(crate) struct Shelf {
 
 impl Shelf {
     /// Takes as many blocks as fit into `out`, starting with those freed last. Returns their number.
-    pub(crate) fn take(&mut self, class: usize, out: &mut [usize]) -> usize {
+    ///
+    /// While there are discarded pages, calls `restore` with the address and the bytes of each block before it is taken.
+    /// `restore` returns the bytes of the block's discarded pages, or `None` if the block cannot be used now.
+    pub(crate) fn take(
+        &mut self,
+        class: usize,
+        out: &mut [usize],
+        mut restore: impl FnMut(usize, usize) -> Option<u64>,
+    ) -> usize {
         self.changes += 1;
-        let kept = self.free.len() - self.free.len().min(out.len());
+        let bytes = class_bytes(class);
         let mut count = 0;
-        for (place, address) in out.iter_mut().zip(self.free.drain(kept..)) {
-            *place = address;
+        while self.discarded > 0
+            && count < out.len()
+            && let Some(address) = self.free.last()
+            && let Some(restored) = restore(*address, bytes)
+        {
+            self.restored(restored);
+            out[count] = self.free.pop().unwrap_or(0);
             count += 1;
         }
-        let bytes = class_bytes(class);
+        if self.discarded == 0 {
+            let kept = self.free.len() - self.free.len().min(out.len() - count);
+            for address in self.free.drain(kept..) {
+                out[count] = address;
+                count += 1;
+            }
+        }
         while count < out.len() && self.end - self.next >= bytes {
             out[count] = self.next;
             self.next += bytes;
@@ -102,6 +123,21 @@ impl Shelf {
             };
         }
         part.into_iter().for_each(|(start, end)| tell(start, end));
+    }
+
+    /// Returns whether pages under free blocks are discarded.
+    pub(crate) fn has_discarded(&self) -> bool {
+        self.discarded > 0
+    }
+
+    /// Records that pages under free blocks were discarded.
+    pub(crate) fn discarded(&mut self, bytes: u64) {
+        self.discarded += bytes;
+    }
+
+    /// Records that discarded pages are used again, or that their span was returned.
+    pub(crate) fn restored(&mut self, bytes: u64) {
+        self.discarded -= bytes;
     }
 
     /// Returns whether nobody has used the shelf since the last call, and this was not returned before.

@@ -6,6 +6,7 @@ use super::classes::{KEPT, PAGE, SMALL, class_bytes, class_of};
 use super::fast;
 use super::heap::{Heap, RawBlock, large, lock, small};
 use super::request::AllocRequest;
+use super::shelf::Shelf;
 use super::slow_path_reason::SlowPathReason;
 use super::sync::Ordering;
 use super::zeroed::clear;
@@ -145,7 +146,7 @@ impl Heap {
         let _inside = millpond_os::reentrancy::inside();
         // Moved here so that it is dropped first: at the end of `_inside`, deferred frees may enter the cache.
         let mut cache = cache;
-        let shelf = |batch: &mut [usize]| lock(&self.shelves[class]).take(class, batch);
+        let shelf = |batch: &mut [usize]| self.take_from_shelf(class, batch);
         let aside = cache.with(|stacks| stacks.pop_or_recall(class));
         let address = aside.or_else(|| cache.refill(class, shelf));
         let Some(address) = address else {
@@ -275,12 +276,12 @@ impl Heap {
     /// Allocates a small block from the shelf, or from a new span. The other blocks of the span stay on the shelf.
     fn allocate_small(&'static self, class: usize, ask: AllocRequest) -> Result<RawBlock, AllocError> {
         let (mut block, mut missed) = ([0], false);
-        if lock(&self.shelves[class]).take(class, &mut block) == 0 {
+        if self.take_from_shelf(class, &mut block) == 0 {
             let (address, length, called) = self.ask_for_span(class, ask)?;
             missed = called;
             let mut shelf = lock(&self.shelves[class]);
             shelf.add_span(class, address, length);
-            shelf.take(class, &mut block);
+            self.take_blocks(&mut shelf, class, &mut block);
         }
         let bytes = class_bytes(class);
         self.count_allocation(ask.requested, bytes, missed);
@@ -292,6 +293,22 @@ impl Heap {
         // SAFETY: the block was just taken from the shelf, and the caller has not received it yet.
         unsafe { clear(taken.address, self.zeros(taken, ask.requested, ask.zeroed)) };
         Ok(taken)
+    }
+
+    /// Takes small blocks of a class from its shelf, as many as fit into `batch`. Returns their number.
+    fn take_from_shelf(&self, class: usize, batch: &mut [usize]) -> usize {
+        self.take_blocks(&mut lock(&self.shelves[class]), class, batch)
+    }
+
+    fn take_blocks(&self, shelf: &mut Shelf, class: usize, batch: &mut [usize]) -> usize {
+        if shelf.has_discarded() {
+            let restored = self
+                .with_engine(|core| shelf.take(class, batch, |address, bytes| core.restore(address, bytes)));
+            if let Some(count) = restored {
+                return count;
+            }
+        }
+        shelf.take(class, batch, |_, _| None)
     }
 
     fn allocate_large(&'static self, ask: AllocRequest, bytes: usize) -> Result<RawBlock, AllocError> {

@@ -10,6 +10,7 @@ use super::fork;
 use super::guard::Guard;
 use super::heap::{Heap, lock};
 use super::request::by_a_source;
+use super::shelf::Shelf;
 use super::slow_path_reason::SlowPathReason;
 use millpond_account::watchers::Watchers;
 use millpond_engine::{Compaction, ConfError, Mark, RetainConf};
@@ -35,14 +36,17 @@ impl Heap {
     /// Returns every span without a live block to the engine.
     pub(super) fn release_spans(&self) {
         for (class, shelf) in self.shelves.iter().enumerate() {
-            let mut shelf = lock(shelf);
-            self.with_engine(|core| {
-                let spans = core.spans_of(class);
-                for span in shelf.take_whole_spans(class, &spans) {
-                    core.free_span(span);
-                }
-            });
+            self.release_spans_of(class, &mut lock(shelf));
         }
+    }
+
+    fn release_spans_of(&self, class: usize, shelf: &mut Shelf) {
+        self.with_engine(|core| {
+            let spans = core.spans_of(class);
+            for span in shelf.take_whole_spans(class, &spans) {
+                shelf.restored(core.free_span(span));
+            }
+        });
     }
 
     /// Returns all memory that no block uses to the source.
@@ -51,29 +55,46 @@ impl Heap {
         self.drain_caches();
         self.release_spans();
         self.with_engine(|core| core.memory.release_cached());
-        self.forget_rest();
+        self.discard_rest(u64::MAX);
     }
 
-    /// Returns the pages between live blocks to the system, which cannot be given back whole. Returns the bytes.
-    fn forget_rest(&self) -> u64 {
-        let mut bytes = 0;
+    /// Returns pages between live blocks to the system, at most `left` bytes. The source cannot take them back, because they
+    /// share a page of the source with live blocks.
+    fn discard_rest(&self, mut left: u64) {
+        self.with_engine(|core| left -= core.discard_free(left));
         for (class, shelf) in self.shelves.iter().enumerate() {
             let mut shelf = lock(shelf);
             self.with_engine(|core| {
-                shelf.free_parts(class, |start, end| bytes += core.forget(start, end, false));
+                let mut bytes = 0;
+                shelf.free_parts(class, |start, end| {
+                    bytes += core.discard((start, end), left - bytes, false);
+                });
+                left -= bytes;
+                shelf.discarded(bytes);
             });
         }
-        bytes + self.with_engine(Core::forget_free).unwrap_or(0)
     }
 
-    /// Trims the pool, and returns the engine's report.
+    /// Trims the pool, and returns a report.
     pub(crate) fn compact(&self) -> Compaction {
         let _inside = inside();
+        let reserved = || {
+            let reserved = self.with_engine(|core| core.reserved().current);
+            reserved.unwrap_or_default()
+        };
+        let reserved_before = reserved();
         self.drain_caches();
         self.release_spans();
         let compaction = self.with_engine(|core| core.memory.compact());
-        self.forget_rest();
-        compaction.unwrap_or_default()
+        self.discard_rest(u64::MAX);
+        // The engine counts whole spans, and pages that the system has back.
+        let mut compaction = compaction.unwrap_or_default();
+        (compaction.reserved_before, compaction.reserved_after) = (reserved_before, reserved());
+        compaction.allocated = self.live().1;
+        let free = compaction.reserved_after.saturating_sub(compaction.allocated);
+        compaction.kept = compaction.kept.min(free);
+        compaction.shared = free - compaction.kept;
+        compaction
     }
 
     /// Makes other pools that are charged to the same budgets give back unused memory.
@@ -127,15 +148,27 @@ impl Heap {
         for (class, shelf) in self.shelves.iter().enumerate() {
             let mut shelf = lock(shelf);
             if shelf.became_idle() {
-                self.with_engine(|core| {
-                    let spans = core.spans_of(class);
-                    for span in shelf.take_whole_spans(class, &spans) {
-                        core.free_span(span);
-                    }
-                });
+                self.release_spans_of(class, &mut shelf);
             }
         }
         self.with_engine(|core| core.memory.mark(Mark::Ticks(1)));
+        self.compact_if_fragmented();
+    }
+
+    /// Returns free memory if too much of the reserved memory is unused for some time.
+    fn compact_if_fragmented(&self) {
+        let conf = lock(&self.retain).clone();
+        let low_water = conf.low_water.of(self.totals.allocated.peak());
+        let allocated = self.live().1;
+        let tick = |core: &mut Core| {
+            let reserved = core.reserved().current;
+            core.trigger.tick(&conf, allocated, reserved, low_water)
+        };
+        let left = self.with_engine(tick).unwrap_or(0);
+        if left > 0 {
+            self.release_spans();
+            self.discard_rest(left);
+        }
     }
 
     /// Finishes pending work: completed events, blocks in other threads' caches, and decayed memory.

@@ -2,11 +2,11 @@
 //! zero.
 
 use super::budgeted::BudgetedSource;
-use super::fresh::Fresh;
+use super::parts::Parts;
 use super::watch::SourceTraffic;
 use crate::memory::MemorySource;
 use millpond_account::budget::{Budget, Refusal};
-use millpond_engine::{Limit, SourceEvent, SourceWrapper};
+use millpond_engine::{Limit, SourceError, SourceEvent, SourceWrapper};
 use std::sync::Arc;
 
 /// A source of any kind of host memory.
@@ -15,7 +15,8 @@ type AnySource = dyn MemorySource + Send;
 /// A pool's source with the pool's limit, [charged](BudgetedSource) to a budget, and with a record of the bytes that are zero.
 pub(crate) struct ZeroTrackingSource {
     inner: BudgetedSource<Box<AnySource>>,
-    fresh: Fresh,
+    /// The parts that nobody has written since the source gave them.
+    fresh: Parts,
 }
 
 impl ZeroTrackingSource {
@@ -27,7 +28,7 @@ impl ZeroTrackingSource {
     ) -> Self {
         Self {
             inner: BudgetedSource::new(source, limit, budget, flow),
-            fresh: Fresh::default(),
+            fresh: Parts::default(),
         }
     }
 
@@ -53,19 +54,43 @@ impl ZeroTrackingSource {
 
     /// Records that these bytes are allocated. Calls `written` with the parts that may not be zero.
     pub(crate) fn hand_out(&mut self, address: u64, bytes: u64, written: impl FnMut(u64, u64)) {
-        self.fresh.use_up(address, address + bytes, written);
+        self.fresh.remove_telling(address, address + bytes, written);
     }
 
-    /// Returns the memory of unused whole pages to the system until they are used again. Returns the bytes. If the pages
-    /// are free in the engine, which reports their allocation to this type, they are recorded as zero.
-    pub(crate) fn forget(&mut self, address: u64, bytes: u64, free: bool) -> u64 {
-        if bytes == 0 || !self.inner.source_mut().discard(address, bytes) {
-            return 0;
+    /// Returns the memory of unused whole pages to the system until they are [restored](Self::restore): those that the
+    /// system does not have yet, but at most `left` bytes. Returns their bytes. If the pages are free in the engine, which
+    /// reports their allocation to this type, they are recorded as zero.
+    pub(crate) fn discard(&mut self, address: u64, bytes: u64, left: u64, free: bool) -> u64 {
+        let mut discarded = 0;
+        for (start, end) in self.inner.kept_parts(address, address + bytes) {
+            let end = end.min(start.saturating_add(left - discarded));
+            if start < end && self.inner.source_mut().discard(start, end - start) {
+                self.inner.discard(start, end);
+                discarded += end - start;
+                if free {
+                    self.fresh.add(start, end);
+                }
+            }
         }
-        if free {
-            self.fresh.add(address, address + bytes);
-        }
-        bytes
+        discarded
+    }
+
+    /// Charges the discarded pages of some memory again, because it is about to be used. Returns their bytes.
+    ///
+    /// # Errors
+    /// Returns an error if the limit or the budget does not allow them. Nothing has changed then.
+    pub(crate) fn restore(&mut self, address: u64, bytes: u64) -> Result<u64, SourceError> {
+        self.inner.restore(address, address + bytes)
+    }
+
+    /// Returns the number of discarded bytes in some memory.
+    pub(crate) fn discarded_in(&self, address: u64, bytes: u64) -> u64 {
+        self.inner.discarded_in(address, address + bytes)
+    }
+
+    /// Resets the peak of the bytes that are held from the source to the current value.
+    pub(crate) fn reset_peak(&mut self) {
+        self.inner.reset_peak();
     }
 }
 
@@ -104,7 +129,9 @@ impl SourceWrapper for ZeroTrackingSource {
                 bytes,
                 outcome: Ok(()),
                 ..
-            } => self.fresh.remove(address, address + bytes),
+            } => {
+                self.fresh.remove(address, address + bytes);
+            }
             SourceEvent::Move {
                 from,
                 to,

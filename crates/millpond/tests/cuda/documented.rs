@@ -158,7 +158,7 @@ fn pages_under_live_blocks_are_replaced() {
             // SAFETY: this thread alone submits work.
             unsafe { builder.allow_relocation() }.build(&device)
         };
-        for relocates in [false, true] {
+        for (relocates, compacts) in [(false, false), (true, false), (false, true), (true, true)] {
             let more = if relocates { ",relocate:on" } else { "" };
             let conf = format!("limit:66MiB,handle:8MiB,handle-share:1,trim-every:off{more}");
             let pool = build(&conf).expect("a pool");
@@ -169,6 +169,13 @@ fn pages_under_live_blocks_are_replaced() {
                 .collect();
             let kept: Vec<_> = all.into_iter().skip(1).step_by(4).collect();
             let addresses: Vec<u64> = kept.iter().map(|buffer| buffer.address()).collect();
+            if compacts {
+                pool.trim();
+                assert_eq!(pool.stats().reserved.current, 64 << 20, "a trim replaces nothing");
+                let left = if relocates { 16 << 20 } else { 64 << 20 };
+                assert_eq!(pool.compact().reserved_after, left);
+                assert_eq!(pool.stats().reserved.current, left);
+            }
             let large = pool.alloc::<u8>(50 << 20, &stream);
             assert_eq!(large.is_ok(), relocates, "{large:?}");
             for (index, buffer) in kept.iter().enumerate() {

@@ -1,7 +1,8 @@
 //! Returns all free memory, or a part of it, to the source.
 //!
 //! Live blocks never move, and a page handle is only returned whole. After a compaction, the live blocks remain,
-//! rounded up to the handles that contain them. Moving free pages could not reduce this further.
+//! rounded up to the handles that contain them. Moving free pages could not reduce this further. With `relocate:on`,
+//! handles are replaced by [smaller ones](super::relocate), so that the blocks are only rounded up to pages.
 
 use super::{Held, Millpond};
 use crate::index::Entry;
@@ -16,18 +17,7 @@ impl Millpond {
         }
     }
 
-    /// Waits for the device, frees the blocks that waited for a stream, and joins free neighbours of all streams. Then
-    /// returns every page handle without a live block to the source, or on a device without pages every such segment.
-    /// Returns the number of bytes returned.
-    ///
-    /// The host waits even if there is nothing to return. A second call directly afterwards would return nothing more.
-    pub(in crate::policies) fn compact_now(&mut self, supply: &mut Supply<'_>) -> u64 {
-        let before = supply.reserved();
-        self.recover(supply);
-        self.release_free(supply);
-        before - supply.reserved()
-    }
-
+    /// Returns every page handle without a live block to the source, or on a device without pages every such segment.
     pub(super) fn release_free(&mut self, supply: &mut Supply<'_>) {
         let lists = self.lists.iter();
         let free: Vec<Entry> = lists.flat_map(|(n, _)| self.lists.free(n)).collect();

@@ -1,4 +1,4 @@
-//! Replaces the pages under live blocks, the last step before a request is refused.
+//! Replaces the pages under live blocks: in a compaction, and as the last step before a request is refused.
 //!
 //! A handle of several pages cannot move while a live block overlaps it, even if most of its pages are free. It is replaced
 //! by handles of a page each under the live blocks, and the device gets the rest back:
@@ -57,9 +57,7 @@ impl Millpond {
     /// joined.
     pub(super) fn relocate(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64) -> bool {
         let area = self.lists.get(number).area;
-        // A captured graph uses the memory of its own group at any time.
-        let is_default = self.areas[area as usize].group == Group::default();
-        if !self.conf.relocate || !is_default || !supply.can_relocate() || !supply.can_wait() {
+        if !self.may_relocate(supply, area) {
             return false;
         }
         let free: Vec<Entry> = self.free_of(area);
@@ -93,6 +91,29 @@ impl Millpond {
             missing = missing.saturating_sub(best.free_bytes());
         }
         true
+    }
+
+    /// Returns the free pages of all handles that live blocks overlap too, as far as the device has room for the copies.
+    /// The device is idle, and the free blocks of all streams are joined.
+    pub(super) fn relocate_all(&mut self, supply: &mut Supply<'_>) {
+        for area in 0..self.areas.len() as u32 {
+            if !self.may_relocate(supply, area) {
+                continue;
+            }
+            // A free block may reach into two handles. Its identifier stays with its front, so the last handle comes first.
+            for handle in self.mixed(area).iter().rev() {
+                let room = supply.free_bytes().unwrap_or(u64::MAX);
+                if room >= handle.live_bytes() && !self.replace(supply, handle) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn may_relocate(&self, supply: &Supply<'_>, area: u32) -> bool {
+        // A captured graph uses the memory of its own group at any time.
+        let is_default = self.areas[area as usize].group == Group::default();
+        self.conf.relocate && is_default && supply.can_relocate() && supply.can_wait()
     }
 
     fn free_of(&self, area: u32) -> Vec<Entry> {
