@@ -70,7 +70,8 @@ use storage::{DeviceStorage, DeviceView, ElementMemory};
 ///
 /// Like a [`Tensor`](crate::Tensor), it is a view of a counted storage. Other views share the storage without a copy, and writing
 /// requires `&mut` and a storage that no other tensor shares. It is a separate type because its elements are not accessible as a
-/// slice. [`to`](Self::to) copies them to the host, and [`Tensor::to`](crate::Tensor::to) copies from the host.
+/// slice. [`to`](Self::to) brings them to the host, and [`Tensor::to`](crate::Tensor::to) brings them from the host. Both share
+/// managed memory, and copy other memory.
 ///
 /// All work is queued on a stream, that of the [`CudaQueue`] on which the tensor was made. Only operations that bring numbers to
 /// the host wait for it. If the tensors of an operation have several streams, it is queued on the output's, or on the first one's
@@ -172,6 +173,7 @@ impl DeviceTensor {
         self.layout.expect_apart()?;
         let layout = self.layout;
         let storage = crate::only_holder(&mut self.storage)?;
+        storage.expect_alone()?;
         Ok(DeviceTensorMut::alone(storage.place(), layout))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::make::IntoQueue;
 use super::operand::DeviceOperand;
+use super::storage::DeviceStorage;
 use super::{DeviceTensor, DeviceTensorMut};
 use crate::Tensor;
 use crate::copy::{Destination, SharedOrCopied, copies};
@@ -12,7 +13,11 @@ use millpond_cuda::{CudaDevice, CudaQueue};
 use millpond_os::device::Device;
 use millpond_pool::dtype::Element;
 
-/// Copies a tensor to a device. The host waits until the copy is complete.
+/// Brings a tensor to a device. [Managed memory](millpond_cuda::CudaManaged) is shared. Other memory is copied, and the host waits until the
+/// copy is complete.
+///
+/// While the tensor of the host exists, neither tensor can be written. The host waits for the stream when the last tensor on the device is
+/// dropped.
 impl Destination<Tensor> for &CudaDevice {
     type Tensor = DeviceTensor;
 
@@ -21,11 +26,14 @@ impl Destination<Tensor> for &CudaDevice {
     }
 }
 
-/// Copies a tensor to a device. The host waits until the copy is complete.
+/// Brings a tensor to a device, as [`CudaDevice`] does.
 impl Destination<Tensor> for &CudaQueue {
     type Tensor = DeviceTensor;
 
     fn bring(self, tensor: &Tensor) -> Result<SharedOrCopied<DeviceTensor>, TensorError> {
+        if let Some(storage) = DeviceStorage::sharing(self, &tensor.storage)? {
+            return Ok(SharedOrCopied::Shared(DeviceTensor::of(storage, tensor.layout)));
+        }
         let whole = tensor.to_contiguous()?;
         let bytes = whole.view()?.flat_bytes();
         let copy = DeviceTensor::uploaded(self, tensor.shape(), tensor.dtype(), bytes)?;
@@ -33,11 +41,17 @@ impl Destination<Tensor> for &CudaQueue {
     }
 }
 
-/// Copies a tensor to the host, and waits until the copy is complete.
+/// Brings a tensor to the host, and waits for the stream. [Managed memory](millpond_cuda::CudaManaged) is shared, and other memory is copied.
 impl Destination<DeviceTensor> for Device {
     type Tensor = Tensor;
 
     fn bring(self, tensor: &DeviceTensor) -> Result<SharedOrCopied<Tensor>, TensorError> {
+        if self == Device::Host
+            && let Some(storage) = tensor.storage.shared_with_host()?
+        {
+            let layout = tensor.layout;
+            return Ok(SharedOrCopied::Shared(Tensor { storage, layout }));
+        }
         let mut copy = Tensor::zeros_on(self, tensor.shape(), tensor.dtype())?;
         let whole = tensor.to_contiguous()?;
         whole.side().read(copy.view_mut()?.as_mut_bytes()?)?;

@@ -44,7 +44,7 @@ impl DeviceTensor {
     /// Creates a tensor of uninitialised elements. The caller writes all of them.
     pub(super) fn unwritten(queue: &CudaQueue, shape: &[usize], dtype: DType) -> Result<Self, TensorError> {
         let layout = Layout::contiguous(shape)?;
-        let storage = DeviceStorage::new(queue, dtype, layout.len())?;
+        let storage = DeviceStorage::new(queue, dtype, layout.len(), |_| Ok(()))?;
         Ok(Self::of(storage, layout))
     }
 
@@ -56,8 +56,9 @@ impl DeviceTensor {
         elements: &[u8],
     ) -> Result<Self, TensorError> {
         let layout = Layout::contiguous(shape)?;
-        let mut storage = DeviceStorage::new(queue, dtype, layout.len())?;
-        storage.write(elements)?;
+        let storage = DeviceStorage::new(queue, dtype, layout.len(), |memory| {
+            memory.copy_from_host(elements)
+        })?;
         Ok(Self::of(storage, layout))
     }
 
@@ -94,8 +95,8 @@ impl DeviceTensor {
     /// Returns an error if memory cannot be allocated, and errors of the driver.
     pub fn zeros(at: impl IntoQueue, shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self, TensorError> {
         let layout = Layout::contiguous(shape.as_ref())?;
-        let mut storage = DeviceStorage::new(&at.into_queue()?, dtype, layout.len())?;
-        storage.fill_zero()?;
+        let queue = at.into_queue()?;
+        let storage = DeviceStorage::new(&queue, dtype, layout.len(), DeviceBuffer::fill_zero)?;
         Ok(Self::of(storage, layout))
     }
 

@@ -2,46 +2,86 @@
 
 use crate::error::TensorError;
 use crate::layout::Layout;
+use millpond_account::MemoryKind;
 use millpond_account::error::AllocError;
 use millpond_cuda::launch::sealed::Elements;
-use millpond_cuda::{CudaQueue, CudaStream, DeviceBuffer, DevicePool, kernels};
+use millpond_cuda::{CudaError, CudaQueue, CudaStream, DeviceBuffer, DevicePool, kernels};
 use millpond_os::device::Device;
 use millpond_pool::dtype::DType;
+use millpond_pool::storage::Storage;
 use std::fmt;
+use std::sync::Arc;
 
 /// Memory for elements. Work on it is queued on its queue's stream, and ordered with the buffer's stream if that is another.
 pub(super) struct DeviceStorage {
-    /// The length is a multiple of the element size.
-    bytes: DeviceBuffer<u8>,
+    memory: Memory,
     dtype: DType,
     queue: CudaQueue,
 }
 
+/// Whole elements that a device can access.
+enum Memory {
+    Device(DeviceBuffer<u8>),
+    /// Managed memory, which tensors of the host may share. Nobody writes while it is shared. Whoever gets it from here waits for the
+    /// stream of the queue first.
+    Managed(Arc<Storage>),
+}
+
 impl DeviceStorage {
-    /// Allocates memory for a number of elements. The contents are unspecified.
-    pub(super) fn new(queue: &CudaQueue, dtype: DType, elements: usize) -> Result<Self, TensorError> {
+    /// Allocates memory for a number of elements and calls `fill` with it.
+    pub(super) fn new(
+        queue: &CudaQueue,
+        dtype: DType,
+        elements: usize,
+        fill: impl FnOnce(&mut DeviceBuffer<u8>) -> Result<(), CudaError>,
+    ) -> Result<Self, TensorError> {
         let bytes = elements.checked_mul(dtype.size());
         let bytes = bytes.ok_or(AllocError::UNCOUNTABLE)?;
-        Ok(Self {
-            bytes: queue.pool().alloc(bytes, queue.stream())?,
-            dtype,
-            queue: queue.clone(),
-        })
+        let mut buffer = queue.pool().alloc(bytes, queue.stream())?;
+        fill(&mut buffer)?;
+        Ok(Self::of(queue.clone(), buffer, dtype))
     }
 
     /// Takes the memory of a buffer of whole elements. Both are on the same device.
     pub(super) fn of(queue: CudaQueue, bytes: DeviceBuffer<u8>, dtype: DType) -> Self {
-        Self { bytes, dtype, queue }
+        Self {
+            memory: Memory::Device(bytes),
+            dtype,
+            queue,
+        }
     }
 
-    /// Fills the memory with zeros.
-    pub(super) fn fill_zero(&mut self) -> Result<(), TensorError> {
-        Ok(self.bytes.fill_zero()?)
+    /// Shares the storage of a tensor of the host, or returns `None` if the device cannot use its memory.
+    pub(super) fn sharing(queue: &CudaQueue, storage: &Arc<Storage>) -> Result<Option<Self>, TensorError> {
+        // The work of a captured stream may run after any wait.
+        let managed = storage.kind() == MemoryKind::Managed && !storage.is_foreign();
+        if !managed || queue.stream().is_capturing()? {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            memory: Memory::Managed(Arc::clone(storage)),
+            dtype: storage.dtype(),
+            queue: queue.clone(),
+        }))
     }
 
-    /// Copies all elements from the host, and waits until the copy is complete.
-    pub(super) fn write(&mut self, elements: &[u8]) -> Result<(), TensorError> {
-        Ok(self.bytes.copy_from_host(elements)?)
+    /// Returns the storage for tensors of the host, or `None` if the host cannot use the memory. Waits for the stream.
+    pub(super) fn shared_with_host(&self) -> Result<Option<Arc<Storage>>, TensorError> {
+        match &self.memory {
+            Memory::Device(_) => Ok(None),
+            Memory::Managed(storage) => {
+                self.queue.stream().synchronize()?;
+                Ok(Some(Arc::clone(storage)))
+            }
+        }
+    }
+
+    /// Returns an error if a tensor of the host shares the memory.
+    pub(super) fn expect_alone(&mut self) -> Result<(), TensorError> {
+        match &mut self.memory {
+            Memory::Device(_) => Ok(()),
+            Memory::Managed(storage) => crate::only_holder(storage).map(|_| ()),
+        }
     }
 
     pub(super) fn dtype(&self) -> DType {
@@ -53,25 +93,47 @@ impl DeviceStorage {
     }
 
     pub(super) fn device(&self) -> Device {
-        self.bytes.device()
+        Device::Cuda(self.queue.device().number())
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.bytes.bytes()
+        match &self.memory {
+            Memory::Device(buffer) => buffer.bytes(),
+            Memory::Managed(storage) => storage.bytes(),
+        }
     }
 
     pub(super) fn pool(&self) -> Option<&DevicePool> {
-        self.bytes.pool()
+        match &self.memory {
+            Memory::Device(buffer) => buffer.pool(),
+            Memory::Managed(_) => None,
+        }
     }
 
     /// Returns the place of its elements.
     pub(super) fn place(&self) -> ElementMemory<'_> {
+        let (address, stream) = match &self.memory {
+            Memory::Device(buffer) => (buffer.address(), buffer.stream()),
+            Memory::Managed(storage) if storage.bytes() == 0 => (0, self.queue.stream()),
+            Memory::Managed(storage) => (storage.pointer().addr().get() as u64, self.queue.stream()),
+        };
         ElementMemory {
-            address: self.bytes.address(),
-            elements: self.bytes.len() / self.dtype.size(),
+            address,
+            elements: self.bytes() / self.dtype.size(),
             dtype: self.dtype,
-            stream: self.bytes.stream(),
+            stream,
             queue: &self.queue,
+        }
+    }
+}
+
+impl Drop for DeviceStorage {
+    fn drop(&mut self) {
+        if let Memory::Managed(storage) = &self.memory
+            && self.queue.stream().synchronize().is_err()
+        {
+            // Work may still use the memory, so it is kept for as long as the process runs.
+            std::mem::forget(Arc::clone(storage));
         }
     }
 }

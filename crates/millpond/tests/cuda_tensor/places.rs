@@ -205,6 +205,77 @@ fn a_managed_buffer_is_prefetched_changed_by_a_kernel_and_read() {
 }
 
 #[test]
+fn managed_tensors_are_shared_by_host_and_device() {
+    const TEST: &str = "places::managed_tensors_are_shared_by_host_and_device";
+    in_any_order(TEST, 10, || {
+        let (queue, other) = two_streams().expect("a device");
+        let other = queue.pool().on(&other).expect("the same device");
+        let managed = CudaManaged::new(queue.device()).expect("managed memory");
+        let managed = Unpooled::over(Box::new(managed));
+        let mut host = Tensor::from_buffer(managed.alloc_from(&[1.0f32; 1000]).expect("memory"), [10, 100]);
+        let mut reads = Vec::new();
+        for round in 1..10 {
+            let mut tensor = host.expect("whole elements");
+            tensor
+                .view_mut()
+                .expect("nobody shares it")
+                .as_mut_slice::<f32>()
+                .expect("f32")[101] = 0.5;
+            let there = tensor
+                .transpose(0, 1)
+                .expect("two dimensions")
+                .to(&queue)
+                .expect("a device");
+            assert!(there.is_shared() && there.pool().is_none() && there.storage_bytes() == 4000);
+            let mut there = there.into_tensor();
+            assert_eq!((there.shape(), there.strides()), (&[100, 10][..], &[1, 100][..]));
+            // Both can read, and neither can write.
+            let sum = there
+                .add(&there)
+                .expect("memory")
+                .to(Device::Host)
+                .expect("memory");
+            assert_eq!(sum.as_slice::<f32>().expect("f32")[11], 1.0);
+            assert!(matches!(
+                there.add_assign(1.0),
+                Err(TensorError::Shared { others: 1 })
+            ));
+            assert!(matches!(
+                tensor.view_mut(),
+                Err(TensorError::Shared { others: 1 })
+            ));
+            // The device alone can write, on any stream.
+            drop(tensor);
+            there.add_assign(1.0).expect("nobody shares it");
+            let again = there.to(&other).expect("the same device");
+            assert!(again.is_shared());
+            drop(again);
+            let back = there.to(Device::Host).expect("it is there");
+            assert!(back.is_shared());
+            // Work that reads is still queued when the last tensor on the device is dropped.
+            reads.push(there.deep_copy().expect("memory"));
+            drop(there);
+            let back = back.into_tensor().transpose(0, 1).expect("two dimensions");
+            let values = back.as_slice::<f32>().expect("contiguous");
+            assert!(
+                values[0] == 1.0 + round as f32 && values[101] == 1.5,
+                "{round}: {values:?}"
+            );
+            host = Ok(back);
+        }
+        for read in reads {
+            assert_eq!(read.to_vec::<f32>().expect("a copy")[11], 1.5);
+        }
+        let tensor = host.expect("whole elements");
+        // A device and the default pool share it too.
+        let set = Pools::new();
+        let shared = set.scope(|| tensor.to(queue.device()).expect("a device").is_shared());
+        assert!(shared);
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+#[test]
 fn borrowed_views_survive_each_failing_call() {
     let Some((queue, other)) = two_streams() else {
         return;
