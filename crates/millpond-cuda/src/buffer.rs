@@ -1,9 +1,7 @@
 //! Buffers of elements on a device.
 
 use super::device::CudaDevice;
-use super::error::CudaError;
-#[cfg(feature = "cudarc")]
-use super::error::insist;
+use super::error::{CudaError, insist};
 #[cfg(feature = "cudarc")]
 use super::later;
 use super::pool::{DevicePool, DeviceTenant, Held, UnpooledDevice, refused};
@@ -38,7 +36,6 @@ enum Owner {
     /// A pool, to which the block is returned. There is no block if there are no elements.
     Pool(DevicePool, Option<Held>),
     /// Another library, which gets the elements back when this is dropped.
-    #[cfg(feature = "cudarc")]
     Others {
         address: u64,
         keeper: Option<Box<dyn std::any::Any + Send + Sync>>,
@@ -50,7 +47,6 @@ impl Owner {
     fn take(&mut self) -> Self {
         match self {
             Self::Pool(pool, held) => Self::Pool(pool.clone(), held.take()),
-            #[cfg(feature = "cudarc")]
             Self::Others { address, keeper } => Self::Others {
                 address: std::mem::take(address),
                 keeper: keeper.take(),
@@ -147,13 +143,33 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(self)
     }
 
-    /// Makes a buffer of elements that belong to another library.
+    /// Returns a buffer of elements that belong to another library. They are in no pool. The keeper is dropped with the buffer, after the
+    /// buffer's stream was made to wait for all other streams that use the elements.
+    ///
+    /// ```
+    /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DeviceBuffer, UnpooledDevice};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let device = match CudaDevice::get(0) {
+    ///     Err(CudaError::NoDriver) => return Ok(()),
+    ///     device => device?,
+    /// };
+    /// let stream = CudaStream::new(&device)?;
+    /// // The keeper is whatever owns the memory, here a buffer of the device itself.
+    /// let owner = UnpooledDevice::new(&device)?.alloc_from(&[1.0f32, 2.0, 3.0], &stream)?;
+    /// // SAFETY: the three elements live as long as their owner, which is used for nothing else.
+    /// let buffer = unsafe { DeviceBuffer::<f32>::foreign(owner.address(), 3, &stream, Box::new(owner)) };
+    /// assert_eq!(buffer.to_vec()?, [1.0, 2.0, 3.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Safety
-    /// The elements must be on the stream's device. They may be read and written in that stream's order until the keeper is dropped, which
-    /// frees them in the same order.
-    #[cfg(feature = "cudarc")]
-    pub(super) unsafe fn foreign(
+    /// The elements must be on the stream's device, at an address that is aligned for them. Until the keeper is dropped, they may be read and
+    /// written in that stream's order, and nobody else uses them. When the keeper is dropped, work that is queued on the stream may still use them, so it must free them in the
+    /// order of that stream.
+    #[must_use]
+    pub unsafe fn foreign(
         address: u64,
         len: usize,
         stream: &CudaStream,
@@ -179,7 +195,6 @@ impl<T: Element> DeviceBuffer<T> {
     pub fn address(&self) -> u64 {
         match &self.owner {
             Owner::Pool(_, held) => held.as_ref().map_or(0, |held| held.block.address()),
-            #[cfg(feature = "cudarc")]
             Owner::Others { address, .. } => *address,
         }
     }
@@ -190,7 +205,6 @@ impl<T: Element> DeviceBuffer<T> {
     pub fn pool(&self) -> Option<&DevicePool> {
         match &self.owner {
             Owner::Pool(pool, _) => Some(pool).filter(|pool| !pool.is_direct()),
-            #[cfg(feature = "cudarc")]
             Owner::Others { .. } => None,
         }
     }
@@ -312,7 +326,6 @@ impl<T: Element> Drop for DeviceBuffer<T> {
                     pool.take_back(held, uses);
                 }
             }
-            #[cfg(feature = "cudarc")]
             Owner::Others { keeper, .. } => {
                 // The elements are freed in the order of the stream that they came with, so that stream must come after all uses.
                 let ordered = uses.iter().all(|used| {

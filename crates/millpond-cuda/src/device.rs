@@ -483,15 +483,24 @@ impl CudaDevice {
             .unmarked = true;
     }
 
-    /// Checks that a context is this device's primary one.
-    #[cfg(feature = "cudarc")]
-    pub(super) fn expect_context(&self, context: *mut std::ffi::c_void) -> Result<(), CudaError> {
-        if self.0.handle == ContextHandle(context) {
-            return Ok(());
-        }
-        Err(CudaError::OtherContext {
-            device: self.number(),
-        })
+    /// Returns the driver's `CUcontext` of the device's primary context. It exists for as long as a handle of the device.
+    ///
+    /// ```
+    /// use millpond::cuda::{CudaDevice, CudaError};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let device = match CudaDevice::get(0) {
+    ///     Err(CudaError::NoDriver) => return Ok(()),
+    ///     device => device?,
+    /// };
+    /// // A device has one primary context, which all libraries share.
+    /// assert_eq!(device.raw_context(), CudaDevice::get(0)?.raw_context());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn raw_context(&self) -> *mut std::ffi::c_void {
+        self.0.handle.0
     }
 
     /// Returns whether the device is one of the emulated driver's. Times measured on it are not those of a real device.

@@ -22,8 +22,10 @@ impl CudaDevice {
     pub fn of_cudarc(context: &theirs::CudaContext) -> Result<Self, CudaError> {
         let number = u32::try_from(context.ordinal()).unwrap_or(u32::MAX);
         let device = Self::get(number)?;
-        device.expect_context(context.cu_ctx().cast())?;
-        Ok(device)
+        match device.raw_context() == context.cu_ctx().cast() {
+            true => Ok(device),
+            false => Err(CudaError::OtherContext { device: number }),
+        }
     }
 }
 
@@ -60,7 +62,8 @@ impl CudaStream {
         }
         let device = CudaDevice::of_cudarc(stream.context())?;
         let keeper = Arc::new(Arc::clone(stream));
-        Ok(Self::kept_by(&device, stream.cu_stream().cast(), keeper))
+        // SAFETY: a stream of the device's primary context, which lives as long as the keeper.
+        Ok(unsafe { Self::kept_by(&device, stream.cu_stream().cast(), keeper) })
     }
 }
 

@@ -59,7 +59,6 @@ enum Owner {
     /// Another library, which has promised that the stream lives, or the driver.
     Others,
     /// Another library. The stream is kept alive by this.
-    #[cfg(feature = "cudarc")]
     Kept {
         _keeper: Arc<dyn std::any::Any + Send + Sync>,
     },
@@ -320,9 +319,32 @@ impl CudaStream {
         waited
     }
 
-    /// Returns a stream that lives for as long as its keeper does.
-    #[cfg(feature = "cudarc")]
-    pub(super) fn kept_by(
+    /// Returns a handle of a stream that another library has made, given as the driver's `CUstream`. The keeper is dropped when this
+    /// library does not use the stream any more, so the stream need not be [retired](Self::retire).
+    ///
+    /// ```
+    /// use millpond::cuda::{CudaDevice, CudaError, CudaStream};
+    /// use std::sync::Arc;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let device = match CudaDevice::get(0) {
+    ///     Err(CudaError::NoDriver) => return Ok(()),
+    ///     device => device?,
+    /// };
+    /// // The keeper is whatever owns the stream, here another handle.
+    /// let owner = Arc::new(CudaStream::new(&device)?);
+    /// // SAFETY: the stream lives as long as its owner.
+    /// let stream = unsafe { CudaStream::kept_by(&device, owner.as_raw(), owner.clone()) };
+    /// assert!(stream == *owner);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the device's primary context, and must live until the keeper is dropped. It must not be the per-thread
+    /// default stream, which is a different stream on each thread.
+    #[must_use]
+    pub unsafe fn kept_by(
         device: &CudaDevice,
         stream: *mut c_void,
         keeper: Arc<dyn std::any::Any + Send + Sync>,
@@ -345,6 +367,14 @@ impl CudaStream {
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
         self.0.0.handle.0
+    }
+
+    /// Returns whether the stream lives as long as its handles. A stream that was made by [`from_raw`](Self::from_raw) may end once it was
+    /// [retired](Self::retire).
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        let raw = self.raw();
+        !matches!(raw.owner, Owner::Others) || raw.handle == StreamHandle::NULL
     }
 
     /// Waits until all work of the stream is complete.
