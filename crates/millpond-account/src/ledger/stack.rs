@@ -90,11 +90,12 @@ impl fmt::Display for Frame {
 const INNER: [&str; 5] = ["alloc::", "core::", "std::", "__r", "_R"];
 /// The packages of these functions. They also identify inlined functions, which have no path if the program was built with
 /// line tables only.
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 15] = [
     "millpond",
     "millpond-account",
     "millpond-codec",
     "millpond-cuda",
+    "millpond-cuda-core",
     "millpond-data",
     "millpond-engine",
     "millpond-monitor",
@@ -291,6 +292,7 @@ mod tests {
         );
         // A program whose name begins like a name of this library does not belong to the library.
         assert_eq!(trimmed(&["millpond_cli::main"]), ["millpond_cli::main"]);
+        assert_eq!(trimmed(&["millpond_cuda_core::a", "app::b"]), ["app::b"]);
         assert_eq!(trimmed(&["millpond::a", "std::b"]), ["millpond::a", "std::b"]);
         assert_eq!(trimmed(&[]), [""; 0]);
     }
