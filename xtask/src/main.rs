@@ -4,6 +4,7 @@
 mod book;
 mod card;
 mod covered;
+mod cuda_core;
 mod cuda_seeds;
 mod cuda_suite;
 mod debian;
@@ -45,6 +46,8 @@ cargo xtask COMMAND
                     FOLDER holds more recordings (default: ../shared/traces if there)
   global            other people's tests with a pool as their allocator; fetches two crates
   cuda-suite        cudarc's own tests on the emulated CUDA driver; fetches it
+  cuda-core         the crate for NVIDIA's cuda-core, built and tested on the emulated driver; fetches
+                    the headers of CUDA and libclang from their Python packages
   cuda-seeds [--seeds N]
                     our own CUDA tests on it, strict and in the order of 100 seeds, and on
                     drivers that lack virtual memory management or pools
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Some("book") => book::run().map_err(Into::into),
         Some("global") => global::run(),
         Some("card") => card::run(&args.collect::<Vec<_>>()),
+        Some("cuda-core") => cuda_core::run(),
         Some("cuda-seeds") => cuda_seeds::run(&args.collect::<Vec<_>>()),
         Some("cuda-suite") => cuda_suite::run(),
         Some("dialects") => dialects::run(),
