@@ -275,7 +275,7 @@ fn a_loan_that_another_stream_uses_is_busy() {
     let ours = CudaStream::new(&device).expect("a stream");
     let theirs = context.new_stream().expect("a stream");
     let other = context.new_stream().expect("a stream");
-    for turn in 0..10 {
+    for turn in 0..100 {
         let lent = lend(pool.alloc_from(&numbers(turn), &ours).expect("memory"), &theirs);
         let mut lent = lent.expect("lent");
         theirs.synchronize().expect("it ends");
@@ -398,7 +398,7 @@ fn a_buffer_that_another_stream_uses_is_not_adopted() {
     let Some((_, _, context)) = device() else { return };
     let theirs = context.new_stream().expect("a stream");
     let other = context.new_stream().expect("a stream");
-    for turn in 0..10 {
+    for turn in 0..100 {
         let mut buffer = DeviceBuffer::from_host(&theirs, &numbers(turn)).expect("memory");
         buffer.zero_async(&other).expect("zeros");
         let adopted = adopt(buffer, &theirs).or_else(|refused| {
