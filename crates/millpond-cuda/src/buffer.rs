@@ -165,9 +165,9 @@ impl<T: Element> DeviceBuffer<T> {
     /// ```
     ///
     /// # Safety
-    /// The elements must be on the stream's device, at an address that is aligned for them. Until the keeper is dropped, they may be read and
-    /// written in that stream's order, and nobody else uses them. When the keeper is dropped, work that is queued on the stream may still use them, so it must free them in the
-    /// order of that stream.
+    /// The elements must be on the stream's device, at an address that is aligned for them. Until the keeper is dropped, they may be
+    /// read and written in that stream's order, and nobody else uses them. When the keeper is dropped, work that is queued on the
+    /// stream may still use them, so it must free them in the order of that stream.
     #[must_use]
     pub unsafe fn foreign(
         address: u64,
