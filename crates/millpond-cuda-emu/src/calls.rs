@@ -7,7 +7,7 @@ use crate::driver::stream::Stream;
 use crate::driver::{Driver, State};
 use crate::error::{Answer, Code};
 use crate::options::{Fault, Options, VARIABLE};
-use crate::thread;
+use crate::{thread, visible};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -106,14 +106,20 @@ pub(crate) fn started() -> Option<&'static Driver> {
 
 /// Implements `cuInit`.
 pub(crate) fn initialise() -> Answer {
-    driver()?;
-    match PROCESS.get().and_then(|process| process.refused) {
-        Some(code) => Err(code),
-        None => {
-            INITIALISED.store(true, Ordering::Release);
-            Ok(())
-        }
+    let driver = driver()?;
+    if let Some(code) = PROCESS.get().and_then(|process| process.refused) {
+        return Err(code);
     }
+    let seen = driver.shared.visible.get_or_init(|| {
+        let all = 0..driver.shared.options.devices;
+        match std::env::var(visible::VARIABLE) {
+            Ok(list) => visible::visible(&list, &all.map(visible::uuid_text).collect::<Vec<_>>()),
+            Err(_) => all.collect(),
+        }
+    });
+    Code::NO_DEVICE.when(seen.is_empty())?;
+    INITIALISED.store(true, Ordering::Release);
+    Ok(())
 }
 
 /// Runs a function of the C interface and returns its result code. Never unwinds.
@@ -366,7 +372,17 @@ impl Call {
     pub(crate) fn known_device(&self, device: i32) -> Answer<u32> {
         let known = u32::try_from(device)
             .ok()
-            .filter(|device| *device < self.options().devices);
+            .filter(|device| (*device as usize) < self.devices().len());
         known.ok_or(Code::INVALID_DEVICE)
+    }
+
+    /// Returns the number on the machine of each device that the process sees.
+    pub(crate) fn devices(&self) -> &'static [u32] {
+        self.driver.shared.visible.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns a device's number on the machine, on which its identity depends.
+    pub(crate) fn on_machine(&self, device: u32) -> u32 {
+        self.devices().get(device as usize).copied().unwrap_or(device)
     }
 }

@@ -26,7 +26,7 @@ use context::Context;
 use event::Event;
 use run::{Chooser, Promise};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use stream::Stream;
 
 /// The number of ended handles that are remembered.
@@ -77,6 +77,8 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) options: Options,
+    /// The devices that the process sees, in its order. It is empty until the driver is initialised.
+    pub(crate) visible: OnceLock<Vec<u32>>,
     state: Mutex<State>,
     pub(crate) changed: Condvar,
 }
@@ -123,6 +125,7 @@ impl Driver {
         }
         let shared = Shared {
             options,
+            visible: OnceLock::new(),
             state: Mutex::new(state),
             changed: Condvar::new(),
         };
@@ -249,7 +252,7 @@ impl State {
 
     /// Returns the bytes of a range for a kernel of a device. Memory of another device must have been made accessible to this one by
     /// `cuCtxEnablePeerAccess`, `cuMemSetAccess` or `cuMemPoolSetAccess`. Copies and fills do not need this, because the driver makes
-    /// them and can access all devices.
+    /// them and can access all devices, except for copies between unified addresses in pools.
     pub(crate) fn reach(&self, at: u64, len: u64, device: u32) -> Answer<Vec<Span>> {
         let peers = |context: u64| {
             let mut contexts = self.contexts.values();

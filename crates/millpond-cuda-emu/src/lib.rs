@@ -56,4 +56,5 @@ mod memory;
 pub mod options;
 mod strict;
 mod thread;
+mod visible;
 mod work;

@@ -57,6 +57,19 @@ pub(crate) struct Block {
     /// A number that is never reused in a process.
     pub(crate) id: u64,
     pub(crate) origin: Origin,
+    /// The attribute of the same name, which changes nothing: copies that a client may order with it are complete when they return.
+    pub(crate) sync_memops: bool,
+}
+
+impl Block {
+    /// Returns the pool that the block belongs to.
+    pub(crate) fn pool(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Pool(pool) => Some(*pool),
+            Kind::Managed(managed) => managed.pool,
+            _ => None,
+        }
+    }
 }
 
 /// A device's memory: its bytes, and its free granules.
@@ -87,6 +100,8 @@ pub(crate) struct Memory {
     blocks: BTreeMap<u64, Block>,
     handles: HashMap<u64, virt::Handle>,
     pools: HashMap<u64, pool::Pool>,
+    /// The default and the current pool of each place that is not a device's own memory and was asked for.
+    elsewhere: HashMap<pool::Place, (u64, u64)>,
     sharing: ipc::Sharing,
     /// Whether the host may access device memory.
     open: bool,
@@ -105,6 +120,7 @@ impl Memory {
             blocks: BTreeMap::new(),
             handles: HashMap::new(),
             pools: HashMap::new(),
+            elsewhere: HashMap::new(),
             sharing: ipc::Sharing::default(),
             open: !options.strict,
             next: 0x1000,
@@ -112,7 +128,9 @@ impl Memory {
         for device in 0..options.devices {
             let total = options.memory / GRANULE * GRANULE;
             let default = memory.new_id();
-            memory.pools.insert(default, pool::Pool::new(device, true));
+            memory
+                .pools
+                .insert(default, pool::Pool::new(pool::Place::Device(device), true));
             memory.cards.push(Card {
                 store: Store::new(foreign::DEVICE, total).map_err(|_| Code::OPERATING_SYSTEM)?,
                 granules: FreeList::new(0, total),
@@ -178,7 +196,10 @@ impl Memory {
     /// Returns whether the whole range is host memory that a device may read at any time.
     pub(crate) fn is_pinned(&self, at: u64, len: u64) -> bool {
         let kind = self.block_around(at, len).map(|block| &block.kind);
-        matches!(kind, Some(Kind::Host(_) | Kind::Registered(_) | Kind::Managed(_)))
+        match kind {
+            Some(Kind::Pool(pool)) => self.is_host_pool(*pool),
+            kind => matches!(kind, Some(Kind::Host(_) | Kind::Registered(_) | Kind::Managed(_))),
+        }
     }
 
     /// Returns the bytes of a range for work to access. Device memory is found in the page table. Of other
@@ -209,7 +230,7 @@ impl Memory {
             Kind::Plain => block.device == device || peers(block.context),
             Kind::Pool(pool) => {
                 let pool = self.pools.get(pool);
-                block.device == device || pool.is_some_and(|pool| pool.peers >> device & 1 != 0)
+                pool.is_some_and(|pool| pool.is_open_to(device))
             }
             Kind::Reserved => self.pages.all(at, len, |piece| piece.access.allows(device)),
             Kind::Managed(_) | Kind::Host(_) | Kind::Registered(_) | Kind::Opened(_) => true,
@@ -333,6 +354,7 @@ impl Memory {
                 context,
                 id,
                 origin,
+                sync_memops: false,
             },
         );
     }

@@ -8,6 +8,8 @@ static THREADS: AtomicU64 = AtomicU64::new(1);
 thread_local! {
     static NUMBER: Cell<u64> = const { Cell::new(0) };
     static CALLBACK: Cell<bool> = const { Cell::new(false) };
+    /// The list that a call has returned to the client.
+    static KEPT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
     static CURRENT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -38,6 +40,16 @@ pub(crate) fn number() -> u64 {
         NUMBER.set(THREADS.fetch_add(1, Ordering::Relaxed));
     }
     NUMBER.get()
+}
+
+/// Keeps a list for the client until the next one of this thread, and returns its address. An empty list has none.
+pub(crate) fn keep(list: Vec<u64>) -> usize {
+    let put = |kept: &RefCell<Vec<u64>>| {
+        kept.replace(list);
+        let kept = kept.borrow();
+        if kept.is_empty() { 0 } else { kept.as_ptr().addr() }
+    };
+    KEPT.try_with(put).unwrap_or(0)
 }
 
 /// Changes the thread's stack of contexts. The stack of a thread that has ended is empty: a client may still make calls in functions

@@ -118,6 +118,13 @@ fn any(call: &Call, to: u64, from: u64, bytes: usize, stream: u64, when: Return)
     if bytes == 0 {
         return Ok(());
     }
+    {
+        let state = call.driver.state();
+        let device = state.stream(stream)?.device;
+        // The driver makes copies itself, and refuses memory of a pool that the device has no access to.
+        let closed = |at: u64| !state.memory.is_pool_open_to(at, device);
+        Code::INVALID_VALUE.when(closed(to) || closed(from))?;
+    }
     let (to, from) = (
         unified(call, to, bytes as u64)?,
         unified(call, from, bytes as u64)?,
@@ -161,15 +168,16 @@ fn batch(
     Ok(())
 }
 
-/// Queues a fill. Fills of device memory return at once, whatever their name. Plain fills of host memory wait.
+/// Queues a fill of rows of this width, of this number. Fills of device memory return at once, whatever their name. Plain fills of pinned and
+/// of managed memory wait.
 fn fill(
     call: &Call,
     to: u64,
     pitch: usize,
     value: &[u8],
-    width: usize,
-    height: usize,
+    [width, height]: [usize; 2],
     stream: u64,
+    when: Return,
 ) -> Answer {
     let stream = call.stream(stream)?;
     let size = value.len() as u64;
@@ -195,6 +203,14 @@ fn fill(
         size,
         rows,
     };
+    let waits = when == Return::Done && {
+        let state = call.driver.state();
+        // A capture records the fill, and nothing runs that the call could wait for.
+        state.memory.is_pinned(to, 1) && state.stream(stream)?.capture.is_none()
+    };
+    if waits {
+        return call.driver.finish(stream, action, call.origin());
+    }
     call.driver.submit(stream, action, call.origin())
 }
 
@@ -273,39 +289,39 @@ entries! {
         stream: u64,
     ) |call| { batch(call, [to, from], sizes, count, attributes, stream, |_| ()) }
     cuMemsetD8_v2 ptds 3020 Driver (to: u64, value: u8, count: usize) |call| {
-        fill(call, to, 0, &value.to_ne_bytes(), count, 1, 0)
+        fill(call, to, 0, &value.to_ne_bytes(), [count, 1], 0, Return::Done)
     }
     cuMemsetD8Async ptsz 3020 Driver (to: u64, value: u8, count: usize, stream: u64) |call| {
-        fill(call, to, 0, &value.to_ne_bytes(), count, 1, stream)
+        fill(call, to, 0, &value.to_ne_bytes(), [count, 1], stream, Return::Queued)
     }
     cuMemsetD16_v2 ptds 3020 Driver (to: u64, value: u16, count: usize) |call| {
-        fill(call, to, 0, &value.to_ne_bytes(), count, 1, 0)
+        fill(call, to, 0, &value.to_ne_bytes(), [count, 1], 0, Return::Done)
     }
     cuMemsetD16Async ptsz 3020 Driver (to: u64, value: u16, count: usize, stream: u64) |call| {
-        fill(call, to, 0, &value.to_ne_bytes(), count, 1, stream)
+        fill(call, to, 0, &value.to_ne_bytes(), [count, 1], stream, Return::Queued)
     }
     cuMemsetD32_v2 ptds 3020 Driver (to: u64, value: u32, count: usize) |call| {
-        fill(call, to, 0, &value.to_ne_bytes(), count, 1, 0)
+        fill(call, to, 0, &value.to_ne_bytes(), [count, 1], 0, Return::Done)
     }
     cuMemsetD32Async ptsz 3020 Driver (to: u64, value: u32, count: usize, stream: u64) |call| {
-        fill(call, to, 0, &value.to_ne_bytes(), count, 1, stream)
+        fill(call, to, 0, &value.to_ne_bytes(), [count, 1], stream, Return::Queued)
     }
     cuMemsetD2D8_v2 ptds 3020 Driver (to: u64, pitch: usize, value: u8, width: usize, height: usize) |call| {
-        fill(call, to, pitch, &value.to_ne_bytes(), width, height, 0)
+        fill(call, to, pitch, &value.to_ne_bytes(), [width, height], 0, Return::Done)
     }
     cuMemsetD2D8Async ptsz 3020 Driver (to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64) |call| {
-        fill(call, to, pitch, &value.to_ne_bytes(), width, height, stream)
+        fill(call, to, pitch, &value.to_ne_bytes(), [width, height], stream, Return::Queued)
     }
     cuMemsetD2D16_v2 ptds 3020 Driver (to: u64, pitch: usize, value: u16, width: usize, height: usize) |call| {
-        fill(call, to, pitch, &value.to_ne_bytes(), width, height, 0)
+        fill(call, to, pitch, &value.to_ne_bytes(), [width, height], 0, Return::Done)
     }
     cuMemsetD2D16Async ptsz 3020 Driver (to: u64, pitch: usize, value: u16, width: usize, height: usize, stream: u64) |call| {
-        fill(call, to, pitch, &value.to_ne_bytes(), width, height, stream)
+        fill(call, to, pitch, &value.to_ne_bytes(), [width, height], stream, Return::Queued)
     }
     cuMemsetD2D32_v2 ptds 3020 Driver (to: u64, pitch: usize, value: u32, width: usize, height: usize) |call| {
-        fill(call, to, pitch, &value.to_ne_bytes(), width, height, 0)
+        fill(call, to, pitch, &value.to_ne_bytes(), [width, height], 0, Return::Done)
     }
     cuMemsetD2D32Async ptsz 3020 Driver (to: u64, pitch: usize, value: u32, width: usize, height: usize, stream: u64) |call| {
-        fill(call, to, pitch, &value.to_ne_bytes(), width, height, stream)
+        fill(call, to, pitch, &value.to_ne_bytes(), [width, height], stream, Return::Queued)
     }
 }

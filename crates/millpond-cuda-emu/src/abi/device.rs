@@ -6,6 +6,7 @@ use crate::calls::Call;
 use crate::error::{Answer, Code};
 use crate::handshake::Identity;
 use crate::options::Options;
+use crate::visible::uuid_of;
 
 /// Returns an attribute of a device, by `CUdevice_attribute`. Numbers that clients use for sizing are those of a large card of
 /// compute capability 8.0. A 0 means that the feature is missing.
@@ -54,13 +55,15 @@ fn attribute(number: i32, device: u32, options: &Options) -> Option<i32> {
         111 => 1_024, // shared memory that the driver keeps
         113 => 1,     // read-only registration
         115 => i32::from(options.pools),
-        125 => 1, // events between processes
+        125 => 1,                                                     // events between processes
+        142 => i32::from(options.pools && options.version >= 12_060), // pools of a node's memory
+        144 => i32::from(options.pools && options.version >= 12_090), // pools of the host's memory
         _ if (1..=162).contains(&number) => 0,
         _ => return None,
     })
 }
 
-fn text(out: Out<u8>, room: i32, text: &str) -> Answer {
+pub(super) fn text(out: Out<u8>, room: i32, text: &str) -> Answer {
     let room = usize::try_from(room)
         .ok()
         .filter(|room| *room > 0)
@@ -80,7 +83,7 @@ pub(super) fn by_bus(call: &Call, id: &str) -> Option<u32> {
         Some(("00000000", rest)) => format!("0000:{rest}"),
         _ => id.to_owned(),
     };
-    (0..call.options().devices).find(|device| bus(*device).eq_ignore_ascii_case(&id))
+    (0..call.devices().len() as u32).find(|device| bus(call.on_machine(*device)).eq_ignore_ascii_case(&id))
 }
 
 entries! {
@@ -92,20 +95,20 @@ entries! {
     cuDeviceGet none 2000 Driver (device: Out<i32>, ordinal: i32) |call| {
         device.set(call.known_device(ordinal)? as i32)
     }
-    cuDeviceGetCount none 2000 Driver (count: Out<i32>) |call| { count.set(call.options().devices as i32) }
+    cuDeviceGetCount none 2000 Driver (count: Out<i32>) |call| { count.set(call.devices().len() as i32) }
     cuDeviceGetName none 2000 Driver (name: Out<u8>, room: i32, device: i32) |call| {
         let device = call.known_device(device)?;
-        text(name, room, &format!("Millpond CUDA emulator {device}"))
+        text(name, room, &name_of(call.on_machine(device)))
     }
-    cuDeviceGetUuid none 9020 Driver (uuid: Out<[u8; 16]>, device: i32) |call| { uuid.set(uuid_of(call.known_device(device)?)) }
-    cuDeviceGetUuid_v2 none 11040 Driver (uuid: Out<[u8; 16]>, device: i32) |call| { uuid.set(uuid_of(call.known_device(device)?)) }
+    cuDeviceGetUuid none 9020 Driver (uuid: Out<[u8; 16]>, device: i32) |call| { uuid.set(uuid_of(call.on_machine(call.known_device(device)?))) }
+    cuDeviceGetUuid_v2 none 11040 Driver (uuid: Out<[u8; 16]>, device: i32) |call| { uuid.set(uuid_of(call.on_machine(call.known_device(device)?))) }
     cuDeviceTotalMem_v2 none 3020 Driver (bytes: Out<usize>, device: i32) |call| {
         let device = call.known_device(device)?;
         bytes.set(call.driver.state().memory.info(device)?.1 as usize)
     }
     cuDeviceGetAttribute none 2000 Driver (value: Out<i32>, number: i32, device: i32) |call| {
         let device = call.known_device(device)?;
-        value.set(attribute(number, device, call.options()).ok_or(Code::INVALID_VALUE)?)
+        value.set(attribute(number, call.on_machine(device), call.options()).ok_or(Code::INVALID_VALUE)?)
     }
     cuDeviceComputeCapability none 2000 Driver (major: Out<i32>, minor: Out<i32>, device: i32) |call| {
         call.known_device(device)?;
@@ -113,7 +116,7 @@ entries! {
         minor.set(0)
     }
     cuDeviceGetPCIBusId none 4010 Driver (id: Out<u8>, room: i32, device: i32) |call| {
-        text(id, room, &bus(call.known_device(device)?))
+        text(id, room, &bus(call.on_machine(call.known_device(device)?)))
     }
     cuDeviceGetByPCIBusId none 4010 Driver (device: Out<i32>, id: Text) |call| {
         device.set(by_bus(call, &id.get()?).ok_or(Code::INVALID_DEVICE)? as i32)
@@ -132,6 +135,10 @@ entries! {
     }
 }
 
+pub(super) fn name_of(device: u32) -> String {
+    format!("Millpond CUDA emulator {device}")
+}
+
 /// Returns the identity of a device in the question of the runtime.
 pub(super) fn identity(device: u32) -> Identity {
     Identity {
@@ -140,10 +147,4 @@ pub(super) fn identity(device: u32) -> Identity {
         bus: device as i32 + 1,
         slot: 0,
     }
-}
-
-fn uuid_of(device: u32) -> [u8; 16] {
-    let mut uuid = *b"millpond-emu----";
-    uuid[12..].copy_from_slice(&device.to_be_bytes());
-    uuid
 }

@@ -1,6 +1,6 @@
 //! Graphs.
 
-use super::args::{In, Out};
+use super::args::{In, Out, at};
 use super::boxes;
 use super::copy::known;
 use super::entries;
@@ -64,6 +64,38 @@ entries! {
         graph.make(|| Ok(call.driver.state().create_graph()))
     }
     cuGraphDestroy none 10000 Driver (graph: u64) |call| { call.driver.state().destroy_graph(graph) }
+    /// Destroys a node. Nodes that came after it no longer do. The documentation excludes nodes that allocate or free memory.
+    cuGraphDestroyNode none 10000 Driver (node: u64) |call| { call.driver.state().destroy_node(node) }
+    cuGraphAddNode none 12020 Driver (node: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<u8>) |call| {
+        // The structure has the type, twelve reserved bytes, and then the structure of the type's own call.
+        let kind = params.cast::<i32>().get()?;
+        let own = params.address() + 16;
+        match kind {
+            0 => cuGraphAddKernelNode_v2(call, node, graph, after, count, at(own)),
+            // Flags, a reserved number and a context come before the copy.
+            1 => cuGraphAddMemcpyNode(call, node, graph, after, count, at(own + 16), 0),
+            2 => cuGraphAddMemsetNode(call, node, graph, after, count, at(own), 0),
+            3 => cuGraphAddHostNode(call, node, graph, after, count, at(own)),
+            5 => cuGraphAddEmptyNode(call, node, graph, after, count),
+            10 => cuGraphAddMemAllocNode(call, node, graph, after, count, at(own).as_out()),
+            11 => cuGraphAddMemFreeNode(call, node, graph, after, count, at::<u64>(own).get()?),
+            4 | 6..=9 | 12 | 13 => Err(Code::NOT_SUPPORTED),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+    cuGraphAddNode_v2 none 12030 Driver (
+        node: Out<u64>,
+        graph: u64,
+        after: In<u64>,
+        data: In<u64>,
+        count: usize,
+        params: In<u8>,
+    ) |call| {
+        // An edge with data is one between ports of kernels.
+        let plain = data.is_null() || data.all(count)?.iter().all(|data| *data == 0);
+        Code::NOT_SUPPORTED.when(!plain)?;
+        cuGraphAddNode(call, node, graph, after, count, params)
+    }
     cuGraphAddEmptyNode none 10000 Driver (node: Out<u64>, graph: u64, after: In<u64>, count: usize) |call| {
         add(call, node, graph, after, count, None, Action::Nothing)
     }
@@ -88,7 +120,7 @@ entries! {
     ) |call| {
         let p = params.get()?;
         Code::NOT_SUPPORTED.when(p.extra != 0 || p.params == 0)?;
-        let places = crate::abi::args::at(p.params);
+        let places = at(p.params);
         let launch = crate::abi::module::launch(call, p.function, p.grid, p.block, places)?;
         add(call, node, graph, after, count, None, Action::Kernel(Arc::new(launch)))
     }
@@ -278,7 +310,7 @@ entries! {
         let pool = state.memory.graph_pool(device)?;
         let pool = state.memory.pool_mut(pool)?;
         match number {
-            1 => pool.used_high = pool.heap.used(),
+            1 => pool.used_high = pool.used(),
             3 => pool.reserved_high = pool.heap.reserved(),
             _ => return Err(Code::INVALID_VALUE),
         }
@@ -290,7 +322,7 @@ entries! {
         let pool = state.memory.graph_pool(device)?;
         let pool = state.memory.pool(pool)?;
         value.set(match number {
-            0 => pool.heap.used(),
+            0 => pool.used(),
             1 => pool.used_high,
             2 => pool.heap.reserved(),
             3 => pool.reserved_high,

@@ -8,7 +8,7 @@ use crate::memory::Kind;
 entries! {
     cuMemHostAlloc none 2020 Driver (at: Out<usize>, bytes: usize, flags: u32) |call| {
         at.check()?;
-        call.context()?;
+        let device = call.device()?;
         Code::INVALID_VALUE.when(flags & !7 != 0)?;
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
@@ -16,7 +16,7 @@ entries! {
         if bytes == 0 {
             return at.set(0);
         }
-        at.set(state.memory.host_allocate(bytes as u64, flags, call.origin())? as usize)
+        at.set(state.memory.host_allocate(device, bytes as u64, flags, call.origin())? as usize)
     }
     cuMemAllocHost_v2 none 3020 Driver (at: Out<usize>, bytes: usize) |call| { cuMemHostAlloc(call, at, bytes, 0) }
     cuMemFreeHost none 2000 Driver (at: usize) |call| {
@@ -33,12 +33,12 @@ entries! {
         Ok(())
     }
     cuMemHostRegister_v2 none 6050 Driver (at: usize, bytes: usize, flags: u32) |call| {
-        call.context()?;
+        let device = call.device()?;
         Code::INVALID_VALUE.when(flags & !15 != 0)?;
         Code::NOT_SUPPORTED.when(flags & 4 != 0)?;
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
-        state.memory.register(at as u64, bytes as u64, flags, call.origin())
+        state.memory.register(device, at as u64, bytes as u64, flags, call.origin())
     }
     cuMemHostUnregister none 4000 Driver (at: usize) |call| {
         let context = call.context()?;

@@ -68,6 +68,29 @@ fn attribute(call: &Call, data: Out<u8>, size: usize, number: i32, at: u64, len:
     })
 }
 
+/// Returns the ranges of a batch, which must all be managed.
+fn ranges(call: &Call, at: In<u64>, sizes: In<usize>, count: usize) -> Answer<Vec<(u64, usize)>> {
+    Code::INVALID_VALUE.when(count == 0)?;
+    let ranges: Vec<_> = at.all(count)?.into_iter().zip(sizes.all(count)?).collect();
+    let mut state = call.driver.state();
+    let known = ranges
+        .iter()
+        .all(|(at, len)| state.memory.is_managed(*at, *len as u64));
+    Code::INVALID_VALUE.when(!known)?;
+    Ok(ranges)
+}
+
+/// Returns the place of each range of a batch. Each location holds from its index to that of the next one.
+fn places(locations: In<Location>, indices: In<usize>, count: usize, ranges: usize) -> Answer<Vec<i32>> {
+    Code::INVALID_VALUE.when(count == 0 || count > ranges)?;
+    let (locations, indices) = (locations.all(count)?, indices.all(count)?);
+    let rising = indices.first() == Some(&0) && indices.is_sorted_by(|one, next| one < next);
+    Code::INVALID_VALUE.when(!rising)?;
+    let locations = locations.into_iter().map(place).collect::<Answer<Vec<_>>>()?;
+    let of = |range| indices.iter().rposition(|index| *index <= range).unwrap_or(0);
+    Ok((0..ranges).map(|range| locations[of(range)]).collect())
+}
+
 entries! {
     cuMemAllocManaged none 6000 Driver (at: Out<u64>, bytes: usize, flags: u32) |call| {
         at.check()?;
@@ -93,6 +116,41 @@ entries! {
     cuMemPrefetchAsync_v2 ptsz 12020 Driver (at: u64, bytes: usize, location: Location, flags: u32, stream: u64) |call| {
         Code::INVALID_VALUE.when(flags != 0)?;
         prefetch(call, at, bytes, place(location)?, stream)
+    }
+    cuMemPrefetchBatchAsync ptsz 13000 Driver (
+        at: In<u64>,
+        sizes: In<usize>,
+        count: usize,
+        locations: In<Location>,
+        indices: In<usize>,
+        location_count: usize,
+        flags: u64,
+        stream: u64,
+    ) |call| {
+        Code::INVALID_VALUE.when(flags != 0)?;
+        let ranges = ranges(call, at, sizes, count)?;
+        for ((at, len), place) in ranges.into_iter().zip(places(locations, indices, location_count, count)?) {
+            prefetch(call, at, len, place, stream)?;
+        }
+        Ok(())
+    }
+    /// The content is undefined afterwards, so it may as well stay.
+    cuMemDiscardBatchAsync ptsz 13000 Driver (at: In<u64>, sizes: In<usize>, count: usize, flags: u64, stream: u64) |call| {
+        Code::INVALID_VALUE.when(flags != 0)?;
+        ranges(call, at, sizes, count)?;
+        call.driver.submit(call.stream(stream)?, Action::Nothing, call.origin())
+    }
+    cuMemDiscardAndPrefetchBatchAsync ptsz 13000 Driver (
+        at: In<u64>,
+        sizes: In<usize>,
+        count: usize,
+        locations: In<Location>,
+        indices: In<usize>,
+        location_count: usize,
+        flags: u64,
+        stream: u64,
+    ) |call| {
+        cuMemPrefetchBatchAsync(call, at, sizes, count, locations, indices, location_count, flags, stream)
     }
     cuMemRangeGetAttribute none 8000 Driver (data: Out<u8>, size: usize, number: i32, at: u64, bytes: usize) |call| {
         attribute(call, data, size, number, at, bytes as u64)

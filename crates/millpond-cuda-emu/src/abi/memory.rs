@@ -39,11 +39,8 @@ fn attribute(call: &Call, number: i32, at: u64) -> Answer<Attribute> {
     let (base, block) = state.memory.block(at).ok_or(Code::INVALID_VALUE)?;
     let piece = state.memory.piece(at);
     let reserved = matches!(block.kind, Kind::Reserved);
-    let (host, managed) = match block.kind {
-        Kind::Host(_) | Kind::Registered(_) => (true, false),
-        Kind::Managed(_) => (false, true),
-        _ => (false, false),
-    };
+    let managed = matches!(block.kind, Kind::Managed(_));
+    let host = !managed && state.memory.is_pinned(at, 1);
     let device = if reserved {
         piece.map_or(0, |(_, piece)| piece.bytes.device)
     } else {
@@ -58,7 +55,7 @@ fn attribute(call: &Call, number: i32, at: u64) -> Answer<Attribute> {
         3 => Attribute::Word(at),
         4 if host || managed => Attribute::Word(at),
         4 => return Err(Code::INVALID_VALUE),
-        6 => Attribute::flag(false),
+        6 => Attribute::flag(block.sync_memops),
         7 => Attribute::Word(block.id),
         8 => Attribute::flag(managed),
         9 => Attribute::Number(device as i32),
@@ -73,10 +70,7 @@ fn attribute(call: &Call, number: i32, at: u64) -> Answer<Attribute> {
         } else {
             3
         }),
-        17 => match block.kind {
-            Kind::Pool(pool) => Attribute::Word(pool),
-            _ => Attribute::Word(0),
-        },
+        17 => Attribute::Word(block.pool().unwrap_or(0)),
         18 => Attribute::Word(piece.map_or(block.len, |(_, piece)| piece.len)),
         19 => Attribute::Word(piece.map_or(base, |(start, _)| start)),
         20 => Attribute::Word(piece.map_or(block.id, |(_, piece)| piece.handle.max(block.id))),
@@ -151,9 +145,11 @@ entries! {
         Ok(())
     }
     cuPointerSetAttribute none 6000 Driver (value: In<i32>, number: i32, at: u64) |call| {
-        value.get()?;
-        call.driver.state().memory.block(at).ok_or(Code::INVALID_VALUE)?;
-        // All copies are complete where this attribute would matter, so there is nothing to set.
-        Code::INVALID_VALUE.when(number != 6)
+        let value = value.get()? != 0;
+        let mut state = call.driver.state();
+        let (_, block) = state.memory.block_mut(at).ok_or(Code::INVALID_VALUE)?;
+        Code::INVALID_VALUE.when(number != 6)?;
+        block.sync_memops = value;
+        Ok(())
     }
 }

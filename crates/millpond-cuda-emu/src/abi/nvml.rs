@@ -1,11 +1,14 @@
-//! A few functions of NVIDIA's management library, which list the processes that use a device, and say that devices have no NVLink.
+//! A few functions of NVIDIA's management library, which name devices, list the processes that use them, and say that they have no NVLink.
+//! The devices are those that the process sees, in its order.
+//!
 //! They return NVML codes. Failures before a function is entered return the driver's codes.
 
 use super::args::{Out, Text};
-use super::device::by_bus;
+use super::device::{by_bus, name_of, text};
 use super::entries;
 use crate::calls::Call;
 use crate::error::{Answer, Code};
+use crate::visible::uuid_text;
 
 /// Values of `nvmlReturn_t`, returned in place of the driver's codes.
 const INVALID_ARGUMENT: Code = Code(2);
@@ -21,6 +24,15 @@ pub(crate) struct ProcessInfo {
     used: u64,
     gpu_instance: u32,
     compute_instance: u32,
+}
+
+/// `nvmlMemory_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct MemoryInfo {
+    total: u64,
+    free: u64,
+    used: u64,
 }
 
 /// `nvmlProcessInfo_v1_t`.
@@ -39,6 +51,17 @@ fn number(device: usize) -> Answer<i32> {
     number.ok_or(INVALID_ARGUMENT)
 }
 
+/// Returns the device of a handle.
+fn known(call: &Call, device: usize) -> Answer<u32> {
+    call.known_device(number(device)?).map_err(|_| INVALID_ARGUMENT)
+}
+
+/// Writes a text, which must fit.
+fn line(place: Out<u8>, room: u32, what: &str) -> Answer {
+    INSUFFICIENT_SIZE.when(room as usize <= what.len())?;
+    text(place, i32::try_from(room).unwrap_or(i32::MAX), what)
+}
+
 /// Lists this process, which is the only process on an emulated device. `info` makes the entry from the bytes that it uses.
 fn processes<T: Copy>(
     call: &Call,
@@ -47,7 +70,7 @@ fn processes<T: Copy>(
     infos: Out<T>,
     info: impl FnOnce(u64) -> T,
 ) -> Answer {
-    let device = call.known_device(number(device)?).map_err(|_| INVALID_ARGUMENT)?;
+    let device = known(call, device)?;
     let (free, total) = call
         .driver
         .state()
@@ -67,6 +90,29 @@ fn processes<T: Copy>(
 entries! {
     nvmlInit_v2 none 5000 Nothing () |_call| { Ok(()) }
     nvmlShutdown none 5000 Nothing () |_call| { Ok(()) }
+    nvmlDeviceGetCount_v2 none 5000 Driver (count: Out<u32>) |call| { count.set(call.devices().len() as u32) }
+    nvmlDeviceGetHandleByIndex_v2 none 5000 Driver (index: u32, device: Out<usize>) |call| {
+        INVALID_ARGUMENT.when(index as usize >= call.devices().len())?;
+        device.set(index as usize + 1)
+    }
+    nvmlDeviceGetHandleByUUID none 5000 Driver (uuid: Text, device: Out<usize>) |call| {
+        let uuid = uuid.get()?;
+        let found = call.devices().iter().position(|device| uuid_text(*device) == uuid);
+        device.set(found.ok_or(NOT_FOUND)? + 1)
+    }
+    nvmlDeviceGetIndex none 5000 Driver (device: usize, index: Out<u32>) |call| {
+        index.set(known(call, device)?)
+    }
+    nvmlDeviceGetUUID none 5000 Driver (device: usize, uuid: Out<u8>, room: u32) |call| {
+        line(uuid, room, &uuid_text(call.on_machine(known(call, device)?)))
+    }
+    nvmlDeviceGetName none 5000 Driver (device: usize, name: Out<u8>, room: u32) |call| {
+        line(name, room, &name_of(call.on_machine(known(call, device)?)))
+    }
+    nvmlDeviceGetMemoryInfo none 5000 Driver (device: usize, info: Out<MemoryInfo>) |call| {
+        let (free, total) = call.driver.state().memory.info(known(call, device)?)?;
+        info.set(MemoryInfo { total, free, used: total - free })
+    }
     nvmlDeviceGetHandleByPciBusId_v2 none 5000 Driver (bus: Text, device: Out<usize>) |call| {
         let found = by_bus(call, &bus.get()?).ok_or(NOT_FOUND)?;
         device.set(found as usize + 1)

@@ -6,15 +6,26 @@ use super::structures::{AccessDesc, Location, PoolProps};
 use crate::calls::Call;
 use crate::driver::stream::After;
 use crate::error::{Answer, Code};
-use crate::memory::pool::Asker;
+use crate::memory::pool::{Asker, Place};
 use crate::work::action::Action;
+
+/// Values of `CUmemAllocationType` and of `CUmemLocationType`.
+const PINNED: i32 = 1;
+const MANAGED: i32 = 2;
+const NOWHERE: i32 = 0;
+const DEVICE: i32 = 1;
+const HOST: i32 = 2;
+const HOST_NUMA: i32 = 3;
 
 /// Implements `cuMemAllocAsync` and similar calls. The stream may use the block at once. Work that must be complete before is
 /// put before it in the stream's order.
 fn allocate(call: &Call, at: Out<u64>, pool: Option<u64>, bytes: usize, stream: u64) -> Answer {
     at.check()?;
     let stream = call.stream(stream)?;
-    Code::INVALID_VALUE.when(bytes == 0)?;
+    // A size of 0 is not an error here, unlike for plain memory. It allocates nothing.
+    if bytes == 0 {
+        return at.set(0);
+    }
     let mut guard = call.driver.state();
     let state = &mut *guard;
     if let Some(capture) = state.stream(stream)?.capture {
@@ -50,10 +61,21 @@ fn allocate(call: &Call, at: Out<u64>, pool: Option<u64>, bytes: usize, stream: 
     at.set(address)
 }
 
-/// Returns the device of a pool from its properties.
-fn device(call: &Call, kind: i32, location: Location) -> Answer<u32> {
-    Code::INVALID_VALUE.when(kind != 1 || location.kind != 1)?;
-    call.known_device(location.id)
+/// Returns the place of a pool from its properties: the kind of its memory, which is pinned or managed, and its location.
+fn place(call: &Call, kind: i32, location: Location) -> Answer<Place> {
+    let version = call.options().version;
+    let is_host = match location.kind {
+        HOST => true,
+        HOST_NUMA => location.id == 0,
+        _ => false,
+    };
+    match (kind, location.kind) {
+        (PINNED, DEVICE) => Ok(Place::Device(call.known_device(location.id)?)),
+        (PINNED, _) if is_host && version >= 12_060 => Ok(Place::Host),
+        (MANAGED, DEVICE) if version >= 13_000 => call.known_device(location.id).map(|_| Place::Managed),
+        (MANAGED, _) if (is_host || location.kind == NOWHERE) && version >= 13_000 => Ok(Place::Managed),
+        _ => Err(Code::INVALID_VALUE),
+    }
 }
 
 entries! {
@@ -93,11 +115,11 @@ entries! {
         pool.check()?;
         call.driver.state().refuse_unsafe(call.thread)?;
         let props = props.get()?;
-        let device = device(call, props.kind, props.location)?;
+        let place = place(call, props.kind, props.location)?;
         Code::NOT_SUPPORTED.when(props.handle_types != 0)?;
         // Drivers before CUDA 12.2 do not support a limit.
         let max = if call.options().version < 12_020 { 0 } else { props.max_size as u64 };
-        let handle = call.driver.state().memory.create_pool(device, max)?;
+        let handle = call.driver.state().memory.create_pool(place, max)?;
         pool.set(handle)
     }
     cuMemPoolDestroy none 11020 Pools (pool: u64) |call| {
@@ -122,16 +144,18 @@ entries! {
         state.memory.set_current_pool(device, pool)
     }
     cuMemGetDefaultMemPool none 13000 Pools (pool: Out<u64>, location: In<Location>, kind: i32) |call| {
-        let device = device(call, kind, location.get()?)?;
-        pool.set(call.driver.state().memory.default_pool(device)?)
+        let place = place(call, kind, location.get()?)?;
+        pool.set(call.driver.state().memory.pools_of(place)?.0)
     }
     cuMemGetMemPool none 13000 Pools (pool: Out<u64>, location: In<Location>, kind: i32) |call| {
-        let device = device(call, kind, location.get()?)?;
-        pool.set(call.driver.state().memory.current_pool(device)?)
+        let place = place(call, kind, location.get()?)?;
+        pool.set(call.driver.state().memory.pools_of(place)?.1)
     }
     cuMemSetMemPool none 13000 Pools (location: In<Location>, kind: i32, pool: u64) |call| {
-        let device = device(call, kind, location.get()?)?;
-        cuDeviceSetMemPool(call, device as i32, pool)
+        let place = place(call, kind, location.get()?)?;
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
+        state.memory.set_current(place, pool)
     }
     cuMemPoolTrimTo none 11020 Pools (pool: u64, keep: usize) |call| {
         let mut guard = call.driver.state();
@@ -177,24 +201,32 @@ entries! {
     cuMemPoolSetAccess none 11020 Pools (pool: u64, map: In<AccessDesc>, count: usize) |call| {
         call.driver.state().refuse_unsafe(call.thread)?;
         for desc in map.all(count)? {
-            let device = device(call, 1, desc.location)?;
+            // The host has access to its own memory, which cannot be taken from it.
             let mut state = call.driver.state();
             let pool = state.memory.pool_mut(pool)?;
+            if place(call, PINNED, desc.location)? == Place::Host {
+                Code::INVALID_VALUE.when(pool.place != Place::Host || desc.flags != 3)?;
+                continue;
+            }
+            let device = call.known_device(desc.location.id)?;
             let bit = 1u64 << device;
             match desc.flags {
                 3 => pool.peers |= bit,
-                0 if device != pool.device => pool.peers &= !bit,
+                0 if pool.place != Place::Device(device) => pool.peers &= !bit,
                 _ => return Err(Code::INVALID_VALUE),
             }
         }
         Ok(())
     }
     cuMemPoolGetAccess none 11020 Pools (flags: Out<i32>, pool: u64, location: In<Location>) |call| {
-        let device = device(call, 1, location.get()?)?;
+        let asked = place(call, PINNED, location.get()?)?;
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
         let pool = state.memory.pool(pool)?;
-        let access = device == pool.device || pool.peers & 1 << device != 0;
+        let access = match asked {
+            Place::Device(device) => pool.is_open_to(device),
+            Place::Host | Place::Managed => matches!(pool.place, Place::Host | Place::Managed),
+        };
         flags.set(if access { 3 } else { 0 })
     }
 }

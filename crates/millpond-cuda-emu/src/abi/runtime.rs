@@ -183,7 +183,7 @@ entries! {
             modules: tables.modules.as_ptr().addr() as u64,
             handshake: tables.handshake.as_ptr().addr() as u64,
             function: tables.handshake[1] as u64,
-            devices: (0..call.options().devices).map(device::identity).collect(),
+            devices: call.devices().iter().copied().map(device::identity).collect(),
         };
         out.set(answer(&question))
     }

@@ -5,6 +5,7 @@ use super::entries;
 use crate::calls::Call;
 use crate::driver::capture::exchange_mode;
 use crate::error::{Answer, Code};
+use crate::thread;
 use crate::work::action::{Action, Callback};
 
 fn create(call: &Call, stream: Out<u64>, flags: u32, priority: i32) -> Answer {
@@ -118,7 +119,8 @@ entries! {
         id.offer(number);
         status.set(found)
     }
-    /// Does not return the growing graph or the nodes that the next one comes after.
+    /// Also returns the growing graph, and the nodes that the next one comes after. The list of nodes is the driver's, and stays until the
+    /// thread's next call of this function.
     cuStreamGetCaptureInfo_v2 ptsz 11030 Driver (
         stream: u64,
         status: Out<i32>,
@@ -127,10 +129,15 @@ entries! {
         nodes: Out<u64>,
         count: Out<usize>,
     ) |call| {
-        graph.offer(0);
-        nodes.offer(0);
-        count.offer(0);
-        cuStreamGetCaptureInfo(call, stream, status, id)
+        cuStreamGetCaptureInfo(call, stream, status, id)?;
+        let stream = call.stream(stream)?;
+        let state = call.driver.state();
+        let capture = state.stream(stream)?.capture;
+        let (growing, tails) = capture.and_then(|capture| state.growing(capture, stream)).unwrap_or_default();
+        graph.offer(growing);
+        count.offer(tails.len());
+        nodes.offer(thread::keep(tails) as u64);
+        Ok(())
     }
     cuStreamGetCaptureInfo_v3 ptsz 12030 Driver (
         stream: u64,

@@ -97,6 +97,8 @@ pub(crate) struct Capture {
     mode: i32,
     thread: u64,
     graph: Graph,
+    /// The handle of the graph, which clients may use while it grows.
+    handle: u64,
     /// The nodes that come before the next node of each stream.
     tails: BTreeMap<u64, Vec<usize>>,
     invalid: bool,
@@ -109,13 +111,14 @@ impl State {
         Code::STREAM_CAPTURE_UNSUPPORTED.when(found.kind == StreamKind::Legacy)?;
         Code::ILLEGAL_STATE.when(found.capture.is_some())?;
         let context = found.context;
-        let handle = self.new_handle();
+        let (handle, graph) = (self.new_handle(), self.new_handle());
         let capture = Capture {
             stream,
             context,
             mode,
             thread,
             graph: Graph::default(),
+            handle: graph,
             tails: [(stream, Vec::new())].into(),
             invalid: false,
         };
@@ -146,9 +149,16 @@ impl State {
             self.free_graph_memory(capture.graph.memory);
             return Err(code);
         }
-        let graph = self.new_handle();
-        self.graphs.insert(graph, capture.graph);
-        Ok(graph)
+        self.graphs.insert(capture.handle, capture.graph);
+        Ok(capture.handle)
+    }
+
+    /// Returns the growing graph of a capture, and the nodes that the next one of the stream comes after.
+    pub(crate) fn growing(&self, capture: u64, stream: u64) -> Option<(u64, Vec<u64>)> {
+        let capture = self.captures.get(&capture)?;
+        let tails = capture.tails.get(&stream).map_or(&[][..], Vec::as_slice);
+        let nodes = tails.iter().map(|index| capture.graph.nodes[*index].handle);
+        Some((capture.handle, nodes.collect()))
     }
 
     /// Returns the status and the capture's number. The status is 0 for none, 1 for active, and 2 for invalidated.
@@ -332,7 +342,10 @@ impl State {
     }
 
     pub(crate) fn graph(&self, handle: u64) -> Answer<&Graph> {
-        self.graphs.get(&handle).ok_or(Code::INVALID_VALUE)
+        let growing = || self.captures.values().find(|capture| capture.handle == handle);
+        let graph = self.graphs.get(&handle);
+        let graph = graph.or_else(|| growing().map(|capture| &capture.graph));
+        graph.ok_or(Code::INVALID_VALUE)
     }
 
     /// Adds a node that comes after existing nodes, so that the nodes stay in an order in which they may run.

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::State;
-use super::capture::{Graph, Node};
+use super::capture::{Graph, Node, NodeKind};
 use crate::error::{Answer, Code};
 
 impl Graph {
@@ -40,6 +40,26 @@ impl State {
     pub(crate) fn nodes_after(&self, node: u64) -> Answer<Vec<u64>> {
         let edges = self.graph_of(node)?.edges().into_iter();
         Ok(edges.filter(|edge| edge.0 == node).map(|edge| edge.1).collect())
+    }
+
+    /// Removes a node from its graph.
+    pub(crate) fn destroy_node(&mut self, node: u64) -> Answer {
+        let holds = |graph: &&mut Graph| graph.nodes.iter().any(|found| found.handle == node);
+        let graph = self.graphs.values_mut().find(holds).ok_or(Code::INVALID_VALUE)?;
+        let index = graph.nodes.iter().position(|found| found.handle == node);
+        let index = index.ok_or(Code::INVALID_VALUE)?;
+        Code::NOT_SUPPORTED.when(matches!(
+            graph.nodes[index].kind,
+            NodeKind::Allocate | NodeKind::Free
+        ))?;
+        graph.nodes.remove(index);
+        for node in &mut graph.nodes {
+            node.after.retain(|before| *before != index);
+            for before in node.after.iter_mut().filter(|before| **before > index) {
+                *before -= 1;
+            }
+        }
+        Ok(())
     }
 
     /// Copies a graph. A graph that allocates memory cannot be copied, because its memory may be in use only once.

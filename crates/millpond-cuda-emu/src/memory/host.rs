@@ -6,9 +6,16 @@ use crate::access::Origin;
 use crate::error::{Answer, Code};
 
 impl Memory {
-    pub(crate) fn host_allocate(&mut self, bytes: u64, flags: u32, origin: Origin) -> Answer<u64> {
+    /// The device is that of the current context, which clients can ask for.
+    pub(crate) fn host_allocate(
+        &mut self,
+        device: u32,
+        bytes: u64,
+        flags: u32,
+        origin: Origin,
+    ) -> Answer<u64> {
         let at = self.host_chunk(bytes)?;
-        self.enter(at, bytes, Kind::Host(flags), 0, origin);
+        self.enter(at, bytes, Kind::Host(flags), device, origin);
         Ok(at)
     }
 
@@ -29,14 +36,24 @@ impl Memory {
     pub(crate) fn host_free(&mut self, at: u64) -> Answer<Block> {
         let block = self.block_at(at)?.clone();
         Code::INVALID_VALUE.when(!matches!(block.kind, Kind::Host(_)))?;
-        let len = block.len.next_multiple_of(GRANULE);
         self.blocks.remove(&at);
-        let _ = self.arena.clear(at, len);
-        self.space.give(at, len);
+        self.drop_host_chunk(at, block.len.next_multiple_of(GRANULE));
         Ok(block)
     }
 
-    pub(crate) fn register(&mut self, at: u64, bytes: u64, flags: u32, origin: Origin) -> Answer {
+    pub(super) fn drop_host_chunk(&mut self, at: u64, len: u64) {
+        let _ = self.arena.clear(at, len);
+        self.space.give(at, len);
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        device: u32,
+        at: u64,
+        bytes: u64,
+        flags: u32,
+        origin: Origin,
+    ) -> Answer {
         let end = at
             .checked_add(bytes)
             .filter(|_| at != 0 && bytes != 0)
@@ -44,7 +61,7 @@ impl Memory {
         let before = self.blocks.range(..end).next_back();
         Code::HOST_MEMORY_ALREADY_REGISTERED
             .when(before.is_some_and(|(base, block)| base + block.len > at))?;
-        self.enter(at, bytes, Kind::Registered(flags), 0, origin);
+        self.enter(at, bytes, Kind::Registered(flags), device, origin);
         Ok(())
     }
 
@@ -52,6 +69,10 @@ impl Memory {
         match self.block_at(at).map(|block| &block.kind) {
             Ok(Kind::Registered(_)) => self.blocks.remove(&at).ok_or(Code::UNKNOWN),
             Ok(Kind::Host(_)) => Err(Code::INVALID_VALUE),
+            // The address must be the one that was registered.
+            _ if matches!(self.block(at), Some((_, block)) if matches!(block.kind, Kind::Registered(_))) => {
+                Err(Code::INVALID_VALUE)
+            }
             _ => Err(Code::HOST_MEMORY_NOT_REGISTERED),
         }
     }

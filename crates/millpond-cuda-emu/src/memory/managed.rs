@@ -36,6 +36,8 @@ pub(crate) struct Page {
 #[derive(Clone, Debug)]
 pub(crate) struct Managed {
     pub(crate) pages: Vec<Page>,
+    /// The pool that the block belongs to.
+    pub(crate) pool: Option<u64>,
 }
 
 /// A piece of advice, with the numbers of `cuMemAdvise`.
@@ -123,11 +125,24 @@ impl Page {
     }
 }
 
+impl Managed {
+    /// Returns the state of fresh memory.
+    pub(crate) fn new(bytes: u64, pool: Option<u64>) -> Self {
+        let pages = vec![Page::new(); bytes.div_ceil(PAGE) as usize];
+        Self { pages, pool }
+    }
+}
+
 impl Memory {
     pub(crate) fn managed_allocate(&mut self, device: u32, bytes: u64, origin: Origin) -> Answer<u64> {
         let at = self.host_chunk(bytes)?;
-        let pages = vec![Page::new(); bytes.div_ceil(PAGE) as usize];
-        self.enter(at, bytes, Kind::Managed(Managed { pages }), device, origin);
+        self.enter(
+            at,
+            bytes,
+            Kind::Managed(Managed::new(bytes, None)),
+            device,
+            origin,
+        );
         Ok(at)
     }
 

@@ -28,6 +28,13 @@ impl Memory {
     /// Frees a block from plain allocation, from a pool or of managed memory. Work that uses it must be complete.
     pub(crate) fn free(&mut self, at: u64) -> Answer<Block> {
         let block = self.block_at(at)?.clone();
+        if let Some(pool) = block.pool() {
+            let pool = self.pools.get_mut(&pool).ok_or(Code::INVALID_VALUE)?;
+            pool.heap.free(at, None).ok_or(Code::INVALID_VALUE)?;
+            self.blocks.remove(&at);
+            self.unexport(at);
+            return Ok(block);
+        }
         match &block.kind {
             Kind::Plain => {
                 let heap = &mut self.card_mut(block.device)?.plain;
@@ -41,16 +48,12 @@ impl Memory {
                     }
                 }
             }
-            Kind::Pool(pool) => {
-                let pool = self.pools.get_mut(pool).ok_or(Code::INVALID_VALUE)?;
-                pool.heap.free(at, None).ok_or(Code::INVALID_VALUE)?;
-            }
             Kind::Managed(_) => {
                 let len = block.len.next_multiple_of(GRANULE);
                 self.arena.clear(at, len).map_err(|_| Code::OPERATING_SYSTEM)?;
                 self.space.give(at, len);
             }
-            Kind::Host(_) | Kind::Registered(_) | Kind::Reserved | Kind::Opened(_) => {
+            Kind::Pool(_) | Kind::Host(_) | Kind::Registered(_) | Kind::Reserved | Kind::Opened(_) => {
                 return Err(Code::INVALID_VALUE);
             }
         }
