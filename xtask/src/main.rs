@@ -3,10 +3,10 @@
 
 mod book;
 mod card;
+mod clients;
 mod covered;
 mod cuda_core;
 mod cuda_seeds;
-mod cuda_suite;
 mod debian;
 mod dialects;
 mod figures;
@@ -45,7 +45,9 @@ cargo xtask COMMAND
   figures [FOLDER]  the tables this project's claims rest on, measured here and now;
                     FOLDER holds more recordings (default: ../shared/traces if there)
   global            other people's tests with a pool as their allocator; fetches two crates
-  cuda-suite        cudarc's own tests on the emulated CUDA driver; fetches it
+  clients [NAME]...
+                    the tests of other people's CUDA programs on the emulated driver: of all clients, or
+                    of these; fetches them
   cuda-core         the crate for NVIDIA's cuda-core, built and tested on the emulated driver; fetches
                     the headers of CUDA and libclang from their Python packages
   cuda-seeds [--seeds N]
@@ -79,7 +81,7 @@ fn main() -> ExitCode {
         Some("card") => card::run(&args.collect::<Vec<_>>()),
         Some("cuda-core") => cuda_core::run(),
         Some("cuda-seeds") => cuda_seeds::run(&args.collect::<Vec<_>>()),
-        Some("cuda-suite") => cuda_suite::run(),
+        Some("clients") => clients::run(&args.collect::<Vec<_>>()),
         Some("dialects") => dialects::run(),
         Some("pictures") => pictures::run(),
         Some("view-speed") => pictures::speed(args.next().as_deref()),

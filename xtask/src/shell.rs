@@ -66,12 +66,12 @@ pub(crate) fn build_emulator(sh: &Shell) -> Result<PathBuf> {
     Ok(target().join("debug/libmillpond_cuda_emu.so"))
 }
 
-/// Makes a folder in which a loader finds the emulator under the driver's names. Cargo does not add this folder to the loader's path.
+/// Makes a folder in which a loader finds the emulator under the names of the driver and of its management library. Cargo does not add this folder to the loader's path.
 pub(crate) fn emulated_driver(sh: &Shell) -> Result<PathBuf> {
     let library = build_emulator(sh)?;
     let folder = target().join("emulated-driver");
     sh.create_dir(&folder)?;
-    for name in ["libcuda.so", "libcuda.so.1"] {
+    for name in ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"] {
         link(&library, &folder.join(name))?;
     }
     Ok(folder)
