@@ -22,16 +22,10 @@ const DRIVERS: [&str; 3] = [
 
 pub(crate) fn run() -> Result {
     let sh = &shell()?;
-    let folder = target().join("cuda-core");
-    let packages = packages(sh, &folder.join("python"))?;
+    offer_headers(sh)?;
     let driver = emulated_driver(sh)?;
     sh.change_dir(root().join("crates/millpond-cuda-core"));
-    sh.set_var("CARGO_TARGET_DIR", folder.join("build"));
-    sh.set_var("CUDA_TOOLKIT_PATH", packages.join("nvidia/cu13"));
-    sh.set_var("LIBCLANG_PATH", packages.join("clang/native"));
-    // The package of libclang has no headers of the compiler itself.
-    let headers = cmd!(sh, "cc -print-file-name=include").quiet().read()?;
-    sh.set_var("BINDGEN_EXTRA_CLANG_ARGS", format!("-I{headers}"));
+    sh.set_var("CARGO_TARGET_DIR", target().join("cuda-core/build"));
     cmd!(sh, "cargo fmt --check").run()?;
     cmd!(sh, "cargo clippy --all-targets --all-features -- -D warnings").run()?;
     cmd!(sh, "cargo doc --no-deps --all-features")
@@ -47,6 +41,17 @@ pub(crate) fn run() -> Result {
             .env("MILLPOND_CUDA_EMU", options)
             .run()?;
     }
+    Ok(())
+}
+
+/// Installs CUDA's headers and libclang unless they are there, and lets cuda-core's build find them.
+pub(crate) fn offer_headers(sh: &Shell) -> Result {
+    let packages = packages(sh, &target().join("cuda-core/python"))?;
+    sh.set_var("CUDA_TOOLKIT_PATH", packages.join("nvidia/cu13"));
+    sh.set_var("LIBCLANG_PATH", packages.join("clang/native"));
+    // The package of libclang has no headers of the compiler itself.
+    let headers = cmd!(sh, "cc -print-file-name=include").quiet().read()?;
+    sh.set_var("BINDGEN_EXTRA_CLANG_ARGS", format!("-I{headers}"));
     Ok(())
 }
 

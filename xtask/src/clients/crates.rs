@@ -4,7 +4,6 @@ use super::Places;
 use super::results::{Results, libtest};
 use crate::global::copy::{Allocator, copy, fetch, version};
 use crate::shell::{Result, root};
-use std::path::{Path, PathBuf};
 use xshell::{Shell, cmd};
 
 /// A crate with tests.
@@ -16,8 +15,8 @@ pub(super) struct Crate {
     driver: &'static str,
     /// Tests that must run alone, or that need two devices.
     alone: &'static [&'static str],
-    /// Python packages with CUDA's headers and with the library that reads them.
-    headers: &'static [&'static str],
+    /// Whether it is built with CUDA's headers.
+    needs_headers: bool,
 }
 
 pub(super) const CUDARC: Crate = Crate {
@@ -35,7 +34,7 @@ pub(super) const CUDARC: Crate = Crate {
         "driver::result::tests::peer_transfer_contexts",
         "driver::result::tests::re_associate_context_for_memory_op",
     ],
-    headers: &[],
+    needs_headers: false,
 };
 
 /// NVIDIA's own crate, of its project for kernels in Rust.
@@ -44,12 +43,7 @@ pub(super) const CUDA_CORE: Crate = Crate {
     arguments: &["--locked", "--lib", "--tests"],
     driver: "devices:2,memory:4G,streams:threads,version:13050",
     alone: &[],
-    headers: &[
-        "nvidia-cuda-runtime==13.5.37",
-        "nvidia-cuda-crt==13.5.37",
-        "nvidia-curand==10.4.5.25",
-        "libclang==18.1.1",
-    ],
+    needs_headers: true,
 };
 
 const ALONE: &str = "devices:2,streams:threads";
@@ -64,9 +58,13 @@ impl Crate {
         let source = sources.join(self.name);
         let version = version(sh, &source)?;
         let place = copy(sh, &source, folder, Allocator::System)?.place;
-        let headers = self.headers(sh, folder)?;
-        let _in_copy = sh.push_dir(&place);
-        let run = |driver: &str, more: &[&str]| self.tests(sh, places, headers.as_deref(), driver, more);
+        // What is set here is for this client only.
+        let sh = &sh.clone();
+        if self.needs_headers {
+            crate::cuda_core::offer_headers(sh)?;
+        }
+        sh.change_dir(&place);
+        let run = |driver: &str, more: &[&str]| self.tests(sh, places, driver, more);
         let mut results = run(self.driver, &["--test-threads=1"])?;
         for name in self.alone {
             results.extend(run(ALONE, &["--exact", name, "--ignored"])?);
@@ -74,55 +72,20 @@ impl Crate {
         Ok((version, results))
     }
 
-    /// Installs the headers, and returns the folder that the packages are in.
-    fn headers(&self, sh: &Shell, folder: &Path) -> Result<Option<PathBuf>> {
-        let packages = self.headers;
-        if packages.is_empty() {
-            return Ok(None);
-        }
-        let place = folder.join(format!("{}-headers", self.name));
-        if !place.exists() {
-            let part = place.with_extension("part");
-            sh.remove_path(&part)?;
-            cmd!(
-                sh,
-                "python3 -m pip install --quiet --no-deps --retries 1 --timeout 60 --target {part} {packages...}"
-            )
-            .run()?;
-            std::fs::rename(&part, &place)?;
-        }
-        Ok(Some(place))
-    }
-
     /// Runs tests of the crate and returns the result of each.
-    fn tests(
-        &self,
-        sh: &Shell,
-        places: &Places,
-        headers: Option<&Path>,
-        driver: &str,
-        more: &[&str],
-    ) -> Result<Results> {
+    fn tests(&self, sh: &Shell, places: &Places, driver: &str, more: &[&str]) -> Result<Results> {
         let nvrtc = crate::ptx::installed().and_then(|library| Some(library.parent()?.to_path_buf()));
         let others = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let path = std::iter::once(places.driver.clone()).chain(nvrtc);
         let path = std::env::join_paths(path.chain(std::env::split_paths(&others)))?;
         let build = places.folder.join("build");
         let arguments = self.arguments;
-        let mut command = cmd!(
+        let command = cmd!(
             sh,
             "timeout --kill-after 5 {LIMIT} cargo test --no-fail-fast {arguments...} --target-dir {build} -- {more...}"
         )
         .env("MILLPOND_CUDA_EMU", driver)
         .env("LD_LIBRARY_PATH", path);
-        if let Some(headers) = headers {
-            // The library that reads headers brings none of the compiler's own.
-            let own = compiler_headers(sh)?;
-            command = command
-                .env("CUDA_TOOLKIT_PATH", headers.join("nvidia/cu13"))
-                .env("LIBCLANG_PATH", headers.join("clang/native"))
-                .env("BINDGEN_EXTRA_CLANG_ARGS", format!("-I{own}"));
-        }
         let output = command.ignore_status().output()?;
         let results = libtest(&String::from_utf8_lossy(&output.stdout));
         if results.is_empty() {
@@ -131,9 +94,4 @@ impl Crate {
         }
         Ok(results)
     }
-}
-
-/// Returns the folder of the C compiler's own headers.
-fn compiler_headers(sh: &Shell) -> Result<String> {
-    Ok(cmd!(sh, "cc -print-file-name=include").quiet().read()?)
 }

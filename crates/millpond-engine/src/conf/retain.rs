@@ -66,8 +66,8 @@ pub struct RetainConf {
     pub memory_millionths: u64,
     /// The fragmentation in percent above which memory does not grow while pages can be moved. 0 lets memory grow.
     /// Fragmentation is measured against the program's peak, because only memory beyond the peak is fragmentation.
-    /// A pool of host memory also returns free memory if the fragmentation was above this for [`decay`](Self::decay)
-    /// ticks.
+    /// A pool of host memory without a low water also returns free memory if the fragmentation was above this for
+    /// [`decay`](Self::decay) ticks.
     pub compact_at_percent: u64,
 }
 

@@ -12,14 +12,14 @@ pub(crate) struct CompactionTrigger {
 }
 
 impl CompactionTrigger {
-    /// Advances time by one tick, and decides after every [`decay`](RetainConf::decay) ticks. Returns how many bytes of
-    /// free memory to return. This is 0 unless more than [`compact_at_percent`](RetainConf::compact_at_percent) of the
-    /// reserved memory was unused at all these ticks. `low_water` bytes of free memory are kept.
-    pub(crate) fn tick(&mut self, conf: &RetainConf, allocated: u64, reserved: u64, low_water: u64) -> u64 {
+    /// Advances time by one tick. Returns whether the pool should compact. This is decided once in [`decay`](RetainConf::decay)
+    /// ticks: if more than [`compact_at_percent`](RetainConf::compact_at_percent) of the reserved memory was unused at all
+    /// these ticks, and if the settings keep no free memory.
+    pub(crate) fn tick(&mut self, conf: &RetainConf, allocated: u64, reserved: u64) -> bool {
         self.ticks += 1;
         self.peak = self.peak.max(allocated);
         if conf.decay == 0 || self.ticks < conf.decay {
-            return 0;
+            return false;
         }
         let free = reserved.saturating_sub(self.peak);
         let percent = conf.compact_at_percent;
@@ -27,41 +27,43 @@ impl CompactionTrigger {
             ticks: 0,
             peak: allocated,
         };
-        if percent > 0 && free > reserved / 100 * percent {
-            free.saturating_sub(low_water)
-        } else {
-            0
-        }
+        percent > 0 && free > reserved / 100 * percent && conf.low_water.of(reserved) == 0
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millpond_engine::Amount;
 
     #[test]
-    fn only_what_is_unused_at_every_tick_is_returned() {
+    fn memory_must_be_unused_at_every_tick() {
         let conf = RetainConf {
             decay: 3,
             compact_at_percent: 30,
             ..RetainConf::default()
         };
         let mut trigger = CompactionTrigger::default();
-        let mut ticks =
-            |allocated: [u64; 3]| allocated.map(|allocated| trigger.tick(&conf, allocated, 1000, 0));
-        assert_eq!(ticks([100, 400, 100]), [0, 0, 600]);
-        assert_eq!(ticks([100, 700, 100]), [0, 0, 0], "just at the threshold");
-        assert_eq!(ticks([100, 100, 100]), [0, 0, 900]);
-        // A new threshold applies at once, and so does the low water.
+        let mut ticks = |allocated: [u64; 3]| allocated.map(|allocated| trigger.tick(&conf, allocated, 1000));
+        assert_eq!(ticks([100, 400, 100]), [false, false, true]);
+        assert_eq!(ticks([100, 700, 100]), [false; 3], "just at the threshold");
+        assert_eq!(ticks([100, 100, 100]), [false, false, true]);
+    }
+
+    #[test]
+    fn settings_apply_at_once() {
         let mut trigger = CompactionTrigger::default();
-        let at = |percent| RetainConf {
-            decay: 1,
-            compact_at_percent: percent,
-            ..RetainConf::default()
+        let mut at = |decay, compact_at_percent, low_water| {
+            let conf = RetainConf {
+                decay,
+                compact_at_percent,
+                low_water,
+                ..RetainConf::default()
+            };
+            trigger.tick(&conf, 10, 1000)
         };
-        assert_eq!(trigger.tick(&at(0), 10, 1000, 0), 0);
-        assert_eq!(trigger.tick(&at(95), 10, 1000, 0), 990);
-        assert_eq!(trigger.tick(&at(95), 10, 1000, 500), 490);
-        assert_eq!(trigger.tick(&at(95), 10, 1000, 2000), 0);
+        let none = Amount::Bytes(0);
+        assert!(!at(1, 0, none) && at(1, 95, none) && !at(0, 95, none));
+        assert!(!at(1, 95, Amount::Bytes(1)) && !at(1, 95, Amount::Percent(10)));
     }
 }

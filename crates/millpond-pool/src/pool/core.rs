@@ -186,9 +186,8 @@ impl Core {
             .collect()
     }
 
-    /// Returns the memory of free parts that share a page of the source with live blocks to the system, at most `left`
-    /// bytes. Returns the bytes.
-    pub(crate) fn discard_free(&mut self, left: u64) -> u64 {
+    /// Returns the memory of free parts that share a page of the source with live blocks to the system. Returns the bytes.
+    pub(crate) fn discard_free(&mut self) -> u64 {
         let mut free = Vec::new();
         self.memory.policy().layout(&mut |piece| {
             if piece.state == PieceState::Free {
@@ -196,18 +195,17 @@ impl Core {
             }
         });
         free.into_iter()
-            .fold(0, |sum, part| sum + self.discard(part, left - sum, true))
+            .map(|(start, end)| self.discard(start, end, true))
+            .sum()
     }
 
     /// Returns the memory of the whole pages between two addresses to the system. They are free on a shelf, or in the
-    /// engine if `in_engine` is true. Of the pages that the system does not have yet, at most `left` bytes are returned.
-    /// Returns their bytes.
-    pub(crate) fn discard(&mut self, (start, end): (usize, usize), left: u64, in_engine: bool) -> u64 {
-        let page = PAGE as u64;
-        let first = (start as u64).next_multiple_of(page);
-        let bytes = (end as u64 / page * page).saturating_sub(first);
+    /// engine if `in_engine` is true. Returns the bytes of the pages that the system did not have yet.
+    pub(crate) fn discard(&mut self, start: usize, end: usize, in_engine: bool) -> u64 {
+        let first = start.next_multiple_of(PAGE);
+        let bytes = (end & !(PAGE - 1)).saturating_sub(first);
         let source = self.memory.source_mut();
-        source.discard(first, bytes, left / page * page, in_engine)
+        source.discard(first as u64, bytes as u64, in_engine)
     }
 
     /// Backs whole pages with physical memory.

@@ -13,7 +13,7 @@ use super::request::by_a_source;
 use super::shelf::Shelf;
 use super::slow_path_reason::SlowPathReason;
 use millpond_account::watchers::Watchers;
-use millpond_engine::{Compaction, ConfError, Mark, RetainConf};
+use millpond_engine::{Compaction, ConfError, Mark, RetainConf, Source};
 use millpond_os::reentrancy::inside;
 use std::mem;
 use std::sync::Arc;
@@ -55,43 +55,49 @@ impl Heap {
         self.drain_caches();
         self.release_spans();
         self.with_engine(|core| core.memory.release_cached());
-        self.discard_rest(u64::MAX);
+        self.discard_rest();
     }
 
-    /// Returns pages between live blocks to the system, at most `left` bytes. The source cannot take them back, because they
-    /// share a page of the source with live blocks.
-    fn discard_rest(&self, mut left: u64) {
-        self.with_engine(|core| left -= core.discard_free(left));
+    /// Returns pages between live blocks to the system. The source cannot take them back, because they share a page of the
+    /// source with live blocks. Nothing is returned while the source cannot be waited for. Returns the bytes.
+    fn discard_rest(&self) -> u64 {
+        let discard = |core: &mut Core| {
+            let can_wait = core.memory.source().can_wait(None);
+            can_wait.then(|| core.discard_free())
+        };
+        let Some(mut discarded) = self.with_engine(discard).flatten() else {
+            return 0;
+        };
         for (class, shelf) in self.shelves.iter().enumerate() {
             let mut shelf = lock(shelf);
             self.with_engine(|core| {
                 let mut bytes = 0;
-                shelf.free_parts(class, |start, end| {
-                    bytes += core.discard((start, end), left - bytes, false);
-                });
-                left -= bytes;
+                shelf.free_parts(class, |start, end| bytes += core.discard(start, end, false));
                 shelf.discarded(bytes);
+                discarded += bytes;
             });
         }
+        discarded
     }
 
     /// Trims the pool, and returns a report.
     pub(crate) fn compact(&self) -> Compaction {
         let _inside = inside();
-        let reserved = || {
-            let reserved = self.with_engine(|core| core.reserved().current);
-            reserved.unwrap_or_default()
-        };
-        let reserved_before = reserved();
         self.drain_caches();
         self.release_spans();
-        let compaction = self.with_engine(|core| core.memory.compact());
-        self.discard_rest(u64::MAX);
-        // The engine counts whole spans, and pages that the system has back.
-        let mut compaction = compaction.unwrap_or_default();
-        (compaction.reserved_before, compaction.reserved_after) = (reserved_before, reserved());
-        compaction.allocated = self.live().1;
-        let free = compaction.reserved_after.saturating_sub(compaction.allocated);
+        let compacted = self.with_engine(|core| {
+            let before = core.reserved().current;
+            let compaction = core.memory.compact();
+            (compaction, before.saturating_sub(core.reserved().current))
+        });
+        let (mut compaction, returned) = compacted.unwrap_or_default();
+        let returned = returned + self.discard_rest();
+        // The engine counts whole spans, and pages that the system has back. Other threads may allocate meanwhile.
+        let reserved = self.with_engine(|core| core.reserved().current);
+        compaction.reserved_after = reserved.unwrap_or_default();
+        compaction.reserved_before = compaction.reserved_after + returned;
+        compaction.allocated = self.live().1.min(compaction.reserved_after);
+        let free = compaction.reserved_after - compaction.allocated;
         compaction.kept = compaction.kept.min(free);
         compaction.shared = free - compaction.kept;
         compaction
@@ -158,16 +164,14 @@ impl Heap {
     /// Returns free memory if too much of the reserved memory is unused for some time.
     fn compact_if_fragmented(&self) {
         let conf = lock(&self.retain).clone();
-        let low_water = conf.low_water.of(self.totals.allocated.peak());
         let allocated = self.live().1;
         let tick = |core: &mut Core| {
             let reserved = core.reserved().current;
-            core.trigger.tick(&conf, allocated, reserved, low_water)
+            core.trigger.tick(&conf, allocated, reserved)
         };
-        let left = self.with_engine(tick).unwrap_or(0);
-        if left > 0 {
+        if self.with_engine(tick) == Some(true) {
             self.release_spans();
-            self.discard_rest(left);
+            self.discard_rest();
         }
     }
 

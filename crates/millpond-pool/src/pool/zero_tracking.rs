@@ -57,14 +57,13 @@ impl ZeroTrackingSource {
         self.fresh.remove_telling(address, address + bytes, written);
     }
 
-    /// Returns the memory of unused whole pages to the system until they are [restored](Self::restore): those that the
-    /// system does not have yet, but at most `left` bytes. Returns their bytes. If the pages are free in the engine, which
-    /// reports their allocation to this type, they are recorded as zero.
-    pub(crate) fn discard(&mut self, address: u64, bytes: u64, left: u64, free: bool) -> u64 {
+    /// Returns the memory of unused whole pages to the system until they are [restored](Self::restore). Returns the bytes
+    /// of those that the system did not have yet. If the pages are free in the engine, which reports their allocation to
+    /// this type, they are recorded as zero.
+    pub(crate) fn discard(&mut self, address: u64, bytes: u64, free: bool) -> u64 {
         let mut discarded = 0;
         for (start, end) in self.inner.kept_parts(address, address + bytes) {
-            let end = end.min(start.saturating_add(left - discarded));
-            if start < end && self.inner.source_mut().discard(start, end - start) {
+            if self.inner.source_mut().discard(start, end - start) {
                 self.inner.discard(start, end);
                 discarded += end - start;
                 if free {

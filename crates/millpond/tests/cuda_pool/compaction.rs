@@ -19,9 +19,9 @@ fn a_loop_until_the_ratio_is_low_ends() {
     };
     let pool = builder().trim_every(None).build(&device).expect("a pool");
     let idle = used(&device);
-    let mut held: Vec<(usize, DeviceBuffer<u32>)> = (0..120)
+    let mut held: Vec<(usize, DeviceBuffer<u32>)> = (0..60)
         .map(|number| {
-            let len = (MIB as usize / 8) << (number * 7 % 5);
+            let len = (MIB as usize / 4) << (number * 7 % 5);
             let elements = vec![number as u32; len];
             (number, pool.alloc_from(&elements, &stream).expect("room"))
         })
