@@ -97,7 +97,7 @@ impl Parts {
     pub(crate) fn shift(&mut self, from: u64, to: u64, bytes: u64) {
         let mut moved = Vec::new();
         self.within(from, from + bytes, |start, end| {
-            moved.push((start - from, end - from))
+            moved.push((start - from, end - from));
         });
         self.remove(from, from + bytes);
         self.remove(to, to + bytes);
