@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A call charges first, then calls the source, and refunds on failure. So neither limit is exceeded, not even during a
 /// call.
 ///
-/// Memory that is [discarded](Self::discard) is not charged until it is [restored](Self::restore).
+/// Memory that the system has back, although it is held, is not charged until it is used again.
 pub struct BudgetedSource<S> {
     // Dropped first, so that the memory is returned before the limit and the budget are credited.
     inner: S,
