@@ -1,7 +1,7 @@
 //! Compaction of device memory: the account and the driver's figure fall, and live blocks keep their addresses and contents.
 
 use super::{MIB, builder, device, is_alone};
-use millpond::cuda::{CudaDevice, DeviceBuffer};
+use millpond::cuda::{CudaDevice, CudaMemory, DeviceBuffer};
 
 /// Returns the bytes that are in use according to the driver.
 fn used(device: &CudaDevice) -> u64 {
@@ -18,6 +18,10 @@ fn a_loop_until_the_ratio_is_low_ends() {
         return;
     };
     let pool = builder().trim_every(None).build(&device).expect("a pool");
+    if pool.memory() != CudaMemory::Virtual {
+        // Only whole segments go back.
+        return;
+    }
     let idle = used(&device);
     let mut held: Vec<(usize, DeviceBuffer<u32>)> = (0..60)
         .map(|number| {
