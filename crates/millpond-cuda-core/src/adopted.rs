@@ -26,9 +26,11 @@ use std::sync::Arc;
 /// ```
 ///
 /// # Errors
-/// Returns the buffer with [`CudaCoreError::Shared`] if another view of its memory exists, with [`CudaCoreError::Busy`] if work on another
-/// stream uses it, with an error if the stream is captured or its context is another than the buffer's or not the device's primary one, and
-/// with the errors of the driver.
+/// Returns the buffer with one of these errors:
+/// - [`CudaCoreError::Shared`] if another view of its memory exists;
+/// - [`CudaCoreError::Busy`] if work on another stream uses it;
+/// - [`CudaCoreError::Cuda`] if the stream is captured, or if its context is not the device's primary one;
+/// - [`CudaCoreError::Driver`] if the buffer is of another context than the stream, and for the errors of the driver.
 pub fn adopt<T: Element + DeviceCopy>(
     buffer: cuda_core::DeviceBuffer<T>,
     stream: &Arc<Stream>,

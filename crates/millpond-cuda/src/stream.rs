@@ -387,7 +387,8 @@ impl CudaStream {
 
     /// Waits for the stream while memory of the host is lent to its work. It returns only when no work can use the memory any more. On a
     /// lost device no work continues.
-    pub(super) fn wait(&self) -> Result<(), CudaError> {
+    #[doc(hidden)]
+    pub fn wait(&self) -> Result<(), CudaError> {
         loop {
             // The driver cannot tell whether the legacy stream is captured while a stream that synchronises with it is
             // captured. Nobody can wait for the legacy stream then. Trying to wait invalidates that capture, but asking does

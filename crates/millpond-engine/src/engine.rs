@@ -135,7 +135,8 @@ impl<S: Source> Engine<S> {
     /// returned, and live blocks do not move. The result says what was returned and why the rest stayed.
     ///
     /// The policy decides what is returned. `millpond` returns every whole free page handle, and on a device without
-    /// pages every whole free segment. With `relocate:on` it also returns the free pages of other handles. Nothing is returned while the device [cannot be waited for](Source::can_wait).
+    /// pages every whole free segment. With `relocate:on` it also returns the free pages of other handles. Nothing is
+    /// returned while the device [cannot be waited for](Source::can_wait).
     pub fn compact(&mut self) -> Compaction {
         let reserved_before = self.meter.reserved.current;
         let waited = self.deferred.bytes();
@@ -153,9 +154,8 @@ impl<S: Source> Engine<S> {
         }
     }
 
-    /// Compacts as [`compact`](Self::compact) does, but without a result, which would require a look at every block.
-    ///
-    /// Live blocks keep their pages, whatever the settings are.
+    /// Compacts as [`compact`](Self::compact) does without `relocate:on`, and without a result, which would require a
+    /// look at every block.
     pub fn release_cached(&mut self) {
         self.release_by(|policy, supply| policy.release_cached(supply));
     }

@@ -168,8 +168,8 @@ fn batch(
     Ok(())
 }
 
-/// Queues a fill of rows of this width, of this number. Fills of device memory return at once, whatever their name. Plain fills of pinned and
-/// of managed memory wait.
+/// Queues a fill of rows. The array has the width of a row and the number of rows. Fills of device memory return at once, whatever their
+/// name. Plain fills of pinned and of managed memory wait.
 fn fill(
     call: &Call,
     to: u64,

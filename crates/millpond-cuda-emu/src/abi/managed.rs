@@ -134,7 +134,7 @@ entries! {
         }
         Ok(())
     }
-    /// The content is undefined afterwards, so it may as well stay.
+    /// The contents are undefined afterwards. Here they stay as they are.
     cuMemDiscardBatchAsync ptsz 13000 Driver (at: In<u64>, sizes: In<usize>, count: usize, flags: u64, stream: u64) |call| {
         Code::INVALID_VALUE.when(flags != 0)?;
         ranges(call, at, sizes, count)?;

@@ -293,15 +293,16 @@ impl Policy for Planned {
         self.inner.mark(supply, mark);
     }
 
+    // The plan's own blocks are freed before free pages are returned.
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
-        // The plan's own blocks are freed before free pages are returned.
         self.free_deferred(supply);
         self.drop_plan(supply);
         self.inner.release_cached(supply);
     }
 
     fn compact(&mut self, supply: &mut Supply<'_>) {
-        self.release_cached(supply);
+        self.free_deferred(supply);
+        self.drop_plan(supply);
         self.inner.compact(supply);
     }
 

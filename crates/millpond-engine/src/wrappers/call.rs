@@ -224,6 +224,47 @@ impl SourceEvent<'_> {
         }
     }
 
+    /// Returns the old address, the new address and the bytes of pages that were moved or mapped again.
+    #[must_use]
+    pub fn moved(&self) -> Option<(u64, u64, u64)> {
+        match *self {
+            Self::Move {
+                from,
+                to,
+                bytes,
+                outcome: Ok(_),
+            }
+            | Self::Alias {
+                from,
+                to,
+                bytes,
+                outcome: Ok(_),
+            } => Some((from, to, bytes)),
+            _ => None,
+        }
+    }
+
+    /// Returns the address and the bytes of memory that was returned to the source. Some of it may have been replaced.
+    #[must_use]
+    pub fn returned(&self) -> Option<(u64, u64)> {
+        match *self {
+            Self::Give { address, bytes }
+            | Self::Release { address, bytes }
+            | Self::Decommit {
+                address,
+                bytes,
+                handles: 1..,
+            }
+            | Self::Relocate {
+                address,
+                bytes,
+                outcome: Ok(()),
+                ..
+            } => Some((address, bytes)),
+            _ => None,
+        }
+    }
+
     /// Returns the error of a failed call.
     #[must_use]
     pub fn error(&self) -> Option<&SourceError> {

@@ -67,22 +67,6 @@ impl HeldMemory {
                 self.decommit(address, bytes);
                 (0, bytes)
             }
-            SourceEvent::Move {
-                from,
-                to,
-                bytes,
-                outcome: Ok(_),
-            }
-            | SourceEvent::Alias {
-                from,
-                to,
-                bytes,
-                outcome: Ok(_),
-            } => {
-                self.decommit(from, bytes);
-                self.commit(to, bytes);
-                (0, 0)
-            }
             SourceEvent::Relocate {
                 address,
                 bytes,
@@ -96,6 +80,10 @@ impl HeldMemory {
             SourceEvent::Release { address, bytes } => (0, self.release(address, bytes)),
             _ => (0, 0),
         };
+        if let Some((from, to, bytes)) = event.moved() {
+            self.decommit(from, bytes);
+            self.commit(to, bytes);
+        }
         self.bytes = (self.bytes + taken).saturating_sub(returned);
         (taken, returned)
     }

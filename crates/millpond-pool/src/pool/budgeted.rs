@@ -186,31 +186,11 @@ impl<S: Source> SourceWrapper for BudgetedSource<S> {
     }
 
     fn after(&mut self, event: &SourceEvent<'_>) {
-        let discarded = match *event {
-            SourceEvent::Give { address, bytes }
-            | SourceEvent::Release { address, bytes }
-            | SourceEvent::Decommit {
-                address,
-                bytes,
-                handles: 1..,
-            } => self.discarded.remove(address, address + bytes),
-            SourceEvent::Move {
-                from,
-                to,
-                bytes,
-                outcome: Ok(_),
-            }
-            | SourceEvent::Alias {
-                from,
-                to,
-                bytes,
-                outcome: Ok(_),
-            } => {
-                self.discarded.shift(from, to, bytes);
-                0
-            }
-            _ => 0,
-        };
+        if let Some((from, to, bytes)) = event.moved() {
+            self.discarded.shift(from, to, bytes);
+        }
+        let remove = |(address, bytes)| self.discarded.remove(address, address + bytes);
+        let discarded = event.returned().map_or(0, remove);
         self.memory.record(event, discarded);
         // A charge that is not kept is refunded when it is dropped.
         let pending = self.pending.take();

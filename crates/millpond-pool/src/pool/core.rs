@@ -39,28 +39,29 @@ impl Core {
     }
 
     fn request(&mut self, bytes: usize, align: usize) -> Result<(Block, bool), AllocError> {
-        let (block, missed) = self.request_any(bytes, align)?;
-        if self
-            .restore(block.address() as usize, block.bytes() as usize)
-            .is_some()
-        {
-            return Ok((block, missed));
+        if let Some(found) = self.request_once(bytes, align)? {
+            return Ok(found);
         }
         // Free memory that the system does not have back is still charged. Without it, there may be room.
-        self.memory.free(block, &[]);
         self.memory.release_cached();
-        let (block, _) = self.request_any(bytes, align)?;
-        if self
-            .restore(block.address() as usize, block.bytes() as usize)
-            .is_some()
-        {
-            return Ok((block, true));
+        match self.request_once(bytes, align)? {
+            Some((block, _)) => Ok((block, true)),
+            None => Err(Self::nothing_left(bytes as u64, self.cached())),
         }
-        self.memory.free(block, &[]);
-        Err(Self::nothing_left(bytes as u64, self.cached()))
     }
 
-    /// Returns a block whose pages the system may still have.
+    /// Returns no block if it has discarded pages that cannot be charged again.
+    fn request_once(&mut self, bytes: usize, align: usize) -> Result<Option<(Block, bool)>, AllocError> {
+        let (block, missed) = self.request_any(bytes, align)?;
+        let address = block.address() as usize;
+        if self.restore(address, block.bytes() as usize).is_none() {
+            self.memory.free(block, &[]);
+            return Ok(None);
+        }
+        Ok(Some((block, missed)))
+    }
+
+    /// Returns a block that may have discarded pages.
     fn request_any(&mut self, bytes: usize, align: usize) -> Result<(Block, bool), AllocError> {
         let hits = self.memory.stats().hits;
         let request = Request {

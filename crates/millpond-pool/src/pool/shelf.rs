@@ -47,11 +47,12 @@ impl Shelf {
         let mut count = 0;
         while self.discarded > 0
             && count < out.len()
-            && let Some(address) = self.free.last()
-            && let Some(restored) = restore(*address, bytes)
+            && let Some(&address) = self.free.last()
+            && let Some(restored) = restore(address, bytes)
         {
             self.restored(restored);
-            out[count] = self.free.pop().unwrap_or(0);
+            self.free.pop();
+            out[count] = address;
             count += 1;
         }
         if self.discarded == 0 {

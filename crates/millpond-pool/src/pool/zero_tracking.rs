@@ -105,6 +105,13 @@ impl SourceWrapper for ZeroTrackingSource {
     }
 
     fn after(&mut self, event: &SourceEvent<'_>) {
+        if let Some((from, to, bytes)) = event.moved() {
+            self.fresh.remove(from, from + bytes);
+            self.fresh.remove(to, to + bytes);
+        }
+        if let Some((address, bytes)) = event.returned() {
+            self.fresh.remove(address, address + bytes);
+        }
         match *event {
             SourceEvent::Take {
                 bytes,
@@ -116,36 +123,6 @@ impl SourceWrapper for ZeroTrackingSource {
                 outcome: Ok(()),
                 ..
             } if self.source().fresh_is_zero() => self.fresh.add(address, address + bytes),
-            SourceEvent::Give { address, bytes }
-            | SourceEvent::Release { address, bytes }
-            | SourceEvent::Decommit {
-                address,
-                bytes,
-                handles: 1..,
-            }
-            | SourceEvent::Relocate {
-                address,
-                bytes,
-                outcome: Ok(()),
-                ..
-            } => {
-                self.fresh.remove(address, address + bytes);
-            }
-            SourceEvent::Move {
-                from,
-                to,
-                bytes,
-                outcome: Ok(_),
-            }
-            | SourceEvent::Alias {
-                from,
-                to,
-                bytes,
-                outcome: Ok(_),
-            } => {
-                self.fresh.remove(from, from + bytes);
-                self.fresh.remove(to, to + bytes);
-            }
             _ => {}
         }
     }

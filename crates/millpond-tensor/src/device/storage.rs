@@ -70,7 +70,7 @@ impl DeviceStorage {
         match &self.memory {
             Memory::Device(_) => Ok(None),
             Memory::Managed(storage) => {
-                self.queue.stream().synchronize()?;
+                self.queue.stream().wait()?;
                 Ok(Some(Arc::clone(storage)))
             }
         }
@@ -130,9 +130,9 @@ impl DeviceStorage {
 impl Drop for DeviceStorage {
     fn drop(&mut self) {
         if let Memory::Managed(storage) = &self.memory
-            && self.queue.stream().synchronize().is_err()
+            && self.queue.stream().wait().is_err()
         {
-            // Work may still use the memory, so it is kept for as long as the process runs.
+            // The stream is captured, so its work may run later, or the device is lost. The memory is never freed.
             std::mem::forget(Arc::clone(storage));
         }
     }
