@@ -107,6 +107,8 @@ fn memory_that_went_back_is_not_used_beyond_a_budget() {
             assert!(budget.used() <= 64 * MIB);
         };
         assert!(matches!(refused, AllocError::Budget(_)), "{refused}");
+        let stats = pool.stats();
+        assert!(stats.allocated.current <= stats.reserved.current, "{stats:?}");
         assert!(budget.used() > 60 * MIB, "{} used of {bytes}", budget.used());
         assert_eq!(
             budget.used(),
