@@ -126,8 +126,10 @@ fn build(sh: &Shell, folder: &Path, dev: bool) -> Result {
     for name in ["millpond-card", "millpond"] {
         strip(sh, &target().join(built).join(name), &folder.join(name))?;
     }
-    for (name, path) in tests(sh)? {
-        strip(sh, &path, &folder.join("tests").join(name))?;
+    for arguments in [crate::test::CUDA, EMULATED] {
+        for (name, path) in tests(sh, arguments)? {
+            strip(sh, &path, &folder.join("tests").join(name))?;
+        }
     }
     for name in RECORDINGS {
         sh.copy_file(format!("traces/{name}.csv.zst"), folder.join("traces"))?;
@@ -153,9 +155,12 @@ fn nvrtc(sh: &Shell, to: &Path) -> Result {
     Ok(())
 }
 
-/// Builds the test programs of CUDA devices and returns their names and paths.
-fn tests(sh: &Shell) -> Result<Vec<(String, PathBuf)>> {
-    let arguments: &[&str] = &crate::test::CUDA.split(' ').collect::<Vec<_>>();
+/// The emulated driver's tests that a real driver passes too.
+const EMULATED: &str = "test -p millpond-cuda-emu --test captures --test found_by_clients";
+
+/// Builds the test programs of these arguments to cargo and returns their names and paths.
+fn tests(sh: &Shell, arguments: &str) -> Result<Vec<(String, PathBuf)>> {
+    let arguments: &[&str] = &arguments.split(' ').collect::<Vec<_>>();
     cmd!(sh, "cargo {arguments...} --no-run").run()?;
     // The programs are built by now, so this call only returns their paths.
     let said = cmd!(sh, "cargo {arguments...} --no-run --message-format=json")

@@ -89,7 +89,7 @@ fn an_empty_allocation_of_a_pool_succeeds() {
 fn a_pool_of_host_memory_is_read_by_the_host() {
     common::with_options(
         "a_pool_of_host_memory_is_read_by_the_host",
-        "version:12090,strict:on",
+        "version:13000,strict:on",
         || {
             let _context = CudaContext::new(0).unwrap();
             let stream = stream();
@@ -116,84 +116,97 @@ fn a_pool_of_host_memory_is_read_by_the_host() {
 }
 
 #[test]
-fn a_pool_of_managed_memory_needs_cuda_13() {
-    let managed = || props(2, CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, 0);
-    common::with_options("a_pool_of_managed_memory_needs_cuda_13", "version:13000", || {
-        let _context = CudaContext::new(0).unwrap();
-        let stream = stream();
-        let pool = pool(&managed());
-        let at = from(pool, MIB, stream);
-        assert_eq!(
-            attribute(at, CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED) as u32,
-            1
-        );
-        ok!(cuMemPrefetchAsync(at, MIB, 0, stream));
-        ok!(cuStreamSynchronize(stream));
-        type Discard = unsafe extern "C" fn(*const u64, *const usize, usize, u64, CUstream) -> i32;
-        let discard = function::<Discard>(b"cuMemDiscardBatchAsync");
-        type Prefetch = unsafe extern "C" fn(
-            *const u64,
-            *const usize,
-            usize,
-            *const CUmemLocation,
-            *const usize,
-            usize,
-            u64,
-            CUstream,
-        ) -> i32;
-        let prefetch = function::<Prefetch>(b"cuMemPrefetchBatchAsync");
-        let (ranges, sizes) = ([at, at + 512 * 1024], [512 * 1024, 512 * 1024]);
-        let place = |type_| CUmemLocation { type_, id: 0 };
-        let places = [
-            place(CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST),
-            place(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE),
-        ];
-        let from = [0, 1];
-        // SAFETY: the arrays are as long as the counts say.
-        let moved = unsafe {
-            prefetch(
-                ranges.as_ptr(),
-                sizes.as_ptr(),
-                2,
-                places.as_ptr(),
-                from.as_ptr(),
-                2,
-                0,
-                stream,
-            )
-        };
-        assert_eq!(moved, 0);
-        ok!(cuStreamSynchronize(stream));
-        let last = |at| {
-            let mut place = 0i32;
-            let which =
-                cudarc::driver::sys::CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION;
-            ok!(cuMemRangeGetAttribute(
-                (&raw mut place).cast(),
-                4,
-                which,
-                at,
-                64 * 1024
-            ));
-            place
-        };
-        assert_eq!([last(ranges[0]), last(ranges[1])], [-1, 0]);
-        assert_eq!(
-            // SAFETY: as above.
-            unsafe { discard(ranges.as_ptr(), sizes.as_ptr(), 2, 0, stream) },
-            0
-        );
-        assert_eq!(
-            // SAFETY: as above. The second range is not managed.
-            unsafe { discard([at, 64].as_ptr(), sizes.as_ptr(), 2, 0, stream) },
-            1
-        );
-        ok!(cuMemFreeAsync(at, stream));
-        ok!(cuMemPoolDestroy(pool));
-    });
-    common::load();
-    let _context = CudaContext::new(0).unwrap();
-    assert_eq!(created(&managed()), Err(CUDA_ERROR_INVALID_VALUE as i32));
+fn a_pool_of_managed_memory_moves_its_pages() {
+    common::with_options(
+        "a_pool_of_managed_memory_moves_its_pages",
+        "version:13000",
+        || {
+            let _context = CudaContext::new(0).unwrap();
+            let stream = stream();
+            let pool = pool(&props(2, CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, 0));
+            let at = from(pool, MIB, stream);
+            assert_eq!(
+                attribute(at, CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED) as u32,
+                1
+            );
+            ok!(cuMemPrefetchAsync(at, MIB, 0, stream));
+            ok!(cuStreamSynchronize(stream));
+            type Discard = unsafe extern "C" fn(*const u64, *const usize, usize, u64, CUstream) -> i32;
+            let discard = function::<Discard>(b"cuMemDiscardBatchAsync");
+            type Prefetch = unsafe extern "C" fn(
+                *const u64,
+                *const usize,
+                usize,
+                *const CUmemLocation,
+                *const usize,
+                usize,
+                u64,
+                CUstream,
+            ) -> i32;
+            let prefetch = function::<Prefetch>(b"cuMemPrefetchBatchAsync");
+            let (ranges, sizes) = ([at, at + 512 * 1024], [512 * 1024, 512 * 1024]);
+            let place = |type_| CUmemLocation { type_, id: 0 };
+            let places = [
+                place(CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST),
+                place(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE),
+            ];
+            let from = [0, 1];
+            // SAFETY: the arrays are as long as the counts say.
+            let moved = unsafe {
+                prefetch(
+                    ranges.as_ptr(),
+                    sizes.as_ptr(),
+                    2,
+                    places.as_ptr(),
+                    from.as_ptr(),
+                    2,
+                    0,
+                    stream,
+                )
+            };
+            assert_eq!(moved, 0);
+            ok!(cuStreamSynchronize(stream));
+            let last = |at| {
+                let mut place = 0i32;
+                let which =
+                    cudarc::driver::sys::CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION;
+                ok!(cuMemRangeGetAttribute(
+                    (&raw mut place).cast(),
+                    4,
+                    which,
+                    at,
+                    64 * 1024
+                ));
+                place
+            };
+            assert_eq!([last(ranges[0]), last(ranges[1])], [-1, 0]);
+            assert_eq!(
+                // SAFETY: as above.
+                unsafe { discard(ranges.as_ptr(), sizes.as_ptr(), 2, 0, stream) },
+                0
+            );
+            assert_eq!(
+                // SAFETY: as above. The second range is not managed.
+                unsafe { discard([at, 64].as_ptr(), sizes.as_ptr(), 2, 0, stream) },
+                1
+            );
+            ok!(cuMemFreeAsync(at, stream));
+            ok!(cuMemPoolDestroy(pool));
+        },
+    );
+}
+
+#[test]
+fn no_older_driver_has_a_pool_of_managed_memory() {
+    common::with_options(
+        "no_older_driver_has_a_pool_of_managed_memory",
+        "version:12000",
+        || {
+            let _context = CudaContext::new(0).unwrap();
+            let managed = props(2, CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, 0);
+            assert_eq!(created(&managed), Err(CUDA_ERROR_INVALID_VALUE as i32));
+        },
+    );
 }
 
 #[test]

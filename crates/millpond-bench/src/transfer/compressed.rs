@@ -2,8 +2,10 @@
 
 use crate::Table;
 use crate::measure::{Clock, Samples, Timer, in_turn};
+use millpond::Element;
+use millpond::bytemuck::{bytes_of, cast_slice_mut};
 use millpond::codec::{self, Scheme, Values};
-use millpond::cuda::{self, CudaStream, CudaTimer, DevicePool};
+use millpond::cuda::{self, CudaStream, CudaTimer, DevicePool, Staging};
 use std::error::Error;
 use std::hint::black_box;
 
@@ -176,6 +178,63 @@ pub(super) fn tables(
         copies.row([name.to_owned()].into_iter().chain(both));
     }
     Ok((codecs, copies))
+}
+
+/// Measures whole copies from ordinary memory on a real device, plain and compressed where the library finds that faster.
+pub(super) fn real(
+    staging: &Staging,
+    pool: &DevicePool,
+    stream: &CudaStream,
+    bytes: usize,
+    rounds: usize,
+) -> Result<Table, Box<dyn Error>> {
+    let mut table = Table::new(&["GB/s", "plain", "upload_compressed", "share sent"]);
+    for (name, values, make) in KINDS {
+        let data = data(make, bytes);
+        let row = match values {
+            Values::Floats(2) => whole::<half::bf16>(staging, pool, stream, &data, rounds),
+            Values::Floats(_) => whole::<f32>(staging, pool, stream, &data, rounds),
+            Values::Integers(8) => whole::<i64>(staging, pool, stream, &data, rounds),
+            Values::Integers(_) | Values::Bytes => whole::<i32>(staging, pool, stream, &data, rounds),
+        }?;
+        table.row(std::iter::once(name.to_owned()).chain(row));
+    }
+    Ok(table)
+}
+
+/// Returns the speeds of both copies and the share of the bytes that the second one sent.
+fn whole<T: Element>(
+    staging: &Staging,
+    pool: &DevicePool,
+    stream: &CudaStream,
+    data: &[u8],
+    rounds: usize,
+) -> Result<[String; 3], Box<dyn Error>> {
+    let mut from = vec![T::zeroed(); data.len() / size_of::<T>()];
+    cast_slice_mut::<T, u8>(&mut from).copy_from_slice(data);
+    let mut to = pool.alloc_zeroed::<T>(from.len(), stream)?;
+    // The first copy measures the link and the host.
+    let mut share = staging.upload_compressed(&from, &mut to, pool)?.ratio();
+    let times = in_turn::<2, Box<dyn Error>>(rounds, |way| {
+        stream.synchronize()?;
+        let timer = Timer::start(Clock::Wall);
+        match way {
+            0 => staging.upload(&from, &mut to)?,
+            _ => share = staging.upload_compressed(&from, &mut to, pool)?.ratio(),
+        }
+        stream.synchronize()?;
+        Ok(timer.nanoseconds())
+    })?;
+    if to
+        .to_vec()?
+        .iter()
+        .zip(&from)
+        .any(|(to, from)| bytes_of(to) != bytes_of(from))
+    {
+        return Err("the copied data differs".into());
+    }
+    let [plain, compressed] = times.map(|times| format!("{:.1}", data.len() as f64 / times.median()));
+    Ok([plain, compressed, format!("{share:.3}")])
 }
 
 fn measure(

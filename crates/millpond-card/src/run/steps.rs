@@ -50,7 +50,7 @@ pub(super) const ALL: [Plan; 12] = [
     plan(9, "Kernels", &[Probe("ptx", 60), Tests("cuda_tensor", 90)]),
     plan(
         10,
-        "The library's tests on this driver",
+        "The tests of the library and of the emulated driver",
         &[
             Tests("cuda", 60),
             Tests("cuda_pool", 90),
@@ -59,6 +59,8 @@ pub(super) const ALL: [Plan; 12] = [
             Tests("cuda_nvrtc", 60),
             Tests("cuda_transfer", 60),
             Tests("cuda_hostile", 60),
+            Tests("captures", 30),
+            Tests("found_by_clients", 30),
             Other(tests::churn, 60),
             Probe("fault", 30),
         ],
