@@ -13,6 +13,7 @@ pub(super) const OUT_OF_MEMORY: Code = 2;
 /// The error of the stub library that a CUDA toolkit provides for linking. The stub is not a driver.
 pub(super) const STUB_LIBRARY: Code = 34;
 pub(super) const NO_BINARY: Code = 209;
+pub(super) const LAUNCH_FAILED: Code = 719;
 pub(super) const NOT_FOUND: Code = 500;
 pub(super) const NOT_READY: Code = 600;
 

@@ -6,6 +6,7 @@ use super::abi::{
     PoolProperties, STUB_LIBRARY, SUCCESS, StreamCallback, StreamHandle,
 };
 use super::calls::{self, DriverCalls, Tally};
+use super::emulated::Emulated;
 use super::error::CudaError;
 use super::fork;
 use libloading::Library;
@@ -220,7 +221,9 @@ pub(super) struct Driver {
     functions: Functions,
     watched: Watched,
     /// Whether it is the driver of `millpond-cuda-emu`.
-    emulated: bool,
+    is_emulated: bool,
+    /// The emulated driver's functions for kernels.
+    emulated: Option<Emulated>,
     /// The function that names errors. It is not in the table, because it is called for the results of the others.
     error_name: Option<ErrorName>,
 }
@@ -265,7 +268,9 @@ impl Driver {
             // SAFETY: the library has the driver's name, and stays loaded.
             functions: unsafe { Functions::of(library) },
             watched: Watched::default(),
-            emulated: own.is_ok(),
+            is_emulated: own.is_ok(),
+            // SAFETY: the emulated driver is the only library with these symbols, and it stays loaded.
+            emulated: unsafe { Emulated::of(library) },
             error_name: error_name.ok().map(|function| *function),
         };
         // SAFETY: it takes no pointer.
@@ -301,10 +306,15 @@ impl Driver {
 
     /// Returns whether the driver is the emulated one.
     pub(super) fn is_emulated(&self) -> bool {
+        self.is_emulated
+    }
+
+    /// Returns the functions for kernels that only the emulated driver has.
+    pub(super) fn emulated(&self) -> Option<Emulated> {
         self.emulated
     }
 
-    fn check(&self, call: &'static str, code: Code) -> Result<(), CudaError> {
+    pub(super) fn check(&self, call: &'static str, code: Code) -> Result<(), CudaError> {
         if code == SUCCESS {
             return Ok(());
         }

@@ -36,11 +36,15 @@ pub enum CudaError {
         "CUDA does not work in a process that was forked from one that used it: start a new process instead (spawn, not fork)"
     )]
     Forked,
-    /// The thread is the driver's and runs a waker, which must not use CUDA.
+    /// The thread runs code for the driver, which must not use CUDA: a waker, a function on the host in the order of a stream, or the
+    /// closure of an emulated kernel.
     #[error(
-        "a waker cannot use CUDA, because it runs on a thread of the driver: let it schedule its task only, and use CUDA in the task"
+        "a waker, a function that a stream runs on the host, or the closure of an emulated kernel cannot use CUDA: use CUDA in another thread or after it"
     )]
     InCallback,
+    /// A function that a stream ran on the host has panicked.
+    #[error("the function that the stream ran on the host has panicked: its message was printed then")]
+    HostPanicked,
     /// A poll of a transfer has already returned its outcome.
     #[error("a poll of this transfer has already returned its ends: do not wait for it again")]
     AlreadyComplete,

@@ -21,10 +21,12 @@ mod cublas_error;
 mod device;
 mod driver;
 mod driver_pool;
+mod emulated;
 mod error;
 mod events;
 mod fork;
 mod graph;
+mod host_function;
 #[cfg(feature = "cudarc")]
 mod interop;
 mod kernel_error;
@@ -65,6 +67,7 @@ pub use cublas_error::CublasError;
 pub use device::{CudaDevice, DeviceMemory};
 pub use driver::driver_calls;
 pub use driver_pool::{DriverPool, DriverPoolBuilder, DriverPoolStats, InstalledPool};
+pub use emulated::{EmulatedLaunch, KernelParameters, emulate_kernel};
 pub use error::CudaError;
 pub use graph::{Capture, CudaGraph};
 #[cfg(feature = "cudarc")]

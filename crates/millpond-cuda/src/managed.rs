@@ -3,6 +3,7 @@
 use super::abi::{DeviceNumber, PLACE_HOST, advice};
 use super::device::CudaDevice;
 use super::error::CudaError;
+use super::host_function::HostFunctions;
 use super::segments::{Segments, Way, source_of_segments};
 use super::slice::DeviceSlice;
 use super::stream::CudaStream;
@@ -15,6 +16,7 @@ use millpond_os::device::Device;
 use millpond_pool::buffer::Buffer;
 use millpond_pool::dtype::Element;
 use millpond_pool::memory::MemorySource;
+use std::sync::Arc;
 
 /// Managed memory. It has one address for the host and every device, and the driver moves pages to the processor that accesses them.
 ///
@@ -190,20 +192,28 @@ impl CudaStream {
     /// ```
     ///
     /// # Errors
-    /// Returns [`CudaError::NotManaged`] for other memory, [`CudaError::Captured`] if the stream is captured, and the errors of the
-    /// driver.
+    /// Returns [`CudaError::NotManaged`] for other memory, [`CudaError::Captured`] if the stream is captured,
+    /// [`CudaError::HostPanicked`] if a function that [ran on the host](DeviceSlice::run_on_host) panicked, and the errors of the driver.
     pub fn lend<T: Element, R>(
         &self,
         buffer: &mut Buffer<T>,
         work: impl FnOnce(&mut DeviceSlice<'_, T>) -> R,
     ) -> Result<R, CudaError> {
-        /// Waits for the stream when the loan ends, even by a panic.
-        struct End<'a>(&'a CudaStream);
+        /// The end of the loan, also by a panic.
+        struct End<'a>(&'a CudaStream, Arc<HostFunctions>);
+
+        impl End<'_> {
+            fn wait(&self) -> Result<(), CudaError> {
+                // If the device is lost, only functions of the host may still run.
+                let waited = self.0.wait();
+                let ended = self.1.end();
+                waited.and(ended)
+            }
+        }
 
         impl Drop for End<'_> {
             fn drop(&mut self) {
-                // On an error nothing goes on: the device is lost.
-                let _ = self.0.wait();
+                let _ = self.wait();
             }
         }
 
@@ -211,14 +221,16 @@ impl CudaStream {
         expect_uncaptured(self)?;
         let (address, len) = match buffer.is_empty() {
             true => (0, 0),
-            false => (buffer.as_mut_ptr().addr() as u64, buffer.len()),
+            false => (buffer.as_mut_ptr().expose_provenance() as u64, buffer.len()),
         };
-        let end = End(self);
+        let end = End(self, Arc::default());
         // SAFETY: the elements are at this address on every device. The buffer is borrowed until the stream has been waited for, and
         // other streams that use the elements are ordered with it.
-        let result = work(&mut unsafe { DeviceSlice::new(address, len, self) });
-        std::mem::forget(end);
-        self.wait()?;
+        let slice = unsafe { DeviceSlice::new(address, len, self) };
+        // SAFETY: the memory is managed, and is borrowed until the functions have ended.
+        let mut slice = unsafe { slice.on_host_too(Arc::clone(&end.1)) };
+        let result = work(&mut slice);
+        end.wait()?;
         Ok(result)
     }
 

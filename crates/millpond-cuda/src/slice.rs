@@ -2,20 +2,24 @@
 
 use super::buffer::DeviceBuffer;
 use super::error::CudaError;
+use super::host_function::HostFunctions;
 use super::launch::{DeviceElements, KernelArg, KernelArgMut, Launch, sealed};
 use super::span::{Span, elements_on_stream, expect_elements};
 use super::stream::CudaStream;
 use millpond_pool::dtype::{DType, Element};
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// Elements on a device that are borrowed exclusively. It is like a [`DeviceBuffer`], but does not own the memory. All work on the elements
 /// is queued on their stream.
 ///
-/// Made by `DeviceScratch::alloc`.
+/// It is made by `DeviceScratch::alloc` and by [`CudaStream::lend`].
 pub struct DeviceSlice<'a, T: Element> {
     address: u64,
     len: usize,
     stream: &'a CudaStream,
+    /// The functions that run on the host, if the elements are managed memory.
+    host_functions: Option<Arc<HostFunctions>>,
     elements: PhantomData<&'a mut [T]>,
 }
 
@@ -28,8 +32,22 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
             address,
             len,
             stream,
+            host_functions: None,
             elements: PhantomData,
         }
+    }
+
+    /// Lets functions run on the host.
+    ///
+    /// # Safety
+    /// The elements must be managed memory, whose address was exposed, and nobody else may use them until these functions have ended.
+    pub(super) unsafe fn on_host_too(mut self, functions: Arc<HostFunctions>) -> Self {
+        self.host_functions = Some(functions);
+        self
+    }
+
+    pub(super) fn host_functions(&self) -> Option<&Arc<HostFunctions>> {
+        self.host_functions.as_ref()
     }
 
     /// Returns the address on the device, or 0 if there are no elements. Access to it by other means has the requirements of every use of a

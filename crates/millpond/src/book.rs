@@ -15,6 +15,10 @@ struct Pools;
 #[doc = include_str!("../../../docs/gpus.md")]
 struct Gpus;
 
+#[cfg(feature = "cuda")]
+#[doc = include_str!("../../../docs/cuda-emulator.md")]
+struct CudaEmulator;
+
 #[cfg(feature = "record")]
 #[doc = include_str!("../../../docs/recording.md")]
 struct Recording;

@@ -305,9 +305,10 @@ pub mod cuda {
         CudaKernel, CudaManaged, CudaMemory, CudaModule, CudaPinned, CudaQueue, CudaSharing, CudaSource,
         CudaStream, CudaTimer, DeviceBuffer, DeviceElements, DeviceMemory, DevicePool, DevicePoolBuilder,
         DevicePoolError, DeviceRental, DeviceRented, DeviceSlice, DeviceTenant, DriverCalls, DriverPool,
-        DriverPoolBuilder, DriverPoolStats, Extent, HostEnd, InstalledPool, KernelArg, KernelArgMut,
-        KernelError, Launch, MatmulBackend, Registered, Sent, Staged, Staging, StagingError, Transfer,
-        TransferError, UnpooledDevice, copy_speeds, driver_calls, missing_functions, watch_driver_calls,
+        DriverPoolBuilder, DriverPoolStats, EmulatedLaunch, Extent, HostEnd, InstalledPool, KernelArg,
+        KernelArgMut, KernelError, KernelParameters, Launch, MatmulBackend, Registered, Sent, Staged,
+        Staging, StagingError, Transfer, TransferError, UnpooledDevice, copy_speeds, driver_calls,
+        emulate_kernel, missing_functions, watch_driver_calls,
     };
     #[cfg(feature = "derive")]
     pub use millpond_tensor::soa::{DeviceField, DeviceSoa};

@@ -9,9 +9,8 @@ mod nvrtc;
 mod support;
 
 use millpond::cuda::{
-    CompileOptions, CudaDevice, CudaError, CudaModule, CudaStream, DevicePool, KernelError,
+    CompileOptions, CudaDevice, CudaError, CudaModule, CudaStream, DevicePool, KernelError, emulate_kernel,
 };
-use std::ffi::c_int;
 use std::path::Path;
 use support::emulator;
 
@@ -26,26 +25,15 @@ extern "C" __global__ void grow(float *out, const float *in, unsigned long long 
 }
 "#;
 
-/// The function that the emulated driver runs for the kernel.
-extern "C" fn grow(_: usize, places: *const *const u8, _: *const u32) -> c_int {
-    let number = |index: usize| {
-        let place = places.wrapping_add(index);
-        // SAFETY: the kernel was registered with three parameters of 8 bytes each.
-        let value = unsafe { *place };
-        // SAFETY: as above.
-        unsafe { value.cast::<u64>().read_unaligned() }
-    };
-    let (out, from, n) = (number(0), number(1), number(2));
-    let mut bytes = vec![0; n as usize * 4];
-    let read = emulator::read(from, &mut bytes);
-    if read != 0 {
-        return read;
-    }
-    let (floats, _) = bytes.as_chunks_mut::<4>();
-    for float in floats {
-        *float = (3.0 * f32::from_ne_bytes(*float)).to_ne_bytes();
-    }
-    emulator::write(out, &bytes)
+/// Registers what the emulated driver does for the kernel.
+fn emulate_grow() {
+    let registered = emulate_kernel("grow", |launch, (out, from, n): (u64, u64, u64)| {
+        let mut numbers = vec![0.0f32; n as usize];
+        launch.read(from, &mut numbers)?;
+        numbers.iter_mut().for_each(|number| *number *= 3.0);
+        launch.write(out, &numbers)
+    });
+    registered.expect("a kernel");
 }
 
 /// Runs the body in a process with NVRTC and a driver with these options.
@@ -80,7 +68,7 @@ fn a_programs_own_source_is_compiled_and_launched() {
                 .expect_err("the emulated driver has none of that name");
             assert!(matches!(error, KernelError::NoBinary { .. }), "{error}");
         }
-        emulator::register_body(c"grow", &[8, 8, 8], 1000, grow);
+        emulate_grow();
         let grow = module.kernel("grow").expect("it has one now");
 
         let numbers: Vec<f32> = (0..1000_u16).map(f32::from).collect();
@@ -141,7 +129,7 @@ fn a_driver_older_than_the_compiler_is_given_a_binary() {
             let module = CudaModule::compile_with(&device, SOURCE, &options).expect("a binary is loaded");
             // A driver this old does not report a kernel's parameters, but it has the kernel.
             let found = |name| !matches!(module.kernel(name), Err(KernelError::NoEntry { .. }));
-            emulator::register_body(c"grow", &[8, 8, 8], 1000, grow);
+            emulate_grow();
             assert!(found("grow") && !found("shrink"));
         },
     );

@@ -9,6 +9,8 @@ mod support;
 mod agree;
 #[path = "cuda_tensor/blas.rs"]
 mod blas;
+#[path = "cuda_tensor/closures.rs"]
+mod closures;
 #[path = "cuda_tensor/launches.rs"]
 mod launches;
 #[path = "cuda_tensor/native.rs"]

@@ -5,7 +5,7 @@ use crate::support::emulator::{self, in_children};
 use crate::tasks::{
     Count, Gate, Upload, block_on, counted, held, in_threads, place, poll, polls, until, upload,
 };
-use millpond::cuda::{CudaDevice, CudaError, CudaModule, CudaStream};
+use millpond::cuda::{CudaDevice, CudaError, CudaModule, CudaStream, EmulatedLaunch, emulate_kernel};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Wake, Waker};
@@ -94,11 +94,16 @@ fn a_copy_that_is_dropped_in_a_waker_is_freed_later() {
 #[test]
 fn tasks_of_a_lost_device_are_woken_with_the_error() {
     in_threads("wakers::tasks_of_a_lost_device_are_woken_with_the_error", || {
-        extern "C" fn fails(_: usize, _: *const *const u8, _: *const u32) -> i32 {
-            700
-        }
         let place = place();
-        emulator::register_body(c"fails", &[], 1000, fails);
+        let fault = |_: &EmulatedLaunch<'_>, (): ()| {
+            let (call, name) = ("the test's kernel", "CUDA_ERROR_ILLEGAL_ADDRESS");
+            Err(CudaError::Driver {
+                call,
+                code: 700,
+                name,
+            })
+        };
+        emulate_kernel("fails", fault).expect("a kernel");
         let code = ".version 8.0\n.target sm_70\n.visible .entry fails() { }";
         let module = CudaModule::load(&place.device, code).expect("a module");
         let kernel = module.kernel("fails").expect("a kernel");

@@ -385,57 +385,32 @@ pub(crate) fn resident(address: u64, bytes: usize, place: i32) -> u64 {
     function(address, bytes, place)
 }
 
-/// A test's kernel: its data, the addresses of its parameters, grid and block. Returns a CUDA error or 0.
-pub(crate) type Body = extern "C" fn(usize, *const *const u8, *const u32) -> c_int;
-
-/// Registers a kernel without parameters that only takes `nanoseconds` of modelled time.
+/// Registers a kernel without parameters that only takes `nanoseconds` of modelled time. A real driver has no such function, because the
+/// device runs the code of the kernel. Nothing is done there.
 pub(crate) fn register(name: &CStr, nanoseconds: u64) {
+    type Body = extern "C" fn(usize, *const *const u8, *const u32) -> c_int;
+    type Register =
+        unsafe extern "C" fn(*const c_char, *const usize, usize, u64, Option<Body>, usize) -> c_int;
     extern "C" fn nothing(_: usize, _: *const *const u8, _: *const u32) -> c_int {
         0
     }
-    register_body(name, &[], nanoseconds, nothing);
-}
-
-/// Registers a function as the kernel of this name, with these sizes of its parameters in bytes. A real driver has no
-/// such function, because the device runs the code of the kernel. Nothing is done there.
-pub(crate) fn register_body(name: &CStr, sizes: &[usize], nanoseconds: u64, body: Body) {
-    type Register =
-        unsafe extern "C" fn(*const c_char, *const usize, usize, u64, Option<Body>, usize) -> c_int;
     if is_real() && look_up(c"millpond_emu_register").is_null() {
         return;
     }
     // SAFETY: the emulator's function of this name has this signature.
     let register = unsafe { std::mem::transmute::<*mut c_void, Register>(symbol(c"millpond_emu_register")) };
-    // SAFETY: the name is a C string, there are so many sizes, and the function may be called at any time.
-    let code = unsafe {
-        register(
-            name.as_ptr(),
-            sizes.as_ptr(),
-            sizes.len(),
-            nanoseconds,
-            Some(body),
-            0,
-        )
-    };
+    // SAFETY: the name is a C string, there are no parameters, and the function may be called at any time.
+    let code = unsafe { register(name.as_ptr(), std::ptr::null(), 0, nanoseconds, Some(nothing), 0) };
     assert_eq!(code, 0);
 }
 
-/// Reads memory that CUDA knows, from inside a kernel. Returns a CUDA error or 0.
+/// Reads memory that CUDA knows. Returns a CUDA error or 0.
 pub(crate) fn read(from: u64, to: &mut [u8]) -> c_int {
     type Read = unsafe extern "C" fn(*mut u8, u64, usize) -> c_int;
     // SAFETY: the emulator's function of this name has this signature.
     let read = unsafe { std::mem::transmute::<*mut c_void, Read>(symbol(c"millpond_emu_read")) };
     // SAFETY: there is room for so many bytes.
     unsafe { read(to.as_mut_ptr(), from, to.len()) }
-}
-
-/// Writes memory that CUDA knows, from inside a kernel. Returns a CUDA error or 0.
-pub(crate) fn write(to: u64, from: &[u8]) -> c_int {
-    type Write = unsafe extern "C" fn(u64, *const u8, usize) -> c_int;
-    // SAFETY: the emulator's function of this name has this signature.
-    let write = unsafe { std::mem::transmute::<*mut c_void, Write>(symbol(c"millpond_emu_write")) };
-    // SAFETY: there are so many bytes.
-    unsafe { write(to, from.as_ptr(), from.len()) }
 }
 
 /// Creates a stream by a direct call of the driver, which the library under test does not see.

@@ -1,0 +1,196 @@
+//! Functions of the host that run in the order of a stream, on memory that both the host and the device can access.
+
+use super::abi::{Code, SUCCESS, StreamHandle};
+use super::callback;
+use super::error::CudaError;
+use super::slice::DeviceSlice;
+use super::stream::mark::expect_uncaptured;
+use millpond_pool::dtype::Element;
+use std::ffi::c_void;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The functions on the elements of one loan.
+///
+/// Invariant: no function runs after [`end`](Self::end) has returned.
+#[derive(Debug, Default)]
+pub(super) struct HostFunctions {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: usize,
+    /// No further function begins.
+    closed: bool,
+    panicked: bool,
+}
+
+impl HostFunctions {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a function, unless this is closed.
+    fn run(&self, work: impl FnOnce()) {
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        state.running += 1;
+        drop(state);
+        let mut panicked = true;
+        callback::run(|| {
+            work();
+            panicked = false;
+        });
+        let mut state = self.lock();
+        state.running -= 1;
+        state.panicked |= panicked;
+        self.ended.notify_all();
+    }
+
+    /// Waits for the functions that run, and runs no further ones. If the device fails, the driver may still have some.
+    ///
+    /// # Errors
+    /// Returns [`CudaError::HostPanicked`] if a function has panicked.
+    pub(super) fn end(&self) -> Result<(), CudaError> {
+        let mut state = self.lock();
+        state.closed = true;
+        while state.running > 0 {
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.panicked {
+            return Err(CudaError::HostPanicked);
+        }
+        Ok(())
+    }
+}
+
+/// A function and the elements that it gets.
+struct Call<T, F> {
+    start: *mut T,
+    len: usize,
+    work: F,
+    functions: Arc<HostFunctions>,
+}
+
+/// The function that the driver calls.
+///
+/// # Safety
+/// The pointer must be of a boxed [`Call`] of these types, for this one call. Nobody else may use its elements until its functions have
+/// ended.
+unsafe extern "C" fn run<T: Element, F: FnOnce(&mut [T])>(_: StreamHandle, code: Code, call: *mut c_void) {
+    // SAFETY: the caller guarantees this.
+    let call = *unsafe { Box::from_raw(call.cast::<Call<T, F>>()) };
+    let Call { start, len, work, .. } = call;
+    let mut work = Some(work);
+    // After an error of the device, the work before this has not been done.
+    if code == SUCCESS {
+        call.functions.run(|| {
+            if let Some(work) = work.take() {
+                // SAFETY: the caller guarantees the elements.
+                work(unsafe { std::slice::from_raw_parts_mut(start, len) });
+            }
+        });
+    }
+    // What it has captured must not use the driver either.
+    callback::run(|| drop(work));
+}
+
+impl<T: Element> DeviceSlice<'_, T> {
+    /// Runs a function on the host with the elements of a [lent](super::CudaStream::lend) managed buffer, in the order of the stream: after
+    /// the work that is queued now, and before work that is queued later.
+    ///
+    /// The function runs on a thread of the driver, and the stream waits for it. It must not use CUDA. If it panics, the loan returns
+    /// [`CudaError::HostPanicked`]. If the device has failed, it does not run.
+    ///
+    /// ```
+    /// use millpond::cuda::{CudaDevice, CudaError, CudaManaged, CudaStream, DevicePool, DeviceTensorMut};
+    /// use millpond::Unpooled;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let device = match CudaDevice::get(0) {
+    /// #     Err(CudaError::NoDriver) => return Ok(()),
+    /// #     device => device?,
+    /// # };
+    /// let stream = CudaStream::new(&device)?;
+    /// let queue = DevicePool::new(&device)?.on(&stream)?;
+    /// let managed = Unpooled::over(Box::new(CudaManaged::new(&device)?));
+    /// let mut table = managed.alloc_from(&[1.0f32, 2.0, 3.0])?;
+    /// stream.lend(&mut table, |table| {
+    ///     DeviceTensorMut::from_buffer(&queue, &mut *table, [3])?.scal(2.0)?;
+    ///     table.run_on_host(|table| table.reverse())?;
+    ///     DeviceTensorMut::from_buffer(&queue, table, [3])?.scal(0.5)?;
+    ///     Ok::<(), Box<dyn std::error::Error>>(())
+    /// })??;
+    /// assert_eq!(table[..], [3.0, 2.0, 1.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns [`CudaError::NotManaged`] if the elements are not those of a managed buffer, [`CudaError::Captured`] if the stream is
+    /// captured, and the errors of the driver.
+    pub fn run_on_host<F>(&mut self, work: F) -> Result<(), CudaError>
+    where
+        F: FnOnce(&mut [T]) + Send + 'static,
+    {
+        let (address, len, stream) = (self.address(), self.len(), self.stream());
+        let functions = self.host_functions().ok_or(CudaError::NotManaged)?;
+        expect_uncaptured(stream)?;
+        let _current = stream.device().enter()?;
+        let start: *mut T = match len {
+            0 => std::ptr::dangling_mut(),
+            _ => std::ptr::with_exposed_provenance_mut(address as usize),
+        };
+        let call = Box::into_raw(Box::new(Call {
+            start,
+            len,
+            work,
+            functions: Arc::clone(functions),
+        }));
+        let driver = stream.device().driver();
+        // If the driver refuses, it may have queued the function all the same, so the box is not taken back.
+        // SAFETY: the stream lives, and the box is for this one call. The loan keeps everybody else from the elements until its functions
+        // have ended.
+        unsafe { driver.stream_add_callback(stream.handle(), Some(run::<T, F>), call.cast(), 0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_waits_for_a_function_and_lets_no_other_begin() {
+        let functions = Arc::new(HostFunctions::default());
+        let (begun, begins) = std::sync::mpsc::channel();
+        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+        let of_thread = Arc::clone(&functions);
+        let runner = std::thread::spawn(move || {
+            of_thread.run(|| {
+                begun.send(()).expect("the test waits");
+                goes_on.recv().expect("the test goes on");
+            });
+        });
+        begins.recv().expect("the function begins");
+        let of_thread = Arc::clone(&functions);
+        let ender = std::thread::spawn(move || of_thread.end());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!ender.is_finished());
+        go_on.send(()).expect("the function waits");
+        assert_eq!(ender.join().expect("no panic"), Ok(()));
+        runner.join().expect("no panic");
+        functions.run(|| unreachable!("it was ended"));
+        assert_eq!(functions.end(), Ok(()));
+    }
+
+    #[test]
+    fn a_panic_is_an_error_of_the_end() {
+        let functions = HostFunctions::default();
+        functions.run(|| panic!("as planned"));
+        functions.run(|| ());
+        assert_eq!(functions.end(), Err(CudaError::HostPanicked));
+    }
+}
