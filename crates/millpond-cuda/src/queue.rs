@@ -1,15 +1,17 @@
 //! A pool and a stream together, on which tensors are allocated and their work is queued.
 
+mod copies;
 pub mod products;
 
 use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
 use super::pool::{DevicePool, UnpooledDevice};
+use super::staging::Staging;
 use super::stream::CudaStream;
 use millpond_account::error::AllocError;
 use products::Products;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use products::MatmulBackend;
 
@@ -19,7 +21,8 @@ pub const PARTS: usize = 1024;
 /// A pool and a stream of its device, which provide the memory for tensors and the order of their work. It is made by [`DevicePool::on`].
 ///
 /// It holds 8 KiB and 8 bytes of the pool for partial sums, and after a product of matrices the workspace of
-/// [cuBLAS](Self::matmul_backend). Cloning makes another handle.
+/// [cuBLAS](Self::matmul_backend). After a copy of 16 MiB of ordinary memory or more, it has a part in 32 MiB of pinned memory that all
+/// queues of the device share. Cloning makes another handle.
 #[derive(Clone)]
 pub struct CudaQueue(Arc<Inner>);
 
@@ -29,6 +32,8 @@ struct Inner {
     /// The partial sums, and the sum. A thread holds the lock until its work with them is queued on the stream.
     sums: Mutex<DeviceBuffer<u64>>,
     products: Products,
+    /// The pinned slots for copies of ordinary memory, after the first large one.
+    staging: OnceLock<Staging>,
 }
 
 impl DevicePool {
@@ -42,6 +47,7 @@ impl DevicePool {
             stream: stream.clone(),
             sums: Mutex::new(self.alloc(PARTS + 1, stream)?),
             products: Products::default(),
+            staging: OnceLock::new(),
         })))
     }
 }

@@ -5,6 +5,7 @@ mod slots;
 use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
 use super::error::CudaError;
+use super::fork;
 use super::pieces::Pieces;
 use super::pinned::CudaPinned;
 use super::staged::Staged;
@@ -18,7 +19,7 @@ use slots::{Slot, Slots, Taken};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// The default number of slots, and the bytes of each. On a machine with an H200, one thread copies 9 GB/s into slots of this size and
 /// eight threads 59 GB/s, which is the speed of the link. Eight threads copy 34 GB/s into slots of 8 MiB, which do not fit into the
@@ -93,6 +94,9 @@ struct Shared {
     packed: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
 }
 
+/// The stagings that the queues of a device share, as long as a queue has them.
+static OF_QUEUES: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
 thread_local! {
     /// The addresses of the stagings whose copy functions are running on this thread.
     static COPYING: RefCell<Vec<*const Shared>> = const { RefCell::new(Vec::new()) };
@@ -105,6 +109,21 @@ impl Staging {
     /// Returns a [`StagingError`] if the slots cannot be allocated.
     pub fn new(device: &CudaDevice) -> Result<Self, StagingError> {
         Self::with_slots(device, SLOTS, SLOT)
+    }
+
+    /// Returns the staging that all queues of a device share, or creates it.
+    pub(super) fn of_queues(device: &CudaDevice) -> Result<Self, StagingError> {
+        // In a forked process, the thread that holds the lock may not exist.
+        fork::check()?;
+        let mut all = OF_QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|staging| staging.strong_count() > 0);
+        let mut alive = all.iter().filter_map(Weak::upgrade);
+        if let Some(shared) = alive.find(|shared| shared.device.number() == device.number()) {
+            return Ok(Self(shared));
+        }
+        let staging = Self::new(device)?;
+        all.push(Arc::downgrade(&staging.0));
+        Ok(staging)
     }
 
     /// Creates a staging with at least two slots of `bytes` bytes each. A thread of a copy uses two slots in turn, so more slots let more
@@ -265,10 +284,24 @@ impl Staging {
     pub fn download<T: Element>(&self, from: &DeviceBuffer<T>, to: &mut [T]) -> Result<(), CudaError> {
         self.expect(to.len(), from)?;
         self.expect_outside(from.stream())?;
-        let (bytes, stream) = (bytemuck::cast_slice_mut::<T, u8>(to), from.stream());
+        // SAFETY: the buffer has so many bytes.
+        unsafe { self.receive(from.stream(), from.address(), bytemuck::cast_slice_mut(to)) }
+    }
+
+    /// Copies bytes from an address to the host, and waits until the copy is complete.
+    ///
+    /// # Safety
+    /// The address must have at least that many bytes, and they must be used only in the order of the stream. The stream must not be
+    /// captured.
+    pub(super) unsafe fn receive(
+        &self,
+        stream: &CudaStream,
+        from: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), CudaError> {
         let (threads, slots) = (self.threads(bytes.len()), &self.0.slots);
         let ahead = slots.len() / threads;
-        let places = (from.address()..).step_by(self.slot_bytes());
+        let places = (from..).step_by(self.slot_bytes());
         let pieces = Pieces::new(places.zip(bytes.chunks_mut(self.slot_bytes())));
         pieces.share(threads, || {
             let mut going: VecDeque<(Taken<'_>, &mut [u8])> = VecDeque::new();
@@ -283,7 +316,7 @@ impl Staging {
                     };
                     let Some((at, piece)) = pieces.take() else { break };
                     slot.settle()?;
-                    // SAFETY: the buffer has these bytes from there, and the slot is settled.
+                    // SAFETY: the caller guarantees these bytes, and the slot is settled.
                     unsafe { slot.receive(stream, at, piece.len()) }?;
                     going.push_back((slot, piece));
                 }

@@ -13,8 +13,8 @@ use millpond_cuda::{CudaDevice, CudaQueue};
 use millpond_os::device::Device;
 use millpond_pool::dtype::Element;
 
-/// Brings a tensor to a device. [Managed memory](millpond_cuda::CudaManaged) is shared. Other memory is copied, and the host waits until the
-/// copy is complete.
+/// Brings a tensor to a device. [Managed memory](millpond_cuda::CudaManaged) is shared. Other memory is copied, and the host waits until it has
+/// been read. From 16 MiB on, ordinary memory is copied through pinned slots by several threads, as by a [`Staging`](millpond_cuda::Staging).
 ///
 /// While the tensor of the host exists, neither tensor can be written. The host waits for the stream when the last tensor on the device is
 /// dropped.
@@ -41,7 +41,8 @@ impl Destination<Tensor> for &CudaQueue {
     }
 }
 
-/// Brings a tensor to the host, and waits for the stream. [Managed memory](millpond_cuda::CudaManaged) is shared, and other memory is copied.
+/// Brings a tensor to the host, and waits for the stream. [Managed memory](millpond_cuda::CudaManaged) is shared. Other memory is copied, from
+/// 16 MiB on through pinned slots by several threads.
 impl Destination<DeviceTensor> for Device {
     type Tensor = Tensor;
 

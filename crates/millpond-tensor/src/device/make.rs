@@ -56,9 +56,7 @@ impl DeviceTensor {
         elements: &[u8],
     ) -> Result<Self, TensorError> {
         let layout = Layout::contiguous(shape)?;
-        let storage = DeviceStorage::new(queue, dtype, layout.len(), |memory| {
-            memory.copy_from_host(elements)
-        })?;
+        let storage = DeviceStorage::new(queue, dtype, layout.len(), |memory| queue.write(elements, memory))?;
         Ok(Self::of(storage, layout))
     }
 

@@ -5,7 +5,7 @@ use crate::layout::Layout;
 use millpond_account::MemoryKind;
 use millpond_account::error::AllocError;
 use millpond_cuda::launch::sealed::Elements;
-use millpond_cuda::{CudaError, CudaQueue, CudaStream, DeviceBuffer, DevicePool, kernels};
+use millpond_cuda::{CudaError, CudaQueue, CudaStream, DeviceBuffer, DevicePool};
 use millpond_os::device::Device;
 use millpond_pool::dtype::DType;
 use millpond_pool::storage::Storage;
@@ -265,6 +265,6 @@ impl DeviceView<'_> {
         }
         // SAFETY: the elements lie in the place and are as many. Writers follow the order of their stream, and nobody
         // writes while this is borrowed.
-        Ok(unsafe { kernels::read(self.stream(), self.address(), elements) }?)
+        Ok(unsafe { self.queue().read(self.stream(), self.address(), elements) }?)
     }
 }

@@ -1,10 +1,11 @@
 //! Tensors on a device by its name, and tensors of memory that others own.
 
-use crate::{device, each_call_fails, emulator, in_any_order};
+use crate::{device, each_call_fails, emulator, in_any_order, in_children};
 use millpond::cuda::{
-    CudaError, CudaManaged, CudaQueue, CudaStream, DevicePool, DeviceTensor, DeviceTensorMut, DeviceTensorRef,
+    CudaError, CudaManaged, CudaPinned, CudaQueue, CudaStream, DevicePool, DeviceTensor, DeviceTensorMut,
+    DeviceTensorRef,
 };
-use millpond::{DType, Device, Pools, Tensor, TensorError, Unpooled};
+use millpond::{DType, Device, Pool, Pools, Tensor, TensorError, Unpooled};
 use std::error::Error;
 
 const CUDA: Device = Device::Cuda(0);
@@ -291,5 +292,69 @@ fn borrowed_views_survive_each_failing_call() {
         DeviceTensorMut::from_buffer(&queue, &mut y, [2])?.axpy(3.0, x)?;
         assert_eq!(y.to_vec()?, [3.0, 6.0]);
         Ok(())
+    });
+}
+
+const MIB: usize = 1 << 20;
+
+/// Copies a tensor to the device and back, and returns the numbers of copies in each direction.
+fn copies(queue: &CudaQueue, from: &Tensor) -> [u64; 2] {
+    let counts = || [c"cuMemcpyHtoDAsync", c"cuMemcpyDtoHAsync"].map(|name| emulator::calls(Some(name)));
+    let before = counts();
+    let there = from.to(queue).expect("memory");
+    assert!(!there.is_shared());
+    let back = there.into_tensor().to(Device::Host).expect("memory");
+    let back = back.into_tensor();
+    assert!(back.as_slice::<i32>().expect("i32") == from.as_slice::<i32>().expect("i32"));
+    let [up, down] = counts();
+    [up - before[0], down - before[1]]
+}
+
+/// The copies of 20 MiB of ordinary memory: ten slots of 2 MiB if there are several threads.
+fn staged() -> [u64; 2] {
+    if millpond::threads() > 1 { [10; 2] } else { [1; 2] }
+}
+
+#[test]
+fn large_tensors_of_ordinary_memory_go_through_pinned_slots() {
+    const TEST: &str = "places::large_tensors_of_ordinary_memory_go_through_pinned_slots";
+    let options = ["streams:threads", "streams:seeded,strict:on"].map(str::to_owned);
+    in_children(TEST, options.into_iter(), || {
+        let (device, pool, stream) = device().expect("a device");
+        let queue = pool.on(&stream).expect("a queue");
+        let values: Vec<i32> = (0..5 * MIB as i32).collect();
+        let ordinary = Tensor::from_slice(&values, [5, MIB]).expect("memory");
+        let source = Box::new(CudaPinned::new(&device));
+        let pinned = Pool::builder().over(source).expect("a pool");
+        let pinned = Tensor::from_buffer(pinned.alloc_from(&values).expect("memory"), [5, MIB]);
+        assert_eq!(copies(&queue, &ordinary), staged());
+        // The driver copies pinned memory as fast as the link allows.
+        assert_eq!(copies(&queue, &pinned.expect("whole elements")), [1, staged()[1]]);
+        // A small tensor gains nothing.
+        let small = Tensor::from_slice(&values[..MIB], [MIB]).expect("memory");
+        assert_eq!(copies(&queue, &small), [1, 1]);
+        // The queues of a device share the slots.
+        let other = DevicePool::new(&device).expect("a pool").on(&stream);
+        let allocated = emulator::calls(Some(c"cuMemHostAlloc"));
+        assert_eq!(copies(&other.expect("a queue"), &ordinary), staged());
+        assert_eq!(emulator::calls(Some(c"cuMemHostAlloc")), allocated);
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+#[test]
+fn large_tensors_are_copied_without_pinned_memory_too() {
+    const TEST: &str = "places::large_tensors_are_copied_without_pinned_memory_too";
+    let options = "streams:seeded,strict:on,fail:cuMemHostAlloc@1,fail:cuMemHostAlloc@2";
+    in_children(TEST, std::iter::once(options.to_owned()), || {
+        let (_, pool, stream) = device().expect("a device");
+        let queue = pool.on(&stream).expect("a queue");
+        let values: Vec<i32> = (0..5 * MIB as i32).collect();
+        let ordinary = Tensor::from_slice(&values, [5, MIB]).expect("memory");
+        let refused = if millpond::threads() > 1 { [1; 2] } else { staged() };
+        assert_eq!(copies(&queue, &ordinary), refused);
+        // The next copies ask again.
+        assert_eq!(copies(&queue, &ordinary), staged());
+        assert_eq!(emulator::findings(), (0, String::new()));
     });
 }
