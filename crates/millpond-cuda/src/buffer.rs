@@ -301,6 +301,24 @@ impl<T: Element> DeviceBuffer<T> {
     }
 }
 
+/// Returns elements to the library that they came from. They are freed in the order of the stream that they came with, so that stream must
+/// come after all uses.
+#[cold]
+fn return_to_others(
+    keeper: Option<Box<dyn std::any::Any + Send + Sync>>,
+    stream: &CudaStream,
+    uses: &[CudaStream],
+) {
+    let ordered = uses.iter().all(|used| {
+        let waits = stream.wait_for(used);
+        waits.or_else(|_| insist(|| used.synchronize())).is_ok()
+    });
+    if !ordered {
+        // The device is lost, so the elements must not be used again.
+        std::mem::forget(keeper);
+    }
+}
+
 impl<T: Element> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         #[cfg(feature = "cudarc")]
@@ -326,19 +344,7 @@ impl<T: Element> Drop for DeviceBuffer<T> {
                     pool.take_back(held, uses);
                 }
             }
-            Owner::Others { keeper, .. } => {
-                // The elements are freed in the order of the stream that they came with, so that stream must come after all uses.
-                let ordered = uses.iter().all(|used| {
-                    let waits = self.stream.wait_for(used);
-                    waits.or_else(|_| insist(|| used.synchronize())).is_ok()
-                });
-                if ordered {
-                    drop(keeper.take());
-                } else {
-                    // The device is lost, so the elements must not be used again.
-                    std::mem::forget(keeper.take());
-                }
-            }
+            Owner::Others { keeper, .. } => return_to_others(keeper.take(), &self.stream, &uses),
         }
     }
 }
