@@ -85,6 +85,14 @@ impl CudaQueue {
         &self.0.products
     }
 
+    /// Notes that the queue stays until the process ends. Its partial sums are then no leak.
+    #[doc(hidden)]
+    pub fn note_kept(&self) {
+        if let Some(ledger) = self.pool().ledger() {
+            ledger.note_leaked(self.sums().address() as usize);
+        }
+    }
+
     #[doc(hidden)]
     pub fn sums(&self) -> MutexGuard<'_, DeviceBuffer<u64>> {
         self.0.sums.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,9 +1,9 @@
-//! Measures the codec of compressed copies beside zstd and LZ4, on several kinds of tensors.
+//! Measures the codec of compressed copies beside zstd, LZ4 and pco, on several kinds of tensors.
 
 use crate::Table;
 use crate::measure::{Clock, Samples, Timer, in_turn};
 use millpond::Element;
-use millpond::bytemuck::{bytes_of, cast_slice_mut};
+use millpond::bytemuck::{AnyBitPattern, bytes_of, cast_slice_mut, pod_read_unaligned};
 use millpond::codec::{self, Scheme, Values};
 use millpond::cuda::{self, CudaStream, CudaTimer, DevicePool, Staging};
 use std::error::Error;
@@ -131,9 +131,9 @@ fn data(make: fn(&mut Random) -> Value, len: usize) -> Vec<u8> {
 
 /// The figures of one kind: shares of the original size, and speeds in GB/s.
 struct Figures {
-    shares: [f64; 3],
-    /// Packing with the codec, zstd and LZ4, then a copy.
-    pack: [f64; 4],
+    shares: [f64; 4],
+    /// Packing with the codec, zstd, LZ4 and pco, then a copy.
+    pack: [f64; 5],
     unpack: f64,
     device: f64,
 }
@@ -150,9 +150,11 @@ pub(super) fn tables(
         "codec",
         "zstd -1",
         "lz4",
+        "pco",
         "pack GB/s",
         "zstd -1",
         "lz4",
+        "pco",
         "copy",
         "unpack GB/s",
         "on the device",
@@ -247,8 +249,8 @@ fn measure(
     let scheme = codec::sample(data, values).map_or_else(Scheme::default, |sample| sample.scheme);
     let mut slot =
         vec![0; zstd::zstd_safe::compress_bound(SLOT).max(lz4_flex::block::get_maximum_output_size(SLOT))];
-    let mut sizes = [0; 3];
-    let times = in_turn::<4, Box<dyn Error>>(rounds, |way| {
+    let mut sizes = [0; 4];
+    let times = in_turn::<5, Box<dyn Error>>(rounds, |way| {
         let timer = Timer::start(Clock::Thread);
         let mut size = 0;
         for piece in data.chunks(SLOT) {
@@ -256,6 +258,7 @@ fn measure(
                 0 => codec::pack(piece, &mut slot, scheme).ok_or("no room")?,
                 1 => zstd::bulk::compress_to_buffer(piece, &mut slot[..], 1)?,
                 2 => lz4_flex::block::compress_into(piece, &mut slot)?,
+                3 => packed_by_pco(piece, values)?,
                 _ => {
                     slot[..piece.len()].copy_from_slice(piece);
                     piece.len()
@@ -276,6 +279,24 @@ fn measure(
         unpack: rate(&host),
         device: rate(&device),
     })
+}
+
+/// Returns the size of data that pco has packed as numbers of their type. It has no bf16, which are integers to it.
+fn packed_by_pco(piece: &[u8], values: Values) -> Result<usize, Box<dyn Error>> {
+    fn size<T: pco::data_types::Number + AnyBitPattern>(piece: &[u8]) -> Result<usize, Box<dyn Error>> {
+        let numbers: Vec<T> = piece
+            .chunks_exact(size_of::<T>())
+            .map(pod_read_unaligned)
+            .collect();
+        Ok(pco::standalone::simple_compress(&numbers, &pco::ChunkConfig::default())?.len())
+    }
+    match values {
+        Values::Floats(4) => size::<f32>(piece),
+        Values::Integers(4) => size::<i32>(piece),
+        Values::Integers(8) => size::<i64>(piece),
+        Values::Floats(_) | Values::Integers(_) => size::<u16>(piece),
+        Values::Bytes => size::<u8>(piece),
+    }
 }
 
 /// Measures unpacking by one thread of the host, and on the device. The time of an emulated device is the processor's.

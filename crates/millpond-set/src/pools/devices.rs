@@ -115,6 +115,7 @@ impl Pools {
         let old = queues.insert(number, new.clone());
         drop(queues);
         drop(old);
+        new.note_kept();
         Ok(new)
     }
 

@@ -295,6 +295,27 @@ fn borrowed_views_survive_each_failing_call() {
     });
 }
 
+#[test]
+fn the_queue_of_a_device_is_no_leak_at_the_end_of_the_process() {
+    const TEST: &str = "places::the_queue_of_a_device_is_no_leak_at_the_end_of_the_process";
+    if !emulator::load() {
+        return;
+    }
+    if emulator::is_child(TEST) {
+        let tensor = DeviceTensor::from_slice(CUDA, &[1.0f32; 100], [100]).expect("memory");
+        if std::env::var_os("MILLPOND_TEST_LEAK").is_some() {
+            std::mem::forget(tensor);
+        }
+        return;
+    }
+    let report = ("MILLPOND_CONF", "leak-report:on");
+    let told = "live in 1 block";
+    let (passed, text) = emulator::child_with(TEST, &[report]);
+    assert!(passed && !text.contains("when the process ended"), "{text}");
+    let (passed, text) = emulator::child_with(TEST, &[report, ("MILLPOND_TEST_LEAK", "1")]);
+    assert!(passed && text.contains(told), "{text}");
+}
+
 const MIB: usize = 1 << 20;
 
 /// Copies a tensor to the device and back, and returns the numbers of copies in each direction.
