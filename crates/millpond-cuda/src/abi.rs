@@ -290,6 +290,7 @@ mod tests {
                 OUT_OF_MEMORY,
                 STUB_LIBRARY,
                 NO_BINARY,
+                LAUNCH_FAILED,
                 NOT_FOUND,
                 NOT_READY
             ],
@@ -299,6 +300,7 @@ mod tests {
                 sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code,
                 sys::CUresult::CUDA_ERROR_STUB_LIBRARY as Code,
                 sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU as Code,
+                sys::CUresult::CUDA_ERROR_LAUNCH_FAILED as Code,
                 sys::CUresult::CUDA_ERROR_NOT_FOUND as Code,
                 sys::CUresult::CUDA_ERROR_NOT_READY as Code,
             ]

@@ -6,7 +6,6 @@ use super::abi::{
     PoolProperties, STUB_LIBRARY, SUCCESS, StreamCallback, StreamHandle,
 };
 use super::calls::{self, DriverCalls, Tally};
-use super::emulated::Emulated;
 use super::error::CudaError;
 use super::fork;
 use libloading::Library;
@@ -212,6 +211,40 @@ fn loaded(name: &str) -> Option<Library> {
 #[cfg(not(target_os = "linux"))]
 fn loaded(_: &str) -> Option<Library> {
     None
+}
+
+/// A kernel of the emulated driver. Its arguments are the registered number, the addresses of the parameters, and grid and block as six
+/// numbers.
+type EmulatedKernel = unsafe extern "C" fn(usize, *const *const u8, *const u32) -> Code;
+type Register =
+    unsafe extern "C" fn(*const c_char, *const usize, usize, u64, Option<EmulatedKernel>, usize) -> Code;
+type Read = unsafe extern "C" fn(*mut u8, u64, usize) -> Code;
+type Write = unsafe extern "C" fn(u64, *const u8, usize) -> Code;
+
+/// The functions for kernels that only the emulated driver has.
+#[derive(Clone, Copy)]
+pub(super) struct Emulated {
+    pub(super) register: Register,
+    pub(super) read: Read,
+    pub(super) write: Write,
+}
+
+impl Emulated {
+    /// # Safety
+    /// The library must be the emulated driver, or it must have none of these symbols. It must stay loaded.
+    unsafe fn of(library: &Library) -> Option<Self> {
+        // SAFETY: the emulated driver's function of this name has this signature.
+        let register = unsafe { library.get::<Register>(b"millpond_emu_register\0") };
+        // SAFETY: as above.
+        let read = unsafe { library.get::<Read>(b"millpond_emu_read\0") };
+        // SAFETY: as above.
+        let write = unsafe { library.get::<Write>(b"millpond_emu_write\0") };
+        Some(Self {
+            register: *register.ok()?,
+            read: *read.ok()?,
+            write: *write.ok()?,
+        })
+    }
 }
 
 /// The process's CUDA driver.

@@ -5,46 +5,12 @@
 
 use super::abi::{Code, INVALID_VALUE, LAUNCH_FAILED, SUCCESS};
 use super::callback;
-use super::driver::Driver;
+use super::driver::{Driver, Emulated};
 use super::error::CudaError;
 use bytemuck::AnyBitPattern;
-use libloading::Library;
 use millpond_pool::dtype::Element;
-use std::ffi::{CString, c_char};
+use std::ffi::CString;
 use std::fmt;
-
-/// The emulated driver's function for a kernel: the registered number, the addresses of the parameters, and grid and block as six numbers.
-type Function = unsafe extern "C" fn(usize, *const *const u8, *const u32) -> Code;
-type Register =
-    unsafe extern "C" fn(*const c_char, *const usize, usize, u64, Option<Function>, usize) -> Code;
-type Read = unsafe extern "C" fn(*mut u8, u64, usize) -> Code;
-type Write = unsafe extern "C" fn(u64, *const u8, usize) -> Code;
-
-/// The functions for kernels that only the emulated driver has.
-#[derive(Clone, Copy)]
-pub(super) struct Emulated {
-    register: Register,
-    read: Read,
-    write: Write,
-}
-
-impl Emulated {
-    /// # Safety
-    /// The library must be the emulated driver, or it must have none of these symbols. It must stay loaded.
-    pub(super) unsafe fn of(library: &Library) -> Option<Self> {
-        // SAFETY: the emulated driver's function of this name has this signature.
-        let register = unsafe { library.get::<Register>(b"millpond_emu_register\0") };
-        // SAFETY: as above.
-        let read = unsafe { library.get::<Read>(b"millpond_emu_read\0") };
-        // SAFETY: as above.
-        let write = unsafe { library.get::<Write>(b"millpond_emu_write\0") };
-        Some(Self {
-            register: *register.ok()?,
-            read: *read.ok()?,
-            write: *write.ok()?,
-        })
-    }
-}
 
 fn check(call: &'static str, code: Code) -> Result<(), CudaError> {
     if code == SUCCESS {

@@ -3,7 +3,7 @@
 use super::abi::{Code, SUCCESS, StreamHandle};
 use super::callback;
 use super::error::CudaError;
-use super::slice::DeviceSlice;
+use super::stream::CudaStream;
 use super::stream::mark::expect_uncaptured;
 use millpond_pool::dtype::Element;
 use std::ffi::c_void;
@@ -98,64 +98,36 @@ unsafe extern "C" fn run<T: Element, F: FnOnce(&mut [T])>(_: StreamHandle, code:
     callback::run(|| drop(work));
 }
 
-impl<T: Element> DeviceSlice<'_, T> {
-    /// Runs a function on the host with the elements of a [lent](super::CudaStream::lend) managed buffer, in the order of the stream: after
-    /// the work that is queued now, and before work that is queued later.
-    ///
-    /// The function runs on a thread of the driver, and the stream waits for it. It must not use CUDA. If it panics, the loan returns
-    /// [`CudaError::HostPanicked`]. If the device has failed, it does not run.
-    ///
-    /// ```
-    /// use millpond::cuda::{CudaDevice, CudaError, CudaManaged, CudaStream, DevicePool, DeviceTensorMut};
-    /// use millpond::Unpooled;
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let device = match CudaDevice::get(0) {
-    /// #     Err(CudaError::NoDriver) => return Ok(()),
-    /// #     device => device?,
-    /// # };
-    /// let stream = CudaStream::new(&device)?;
-    /// let queue = DevicePool::new(&device)?.on(&stream)?;
-    /// let managed = Unpooled::over(Box::new(CudaManaged::new(&device)?));
-    /// let mut table = managed.alloc_from(&[1.0f32, 2.0, 3.0])?;
-    /// stream.lend(&mut table, |table| {
-    ///     DeviceTensorMut::from_buffer(&queue, &mut *table, [3])?.scal(2.0)?;
-    ///     table.run_on_host(|table| table.reverse())?;
-    ///     DeviceTensorMut::from_buffer(&queue, table, [3])?.scal(0.5)?;
-    ///     Ok::<(), Box<dyn std::error::Error>>(())
-    /// })??;
-    /// assert_eq!(table[..], [3.0, 2.0, 1.0]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Returns [`CudaError::NotManaged`] if the elements are not those of a managed buffer, [`CudaError::Captured`] if the stream is
-    /// captured, and the errors of the driver.
-    pub fn run_on_host<F>(&mut self, work: F) -> Result<(), CudaError>
-    where
-        F: FnOnce(&mut [T]) + Send + 'static,
-    {
-        let (address, len, stream) = (self.address(), self.len(), self.stream());
-        let functions = self.host_functions().ok_or(CudaError::NotManaged)?;
-        expect_uncaptured(stream)?;
-        let _current = stream.device().enter()?;
-        let start: *mut T = match len {
-            0 => std::ptr::dangling_mut(),
-            _ => std::ptr::with_exposed_provenance_mut(address as usize),
-        };
-        let call = Box::into_raw(Box::new(Call {
-            start,
-            len,
-            work,
-            functions: Arc::clone(functions),
-        }));
-        let driver = stream.device().driver();
-        // If the driver refuses, it may have queued the function all the same, so the box is not taken back.
-        // SAFETY: the stream lives, and the box is for this one call. The loan keeps everybody else from the elements until its functions
-        // have ended.
-        unsafe { driver.stream_add_callback(stream.handle(), Some(run::<T, F>), call.cast(), 0) }
-    }
+/// Queues a function on a stream, which gets these elements.
+///
+/// # Safety
+/// The elements must be managed memory whose address was exposed, or there must be none. Nobody else may use them until the functions have
+/// ended, except work of the stream.
+pub(super) unsafe fn queue<T: Element, F>(
+    functions: &Arc<HostFunctions>,
+    stream: &CudaStream,
+    (address, len): (u64, usize),
+    work: F,
+) -> Result<(), CudaError>
+where
+    F: FnOnce(&mut [T]) + Send + 'static,
+{
+    expect_uncaptured(stream)?;
+    let _current = stream.device().enter()?;
+    let start: *mut T = match len {
+        0 => std::ptr::dangling_mut(),
+        _ => std::ptr::with_exposed_provenance_mut(address as usize),
+    };
+    let call = Box::into_raw(Box::new(Call {
+        start,
+        len,
+        work,
+        functions: Arc::clone(functions),
+    }));
+    let driver = stream.device().driver();
+    // If the driver refuses, it may have queued the function all the same, so the box is not taken back.
+    // SAFETY: the stream lives, and the box is for this one call. The caller guarantees the elements.
+    unsafe { driver.stream_add_callback(stream.handle(), Some(run::<T, F>), call.cast(), 0) }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::buffer::DeviceBuffer;
 use super::error::CudaError;
-use super::host_function::HostFunctions;
+use super::host_function::{self, HostFunctions};
 use super::launch::{DeviceElements, KernelArg, KernelArgMut, Launch, sealed};
 use super::span::{Span, elements_on_stream, expect_elements};
 use super::stream::CudaStream;
@@ -46,8 +46,46 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         self
     }
 
-    pub(super) fn host_functions(&self) -> Option<&Arc<HostFunctions>> {
-        self.host_functions.as_ref()
+    /// Runs a function on the host with the elements of a [lent](super::CudaStream::lend) managed buffer, in the order of the stream: after
+    /// the work that is queued now, and before work that is queued later.
+    ///
+    /// The function runs on a thread of the driver, and the stream waits for it. It must not use CUDA. If it panics, the loan returns
+    /// [`CudaError::HostPanicked`]. If the device has failed, it does not run.
+    ///
+    /// ```
+    /// use millpond::cuda::{CudaDevice, CudaError, CudaManaged, CudaStream, DevicePool, DeviceTensorMut};
+    /// use millpond::Unpooled;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let device = match CudaDevice::get(0) {
+    /// #     Err(CudaError::NoDriver) => return Ok(()),
+    /// #     device => device?,
+    /// # };
+    /// let stream = CudaStream::new(&device)?;
+    /// let queue = DevicePool::new(&device)?.on(&stream)?;
+    /// let managed = Unpooled::over(Box::new(CudaManaged::new(&device)?));
+    /// let mut table = managed.alloc_from(&[1.0f32, 2.0, 3.0])?;
+    /// stream.lend(&mut table, |table| {
+    ///     DeviceTensorMut::from_buffer(&queue, &mut *table, [3])?.scal(2.0)?;
+    ///     table.run_on_host(|table| table.reverse())?;
+    ///     DeviceTensorMut::from_buffer(&queue, table, [3])?.scal(0.5)?;
+    ///     Ok::<(), Box<dyn std::error::Error>>(())
+    /// })??;
+    /// assert_eq!(table[..], [3.0, 2.0, 1.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns [`CudaError::NotManaged`] if the elements are not those of a managed buffer, [`CudaError::Captured`] if the stream is
+    /// captured, and the errors of the driver.
+    pub fn run_on_host<F>(&mut self, work: F) -> Result<(), CudaError>
+    where
+        F: FnOnce(&mut [T]) + Send + 'static,
+    {
+        let functions = self.host_functions.as_ref().ok_or(CudaError::NotManaged)?;
+        // SAFETY: the contract of `on_host_too`.
+        unsafe { host_function::queue(functions, self.stream, (self.address, self.len), work) }
     }
 
     /// Returns the address on the device, or 0 if there are no elements. Access to it by other means has the requirements of every use of a
