@@ -94,8 +94,8 @@ struct Shared {
     packed: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
 }
 
-/// The stagings that the queues of a device share, as long as a queue has them.
-static OF_QUEUES: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+/// The stagings that the queues of each device share, as long as a queue has them.
+static OF_QUEUES: Mutex<Vec<(u32, Weak<Shared>)>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// The addresses of the stagings whose copy functions are running on this thread.
@@ -115,14 +115,24 @@ impl Staging {
     pub(super) fn of_queues(device: &CudaDevice) -> Result<Self, StagingError> {
         // In a forked process, the thread that holds the lock may not exist.
         fork::check()?;
-        let mut all = OF_QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|staging| staging.strong_count() > 0);
-        let mut alive = all.iter().filter_map(Weak::upgrade);
-        if let Some(shared) = alive.find(|shared| shared.device.number() == device.number()) {
+        let number = device.number();
+        let all = || OF_QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+        let find = |all: &[(u32, Weak<Shared>)]| {
+            let mut of_device = all.iter().filter(|(of, _)| *of == number);
+            of_device.find_map(|(_, staging)| staging.upgrade())
+        };
+        if let Some(shared) = find(&all()) {
             return Ok(Self(shared));
         }
+        // This is called without the lock, because observers of the memory may copy too.
         let staging = Self::new(device)?;
-        all.push(Arc::downgrade(&staging.0));
+        let mut all = all();
+        if let Some(shared) = find(&all) {
+            drop(all);
+            return Ok(Self(shared));
+        }
+        all.retain(|(_, staging)| staging.strong_count() > 0);
+        all.push((number, Arc::downgrade(&staging.0)));
         Ok(staging)
     }
 
