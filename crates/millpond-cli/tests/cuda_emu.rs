@@ -103,7 +103,7 @@ fn copies_are_measured_beside_the_link() {
         let [packed, whole] = &rows[..] else {
             panic!("{kind}: {stdout}");
         };
-        assert!(packed.len() == 9 && packed[0] < 0.7, "{stdout}");
+        assert!(packed.len() == 11 && packed[0] < 0.7, "{stdout}");
         // For each link: the plain copy, and the chosen one.
         assert!(
             whole.len() == 6 && whole.iter().all(|rate| *rate > 0.0),
