@@ -83,7 +83,7 @@ pub fn run(device: u32, sizes: &[usize], rounds: usize, out: &mut dyn Write) -> 
          The same from end to end: the link or the threads of the host, whichever is slower\n\n{copies}"
     )?;
     if !emulated {
-        let copies = compressed::real(&staging, &pool, &stream, packed, rounds)?;
+        let copies = compressed::on_this_link(&staging, &pool, &stream, packed, rounds)?;
         writeln!(
             out,
             "\nThe same measured on this link, from ordinary memory\n\n{copies}"

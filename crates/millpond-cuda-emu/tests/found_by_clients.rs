@@ -89,7 +89,7 @@ fn an_empty_allocation_of_a_pool_succeeds() {
 fn a_pool_of_host_memory_is_read_by_the_host() {
     common::with_options(
         "a_pool_of_host_memory_is_read_by_the_host",
-        "version:13000,strict:on",
+        "version:12090,strict:on",
         || {
             let _context = CudaContext::new(0).unwrap();
             let stream = stream();
@@ -198,6 +198,10 @@ fn a_pool_of_managed_memory_moves_its_pages() {
 
 #[test]
 fn no_older_driver_has_a_pool_of_managed_memory() {
+    if common::is_real() {
+        println!("skipped: the machine's driver may be newer");
+        return;
+    }
     common::with_options(
         "no_older_driver_has_a_pool_of_managed_memory",
         "version:12000",

@@ -215,7 +215,7 @@ fn loaded(_: &str) -> Option<Library> {
 
 /// A kernel of the emulated driver. Its arguments are the registered number, the addresses of the parameters, and grid and block as six
 /// numbers.
-type EmulatedKernel = unsafe extern "C" fn(usize, *const *const u8, *const u32) -> Code;
+pub(super) type EmulatedKernel = unsafe extern "C" fn(usize, *const *const u8, *const u32) -> Code;
 type Register =
     unsafe extern "C" fn(*const c_char, *const usize, usize, u64, Option<EmulatedKernel>, usize) -> Code;
 type Read = unsafe extern "C" fn(*mut u8, u64, usize) -> Code;
@@ -224,9 +224,9 @@ type Write = unsafe extern "C" fn(u64, *const u8, usize) -> Code;
 /// The functions for kernels that only the emulated driver has.
 #[derive(Clone, Copy)]
 pub(super) struct Emulated {
-    pub(super) register: Register,
-    pub(super) read: Read,
-    pub(super) write: Write,
+    register: Register,
+    read: Read,
+    write: Write,
 }
 
 impl Emulated {
@@ -244,6 +244,40 @@ impl Emulated {
             read: *read.ok()?,
             write: *write.ok()?,
         })
+    }
+
+    /// Registers a kernel with parameters of these sizes. The driver passes the number back to it.
+    ///
+    /// # Safety
+    /// The driver may call the kernel with this number on any thread as long as the process lives.
+    pub(super) unsafe fn register(
+        &self,
+        name: &CStr,
+        sizes: &[usize],
+        kernel: EmulatedKernel,
+        number: usize,
+    ) -> Code {
+        let (name, count, sizes) = (name.as_ptr(), sizes.len(), sizes.as_ptr());
+        // SAFETY: the name is a C string and there are so many sizes. The caller guarantees the kernel.
+        unsafe { (self.register)(name, sizes, count, 0, Some(kernel), number) }
+    }
+
+    /// Copies bytes from memory that CUDA knows. Other addresses are refused.
+    ///
+    /// # Safety
+    /// Nobody writes the memory meanwhile.
+    pub(super) unsafe fn read(&self, from: u64, to: &mut [u8]) -> Code {
+        // SAFETY: the slice has this length. The caller guarantees the memory.
+        unsafe { (self.read)(to.as_mut_ptr(), from, to.len()) }
+    }
+
+    /// Copies bytes to memory that CUDA knows. Other addresses are refused.
+    ///
+    /// # Safety
+    /// Nobody else uses the memory meanwhile.
+    pub(super) unsafe fn write(&self, to: u64, from: &[u8]) -> Code {
+        // SAFETY: the slice has this length. The caller guarantees the memory.
+        unsafe { (self.write)(to, from.as_ptr(), from.len()) }
     }
 }
 

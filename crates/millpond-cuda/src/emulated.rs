@@ -1,16 +1,22 @@
 //! Kernels of the emulated driver that are closures.
 //!
 //! The emulated driver does not run a device's code. It calls a function that was registered under the kernel's name, and it reads and
-//! writes device memory for this function.
+//! writes device memory for this function. A closure runs only in a launch of its kernel. Such a launch is unsafe: whoever launches the
+//! kernel guarantees what it reads and writes, as for code of a device. The library's own kernels are launched by safe functions, so no
+//! closure can replace them.
 
-use super::abi::{Code, INVALID_VALUE, LAUNCH_FAILED, SUCCESS};
+use super::abi::{Code, LAUNCH_FAILED, SUCCESS};
 use super::callback;
 use super::driver::{Driver, Emulated};
 use super::error::CudaError;
+use super::kernel_error::KernelError;
 use bytemuck::AnyBitPattern;
 use millpond_pool::dtype::Element;
 use std::ffi::CString;
 use std::fmt;
+
+/// The prefix of the names of the library's own kernels.
+const OWN: &str = "millpond_";
 
 fn check(call: &'static str, code: Code) -> Result<(), CudaError> {
     if code == SUCCESS {
@@ -21,8 +27,9 @@ fn check(call: &'static str, code: Code) -> Result<(), CudaError> {
 
 /// A launch of a kernel that is a closure. It reads and writes device memory by address.
 ///
-/// Addresses are checked: memory that is not allocated is an error, and nothing is read or written. The work that is queued before the
-/// launch is complete.
+/// An address that is not allocated is an error, and nothing is read or written. The work that was queued before the launch is complete.
+///
+/// Invariant: the launch guarantees what its kernel reads and writes.
 pub struct EmulatedLaunch<'a> {
     emulated: &'a Emulated,
     grid: [u32; 3],
@@ -47,9 +54,8 @@ impl EmulatedLaunch<'_> {
     /// # Errors
     /// Returns an error if not all of these bytes are allocated.
     pub fn read<T: Element>(&self, from: u64, to: &mut [T]) -> Result<(), CudaError> {
-        let to = bytemuck::cast_slice_mut::<T, u8>(to);
-        // SAFETY: there is room for so many bytes, and all bit patterns are values of `T`.
-        let code = unsafe { (self.emulated.read)(to.as_mut_ptr(), from, to.len()) };
+        // SAFETY: by the invariant.
+        let code = unsafe { self.emulated.read(from, bytemuck::cast_slice_mut(to)) };
         check("millpond_emu_read", code)
     }
 
@@ -58,9 +64,8 @@ impl EmulatedLaunch<'_> {
     /// # Errors
     /// Returns an error if not all of these bytes are allocated.
     pub fn write<T: Element>(&self, to: u64, from: &[T]) -> Result<(), CudaError> {
-        let from = bytemuck::cast_slice::<T, u8>(from);
-        // SAFETY: there are so many bytes.
-        let code = unsafe { (self.emulated.write)(to, from.as_ptr(), from.len()) };
+        // SAFETY: by the invariant.
+        let code = unsafe { self.emulated.write(to, bytemuck::cast_slice(from)) };
         check("millpond_emu_write", code)
     }
 }
@@ -87,7 +92,17 @@ mod sealed {
     }
 }
 
-/// The parameters of a kernel, as a tuple with up to twelve values. A buffer is its address, a [`u64`].
+/// Returns the bytes of a parameter. Parameters of other sizes do not compile.
+const fn bytes_of<T>() -> usize {
+    let bytes = size_of::<T>();
+    assert!(
+        bytes > 0 && bytes <= 4096,
+        "a parameter of a kernel has 1 to 4096 bytes"
+    );
+    bytes
+}
+
+/// The parameters of a kernel, as a tuple with up to twelve values. A buffer is its address, a [`u64`]. A parameter has at most 4,096 bytes.
 pub trait KernelParameters: sealed::Sealed {}
 
 impl sealed::Sealed for () {
@@ -101,7 +116,7 @@ impl KernelParameters for () {}
 macro_rules! parameters {
     ($($name:ident $index:literal)*) => {
         impl<$($name: AnyBitPattern),*> sealed::Sealed for ($($name,)*) {
-            const SIZES: &'static [usize] = &[$(size_of::<$name>()),*];
+            const SIZES: &'static [usize] = &[$(bytes_of::<$name>()),*];
 
             unsafe fn at(places: *const *const u8) -> Self {
                 let place = |index| {
@@ -177,10 +192,10 @@ where
 /// Does nothing on a real driver, which runs the kernel's code.
 ///
 /// The closure runs once for each launch, in the order of the stream, and does the work of all threads. `P` is the tuple of the
-/// kernel's parameters. A later call with the same name replaces the closure. An error or a panic of the closure makes the launch fail as
-/// an error of a device's code does. The closure must not use CUDA except by the [`EmulatedLaunch`].
+/// kernel's parameters. A later call with the same name replaces the closure. No closure is ever dropped. An error or a panic of the closure
+/// makes the launch fail, as a fault in a device's code does. The closure must not use CUDA except by the [`EmulatedLaunch`].
 ///
-/// Register the closure before the module's kernel is looked up. In the module only the name of the entry counts.
+/// Register the closure before the kernel is looked up in its module. Only the name of the entry has to be in the module.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaModule, CudaStream, DevicePool, emulate_kernel};
@@ -219,39 +234,52 @@ where
 /// ```
 ///
 /// # Errors
-/// Returns [`CudaError::NoDriver`] without a driver. Returns an error if the name contains a zero, or if a parameter has no bytes or
-/// more than 4,096.
-pub fn emulate_kernel<P, F>(name: &str, kernel: F) -> Result<(), CudaError>
+/// Returns [`KernelError::Reserved`] if the name begins with `millpond_`, [`KernelError::NoEntry`] if it contains a zero, and
+/// [`CudaError::NoDriver`] if there is no driver.
+pub fn emulate_kernel<P, F>(name: &str, kernel: F) -> Result<(), KernelError>
 where
     P: KernelParameters,
     F: Fn(&EmulatedLaunch<'_>, P) -> Result<(), CudaError> + Send + Sync + 'static,
 {
-    const CALL: &str = "millpond_emu_register";
+    if name.starts_with(OWN) {
+        return Err(KernelError::Reserved {
+            name: name.to_owned(),
+        });
+    }
+    let name = CString::new(name).map_err(|_| KernelError::NoEntry {
+        name: name.to_owned(),
+    })?;
     let Some(emulated) = Driver::get()?.emulated() else {
         return Ok(());
     };
-    let Ok(name) = CString::new(name) else {
-        return check(CALL, INVALID_VALUE);
-    };
+    // It is never freed, because a launch may run it at any time.
     let number = Box::into_raw(Box::new(Kernel {
         emulated,
         run: kernel,
     }));
-    // SAFETY: the name is a C string, and the slice has its length. The function takes the number of this kernel, which is freed only if
-    // it was refused, and parameters of these sizes. The closure may run on any thread.
-    let code = unsafe {
-        (emulated.register)(
-            name.as_ptr(),
-            P::SIZES.as_ptr(),
-            P::SIZES.len(),
-            0,
-            Some(run::<P, F>),
-            number.expose_provenance(),
-        )
-    };
-    if code != SUCCESS {
-        // SAFETY: it was made above, and nobody has it.
-        drop(unsafe { Box::from_raw(number) });
+    let number = number.expose_provenance();
+    // SAFETY: the function takes the number of a kernel of this type and parameters of these sizes. The closure may run on any thread.
+    let code = unsafe { emulated.register(&name, P::SIZES, run::<P, F>, number) };
+    Ok(check("millpond_emu_register", code)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PTX: &str = include_str!("kernels/tensor.ptx");
+
+    #[test]
+    fn no_closure_replaces_a_kernel_of_the_library() {
+        let entries = PTX
+            .lines()
+            .filter_map(|line| line.strip_prefix(".visible .entry "));
+        let mut found = 0;
+        for name in entries.map(|entry| entry.trim_end_matches('(')) {
+            found += 1;
+            let refused = emulate_kernel(name, |_, (): ()| Ok(()));
+            assert!(matches!(refused, Err(KernelError::Reserved { .. })), "{name}");
+        }
+        assert!(found > 30, "{found} entries");
     }
-    check(CALL, code)
 }

@@ -39,11 +39,13 @@ pub enum CudaError {
     /// The thread runs code for the driver, which must not use CUDA: a waker, a function on the host in the order of a stream, or the
     /// closure of an emulated kernel.
     #[error(
-        "a waker, a function that a stream runs on the host, or the closure of an emulated kernel cannot use CUDA: use CUDA in another thread or after it"
+        "a waker, a function that a stream runs on the host, or the closure of an emulated kernel cannot use CUDA: use CUDA on another thread, or afterwards"
     )]
     InCallback,
     /// A function that a stream ran on the host has panicked.
-    #[error("the function that the stream ran on the host has panicked: its message was printed then")]
+    #[error(
+        "the function that the stream ran on the host has panicked: mend what its message on standard error says"
+    )]
     HostPanicked,
     /// A poll of a transfer has already returned its outcome.
     #[error("a poll of this transfer has already returned its ends: do not wait for it again")]

@@ -1,4 +1,7 @@
 //! Functions of the host that run in the order of a stream, on memory that both the host and the device can access.
+//!
+//! Each belongs to a loan of the memory. The end of the loan waits for those that run, and no other begins after it, so the borrowed memory
+//! has one user at a time. This holds on a lost device too, where the driver may call functions after a failed wait.
 
 use super::abi::{Code, SUCCESS, StreamHandle};
 use super::callback;

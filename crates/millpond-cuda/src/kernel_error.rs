@@ -68,6 +68,22 @@ pub enum KernelError {
         /// Its compute capability.
         compute: (u32, u32),
     },
+    /// The emulated driver does not know what this kernel does.
+    #[error(
+        "the emulated driver does not run the code of the kernel {name:?}: say what it does with `emulate_kernel` before you look it up"
+    )]
+    NotEmulated {
+        /// The name.
+        name: String,
+    },
+    /// The name of an emulated kernel is one of the library's own.
+    #[error(
+        "the kernel {name:?} belongs to this library: choose a name that does not begin with `millpond_`"
+    )]
+    Reserved {
+        /// The name.
+        name: String,
+    },
     /// The module does not have this entry.
     #[error(
         "the module has no entry {name:?}: declare the kernel `extern \"C\" __global__`, so that its name stays as it is"

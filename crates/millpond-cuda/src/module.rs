@@ -155,6 +155,11 @@ impl Code {
         match found {
             Ok(()) => Ok(function),
             Err(CudaError::Driver { code: NOT_FOUND, .. }) => Err(missing()),
+            Err(CudaError::Driver { code: NO_BINARY, .. }) if device.is_emulated() => {
+                Err(KernelError::NotEmulated {
+                    name: name.to_owned(),
+                })
+            }
             Err(CudaError::Driver { code: NO_BINARY, .. }) => Err(no_binary(device)),
             Err(why) => Err(why.into()),
         }

@@ -66,7 +66,7 @@ fn a_programs_own_source_is_compiled_and_launched() {
             let error = module
                 .kernel("grow")
                 .expect_err("the emulated driver has none of that name");
-            assert!(matches!(error, KernelError::NoBinary { .. }), "{error}");
+            assert!(matches!(error, KernelError::NotEmulated { .. }), "{error}");
         }
         emulate_grow();
         let grow = module.kernel("grow").expect("it has one now");

@@ -182,8 +182,9 @@ pub(super) fn tables(
     Ok((codecs, copies))
 }
 
-/// Measures whole copies from ordinary memory on a real device, plain and compressed where the library finds that faster.
-pub(super) fn real(
+/// Measures whole copies from ordinary memory to a real device: plain ones, and ones that are compressed if the library expects that to be
+/// faster.
+pub(super) fn on_this_link(
     staging: &Staging,
     pool: &DevicePool,
     stream: &CudaStream,
@@ -281,7 +282,7 @@ fn measure(
     })
 }
 
-/// Returns the size of data that pco has packed as numbers of their type. It has no bf16, which are integers to it.
+/// Packs data with pco as numbers of their type, and returns the packed size. pco has no bf16, so it packs these as integers.
 fn packed_by_pco(piece: &[u8], values: Values) -> Result<usize, Box<dyn Error>> {
     fn size<T: pco::data_types::Number + AnyBitPattern>(piece: &[u8]) -> Result<usize, Box<dyn Error>> {
         let numbers: Vec<T> = piece

@@ -163,11 +163,9 @@ fn a_closure_gets_the_parameters_the_shape_and_the_memory() {
         [9.0, 200.0, 0.5, 77.0, 9.0, 16.0]
     );
     let refused = emulate_kernel("a\0b", |_, (): ()| Ok(())).expect_err("no such name");
-    assert!(matches!(refused, CudaError::Driver { code: 1, .. }), "{refused}");
-    let refused = emulate_kernel("bare", |_, (_,): ([u64; 600],)| Ok(())).expect_err("too large");
-    assert!(matches!(refused, CudaError::Driver { code: 1, .. }), "{refused}");
-    let none = module.kernel("bare").expect_err("it was refused");
-    assert!(matches!(none, KernelError::NoBinary { .. }), "{none}");
+    assert!(matches!(refused, KernelError::NoEntry { .. }), "{refused}");
+    let none = module.kernel("bare").expect_err("nobody has registered it");
+    assert!(none.to_string().contains("`emulate_kernel`"), "{none}");
 }
 
 /// Launches this kernel, which makes the device unusable.

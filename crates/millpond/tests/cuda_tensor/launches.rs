@@ -169,7 +169,6 @@ fn a_module_that_cannot_be_loaded_is_an_error_with_the_reason() {
     );
 }
 
-/// A kernel that the emulated driver does not support corresponds to code that is not for the device.
 #[test]
 fn foreign_code_needs_a_device_it_is_for() {
     let options = std::iter::once("devices:2".to_owned());
@@ -177,16 +176,20 @@ fn foreign_code_needs_a_device_it_is_for() {
         let (device, pool, stream) = device().expect("a device");
         let ptx = SCALE.replace(" scale(", " unheard_of(");
         let module = CudaModule::load(&device, &ptx).expect("it loads");
-        let error = module.kernel("unheard_of").expect_err("there is no code");
+        let error = module.kernel("unheard_of").expect_err("nobody has registered it");
+        assert!(
+            matches!(&error, KernelError::NotEmulated { name } if name == "unheard_of"),
+            "{error}"
+        );
+        assert!(error.to_string().contains("`emulate_kernel`"), "{error}");
+        // SAFETY: the image has a header that names its format.
+        let binary = unsafe { CudaModule::load_image(&device, b"\x7fELF\x02\x01\x01\0") };
+        let error = binary.expect_err("there is no code");
         assert!(
             matches!(error, KernelError::NoBinary { device: 0, .. }),
             "{error}"
         );
         assert!(error.to_string().contains("compute capability"), "{error}");
-        // SAFETY: the image has a header that names its format.
-        let binary = unsafe { CudaModule::load_image(&device, b"\x7fELF\x02\x01\x01\0") };
-        let error = binary.expect_err("there is no code");
-        assert!(matches!(error, KernelError::NoBinary { .. }), "{error}");
         // SAFETY: the text ends with a zero byte.
         let text = unsafe { CudaModule::load_image(&device, &[SCALE.as_bytes(), &[0]].concat()) };
         let scale = text.expect("it loads").kernel("scale").expect("it is there");

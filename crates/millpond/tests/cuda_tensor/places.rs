@@ -318,7 +318,7 @@ fn the_queue_of_a_device_is_no_leak_at_the_end_of_the_process() {
 
 const MIB: usize = 1 << 20;
 
-/// Copies a tensor to the device and back, and returns the numbers of copies in each direction.
+/// Copies a tensor to the device and back, and returns the number of the driver's copies in each direction.
 fn copies(queue: &CudaQueue, from: &Tensor) -> [u64; 2] {
     let counts = || [c"cuMemcpyHtoDAsync", c"cuMemcpyDtoHAsync"].map(|name| emulator::calls(Some(name)));
     let before = counts();
