@@ -20,13 +20,14 @@ enum Tests {
     Python(&'static python::Package),
 }
 
-const CLIENTS: [Tests; 6] = [
+const CLIENTS: [Tests; 7] = [
     Tests::Crate(&crates::CUDARC),
     Tests::Crate(&crates::CUDA_CORE),
     Tests::Python(&python::CUDA_PYTHON),
     Tests::Python(&python::CUDA_CORE),
     Tests::Python(&python::NUMBA_CUDA),
     Tests::Python(&python::CUPY),
+    Tests::Python(&python::RMM),
 ];
 
 /// The places that all clients share.

@@ -10,7 +10,8 @@ use cudarc::driver::sys::CUresult::{
     CUDA_ERROR_STREAM_CAPTURE_UNJOINED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_SUCCESS,
 };
 use cudarc::driver::sys::{
-    CUdeviceptr, CUevent, CUgraph, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream, CUstreamCaptureMode,
+    CUdeviceptr, CUevent, CUgraph, CUmemPool_attribute, CUmemcpyAttributes, CUmemoryPool, CUresult, CUstream,
+    CUstreamCaptureMode,
 };
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -216,6 +217,34 @@ fn a_capture_ends_with_the_first_call_whatever_that_answers() {
             ok!(cuStreamSynchronize(second));
         },
     );
+}
+
+#[test]
+fn a_batch_of_copies_cannot_be_captured() {
+    common::load();
+    let _alone = alone();
+    let _context = CudaContext::new(0).unwrap();
+    let captured = stream();
+    let mut block = 0;
+    ok!(cuMemAlloc_v2(&mut block, 2));
+    let (mut to, mut from, mut size, mut first, mut failed) = (block, block + 1, 1, 0, 0);
+    // SAFETY: zeros are valid attributes.
+    let mut attributes: CUmemcpyAttributes = unsafe { std::mem::zeroed() };
+    ok!(cuStreamBeginCapture_v2(captured, RELAXED));
+    let code = cu!(cuMemcpyBatchAsync(
+        &mut to,
+        &mut from,
+        &mut size,
+        1,
+        &mut attributes,
+        &mut first,
+        1,
+        &mut failed,
+        captured
+    ));
+    assert_eq!(code, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    assert_eq!(end(captured), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    ok!(cuMemFree_v2(block));
 }
 
 /// A driver for CUDA 13.0 allows these calls in captures of every mode.

@@ -10,11 +10,12 @@ use cudarc::driver::sys::CUresult::{
     CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS,
 };
 use cudarc::driver::sys::{
-    CUgraphNode, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType, CUmemoryPool,
-    CUpointer_attribute, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUgraphNode, CUmem_range_attribute, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType,
+    CUmemoryPool, CUpointer_attribute, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 use std::ffi::{c_char, c_void};
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
@@ -168,8 +169,7 @@ fn a_pool_of_managed_memory_moves_its_pages() {
             ok!(cuStreamSynchronize(stream));
             let last = |at| {
                 let mut place = 0i32;
-                let which =
-                    cudarc::driver::sys::CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION;
+                let which = CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION;
                 ok!(cuMemRangeGetAttribute(
                     (&raw mut place).cast(),
                     4,
@@ -192,6 +192,45 @@ fn a_pool_of_managed_memory_moves_its_pages() {
             );
             ok!(cuMemFreeAsync(at, stream));
             ok!(cuMemPoolDestroy(pool));
+        },
+    );
+}
+
+/// The attribute says what was asked for, not what has been done.
+#[test]
+fn a_prefetch_is_told_before_it_has_begun() {
+    static HELD: AtomicBool = AtomicBool::new(true);
+    extern "C" fn hold(_: *mut c_void) {
+        while HELD.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+    common::with_options(
+        "a_prefetch_is_told_before_it_has_begun",
+        "streams:threads",
+        || {
+            let _context = CudaContext::new(0).unwrap();
+            let (stream, mut at) = (stream(), 0);
+            ok!(cuMemAllocManaged(&mut at, MIB, 1));
+            let last = || {
+                let mut place = 0i32;
+                ok!(cuMemRangeGetAttribute(
+                    (&raw mut place).cast(),
+                    4,
+                    CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
+                    at,
+                    MIB
+                ));
+                place
+            };
+            assert_eq!(last(), -2);
+            ok!(cuLaunchHostFunc(stream, Some(hold), null_mut()));
+            ok!(cuMemPrefetchAsync(at, MIB, 0, stream));
+            assert_eq!(last(), 0);
+            HELD.store(false, Ordering::Release);
+            ok!(cuStreamSynchronize(stream));
+            assert_eq!(last(), 0);
+            ok!(cuMemFree_v2(at));
         },
     );
 }

@@ -38,8 +38,8 @@ enum Place {
         project: &'static str,
         tag: &'static str,
         folder: &'static str,
-        /// A folder whose modules the tests import.
-        helpers: &'static str,
+        /// A folder of the checkout, whose modules the tests import.
+        helpers: Option<&'static str>,
     },
 }
 
@@ -85,7 +85,7 @@ pub(super) const CUDA_CORE: Package = Package {
         project: "NVIDIA/cuda-python",
         tag: "cuda-core-v1.1.0",
         folder: "cuda_core/tests",
-        helpers: "cuda_python_test_helpers",
+        helpers: Some("cuda_python_test_helpers"),
     },
     files: &[
         "test_context.py",
@@ -184,6 +184,57 @@ pub(super) const CUPY: Package = Package {
     arguments: &[],
 };
 
+pub(super) const RMM: Package = Package {
+    name: "rmm",
+    version: "26.6.0",
+    packages: &[
+        "rmm-cu13==26.6.0",
+        "librmm-cu13==26.6.0",
+        "rapids-logger==0.2.3",
+        "cuda-python==13.2.0",
+        "cuda-bindings==13.2.0",
+        "cuda-core==0.7.0",
+        "numba==0.64.0",
+        "numba-cuda==0.28.2",
+        "numpy==2.3.5",
+        "nvidia-cuda-runtime==13.5.37",
+        "packaging==26.0",
+    ],
+    tests: Place::Checkout {
+        variable: "MILLPOND_RMM",
+        project: "rapidsai/rmm",
+        tag: "v26.06.00",
+        folder: "python/rmm/rmm/tests",
+        helpers: None,
+    },
+    files: &[
+        "test_allocations.py",
+        "test_arena_memory_resource.py",
+        "test_binning_memory_resource.py",
+        "test_callback_memory_resource.py",
+        "test_cuda_async_managed_memory_resource.py",
+        "test_cuda_async_memory_resource.py",
+        "test_cuda_async_view_memory_resource.py",
+        "test_device_buffer.py",
+        "test_failure_callback_resource_adaptor.py",
+        "test_fixed_size_memory_resource.py",
+        "test_initialization.py",
+        "test_lifecycle.py",
+        "test_limiting_resource_adaptor.py",
+        "test_logging.py",
+        "test_pinned_host_memory_resource.py",
+        "test_pool_memory_resource.py",
+        "test_prefetch_resource_adaptor.py",
+        "test_statistics.py",
+        "test_stream.py",
+        "test_tracking_resource_adaptor.py",
+        "test_version.py",
+    ],
+    driver: "devices:2,memory:4G,streams:threads,version:13000",
+    libraries: &[],
+    arguments: &[],
+};
+
 /// What pip installs for every client.
 const PYTEST: [&str; 2] = ["pytest==8.4.2", "pytest-timeout==2.4.0"];
 /// The seconds that a test may take. The plugin then ends the process.
@@ -269,7 +320,11 @@ impl Package {
         sh.remove_path(&lines)?;
         let plugins = std::iter::once(root().join("xtask/clients"));
         let helpers = match self.tests {
-            Place::Checkout { folder, helpers, .. } => {
+            Place::Checkout {
+                folder,
+                helpers: Some(helpers),
+                ..
+            } => {
                 let up = folder
                     .split('/')
                     .fold(tests.to_path_buf(), |path, _| path.join(".."));

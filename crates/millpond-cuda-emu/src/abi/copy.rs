@@ -160,6 +160,8 @@ fn batch(
     Code::INVALID_VALUE.when(count == 0 || attributes == 0 || attributes > count)?;
     // The default streams are not allowed.
     Code::INVALID_VALUE.when(stream <= 2)?;
+    // Unlike single copies, a batch cannot be captured.
+    call.driver.state().refuse_stream_in_capture(stream)?;
     let (to, from, sizes) = (to.all(count)?, from.all(count)?, sizes.all(count)?);
     for index in 0..count {
         let copied = any(call, to[index], from[index], sizes[index], stream, Return::Queued);

@@ -35,7 +35,9 @@ fn prefetch(call: &Call, at: u64, bytes: usize, place: i32, stream: u64) -> Answ
         call.known_device(place)?;
     }
     call.driver
-        .submit(stream, Action::Prefetch { at, len, place }, call.origin())
+        .submit(stream, Action::Prefetch { at, len, place }, call.origin())?;
+    // The attribute tells what was asked for last, whether or not the stream has begun it.
+    call.driver.state().memory.note_prefetch(at, len, place)
 }
 
 fn attribute(call: &Call, data: Out<u8>, size: usize, number: i32, at: u64, len: u64) -> Answer {

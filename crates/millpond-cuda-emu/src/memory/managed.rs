@@ -26,7 +26,7 @@ pub(crate) struct Page {
     pub(crate) copies: u64,
     pub(crate) read_mostly: bool,
     pub(crate) preferred: i32,
-    /// The location to which it was last prefetched.
+    /// The location of the last prefetch that was asked for.
     pub(crate) prefetched: i32,
     /// The devices of the advice, as bits. Bit 63 is the host.
     pub(crate) accessed_by: u64,
@@ -112,7 +112,6 @@ impl Page {
     }
 
     fn prefetch(&mut self, place: i32) {
-        self.prefetched = place;
         if self.read_mostly {
             self.copies |= bit(place) & !bit(self.home);
         } else {
@@ -166,6 +165,14 @@ impl Memory {
         self.check_place(place)?;
         for page in self.managed_pages(at, len)? {
             page.advise(advice, place);
+        }
+        Ok(())
+    }
+
+    /// Notes a place as the last one for which a prefetch was asked.
+    pub(crate) fn note_prefetch(&mut self, at: u64, len: u64, place: i32) -> Answer {
+        for page in self.managed_pages(at, len)? {
+            page.prefetched = place;
         }
         Ok(())
     }
@@ -233,7 +240,7 @@ mod tests {
         page.touch(0, true);
         assert_eq!(page.home, 0);
         page.prefetch(CPU);
-        assert_eq!((page.home, page.prefetched), (CPU, CPU));
+        assert_eq!(page.home, CPU);
         page.advise(Advice::Preferred(true), CPU);
         page.touch(0, true);
         assert_eq!(page.home, CPU, "it is where it is wanted");
