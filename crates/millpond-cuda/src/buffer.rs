@@ -337,14 +337,14 @@ impl<T: Element> Drop for DeviceBuffer<T> {
             }
             drop(self.loan.take());
         }
-        let uses = std::mem::take(&mut self.uses);
         match &mut self.owner {
             Owner::Pool(pool, held) => {
                 if let Some(held) = held.take() {
+                    let uses = (!self.uses.is_empty()).then(|| std::mem::take(&mut self.uses).into());
                     pool.take_back(held, uses);
                 }
             }
-            Owner::Others { keeper, .. } => return_to_others(keeper.take(), &self.stream, &uses),
+            Owner::Others { keeper, .. } => return_to_others(keeper.take(), &self.stream, &self.uses),
         }
     }
 }

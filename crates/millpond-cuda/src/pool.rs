@@ -185,7 +185,7 @@ impl DevicePool {
         self.0.parts.direct
     }
 
-    pub(super) fn take_back(&self, held: Held, uses: Vec<CudaStream>) {
+    pub(super) fn take_back(&self, held: Held, uses: Option<Box<[CudaStream]>>) {
         self.0.take_back(held, uses);
     }
 }

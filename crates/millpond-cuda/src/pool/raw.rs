@@ -70,7 +70,7 @@ impl DevicePool {
         if self.clears()
             && let Err(error) = whole.fill_zero()
         {
-            pool.take_back(held, Vec::new());
+            pool.take_back(held, None);
             return Err(refused(error));
         }
         let info = BlockInfo {
@@ -131,7 +131,7 @@ impl DevicePool {
             lock(&raw.held).remove(&address)
         };
         let (pool, held) = block.ok_or_else(foreign)?;
-        pool.take_back(held, Vec::new());
+        pool.take_back(held, None);
         Ok(())
     }
 }

@@ -455,7 +455,7 @@ impl Shared {
             || shares.is_some_and(|(ours, theirs)| ours.shares_with(theirs))
     }
 
-    pub(super) fn take_back(&self, held: Held, uses: Vec<CudaStream>) {
+    pub(super) fn take_back(&self, held: Held, uses: Option<Box<[CudaStream]>>) {
         if fork::is_forked() {
             return;
         }
@@ -468,7 +468,6 @@ impl Shared {
             // The block belongs to its owner until here, so the check cannot fail.
             let _ = self.watchers().freed(&info(&block));
         }
-        let uses = (!uses.is_empty()).then(|| uses.into());
         self.leave(Returned { block, uses });
         if self.parts.direct {
             // The pool keeps nothing: this gives the block back to the driver at once.
