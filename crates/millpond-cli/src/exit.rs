@@ -7,7 +7,6 @@ use millpond_replay::analysis::AnalysisError;
 use millpond_replay::{EditError, ReplayError};
 use millpond_trace::ReadError;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use thiserror::Error;
 
 /// The outcome of a command without an error.
@@ -23,13 +22,14 @@ pub(crate) enum Exit {
     Other(u8),
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        match exit {
-            Exit::Done => Self::SUCCESS,
-            Exit::Failed => Self::FAILURE,
-            Exit::OutOfMemory => Self::from(3),
-            Exit::Other(code) => Self::from(code),
+impl Exit {
+    /// Returns the exit code.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::OutOfMemory => 3,
+            Self::Other(code) => code,
         }
     }
 }
@@ -170,8 +170,8 @@ fn of_another_command<'a>(error: &'a clap::Error, all: &clap::Command) -> Option
     (!owners.is_empty()).then(|| (argument, owners.join(" or ")))
 }
 
-/// Prints help as clap formats it, and any other problem with the command line as one line. `all` has all commands.
-pub(crate) fn usage(error: &clap::Error, all: &clap::Command) -> ExitCode {
+/// Prints help as clap formats it, and any other problem with the command line as one line. `all` has all commands. Returns the exit code.
+pub(crate) fn usage(error: &clap::Error, all: &clap::Command) -> u8 {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     if matches!(
         error.kind(),
@@ -179,22 +179,22 @@ pub(crate) fn usage(error: &clap::Error, all: &clap::Command) -> ExitCode {
     ) {
         let _ = error.print();
         return if error.exit_code() == 0 {
-            ExitCode::SUCCESS
+            Exit::Done.code()
         } else {
-            ExitCode::from(BAD_INPUT)
+            BAD_INPUT
         };
     }
     if let Some(number) = negative_number(error) {
         complain(&format!(
             "{number} is a negative number, and no option here takes one; see --help"
         ));
-        return ExitCode::from(BAD_INPUT);
+        return BAD_INPUT;
     }
     if let Some((argument, owners)) = of_another_command(error, all) {
         complain(&format!(
             "this command has no {argument}, but {owners} has; see --help"
         ));
-        return ExitCode::from(BAD_INPUT);
+        return BAD_INPUT;
     }
     let text = error
         .render()
@@ -215,5 +215,5 @@ pub(crate) fn usage(error: &clap::Error, all: &clap::Command) -> ExitCode {
         "{}; see --help",
         joined.strip_prefix("error: ").unwrap_or(&joined)
     ));
-    ExitCode::from(BAD_INPUT)
+    BAD_INPUT
 }

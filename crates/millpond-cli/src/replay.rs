@@ -4,6 +4,7 @@ use crate::args::ReplayArgs;
 #[cfg(feature = "bench")]
 use crate::cuda;
 use crate::exit::{CliError, Exit};
+use crate::files::Results;
 use crate::html::{self, Pages};
 use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
@@ -12,11 +13,23 @@ use crate::values::SourceKind;
 use crate::{device, edits, files, host, output, settings};
 use millpond_replay::{Options, Program, Report, page, replay};
 use millpond_trace::Trace;
+use std::path::PathBuf;
 
-/// A finished report with its label.
+/// A finished report with its label, and the path of its page.
 struct Done {
     report: Report,
     label: String,
+    page: Option<PathBuf>,
+}
+
+/// The answer to one recording.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Answer {
+    /// Why memory ran out if it did, what the program needs, and what to change: one sentence each.
+    pub sentences: Vec<String>,
+    /// The page with the details.
+    pub page: PathBuf,
 }
 
 /// Runs the command.
@@ -39,14 +52,7 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
         source => return Err(CliError::not_built(format!("--source {source}"), "bench")),
     }
     let options = settings::options(args)?;
-    if let Some(page) = &args.html {
-        // This check comes before minutes of work.
-        output::check_writable(page)?;
-    }
-    let mut pages = args.html.as_deref().map(Pages::new);
-    let results = files::replay_each(args, |trace, label, several| {
-        one(trace, label, several, args, &options, pages.as_mut())
-    })?;
+    let results = all(args, &options)?;
     let done = &results.done;
     if done.is_empty() {
         return Err(CliError::Usage(format!(
@@ -59,6 +65,28 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
     let labelled: Vec<Labelled<'_>> = done.iter().map(|d| (d.label.as_str(), &d.report)).collect();
     let exhausted = options.device.bytes.is_some() && ranks::none_fits(&labelled);
     Ok(if exhausted { Exit::OutOfMemory } else { Exit::Done })
+}
+
+/// Replays recordings as the command does. Returns the answers to those that can be replayed, which have a page.
+pub(crate) fn answers(args: &ReplayArgs) -> Result<Vec<Answer>, CliError> {
+    let results = all(args, &settings::options(args)?)?;
+    let answer = |done: Done| {
+        let sentences = done.report.answer();
+        done.page.map(|page| Answer { sentences, page })
+    };
+    Ok(results.done.into_iter().filter_map(answer).collect())
+}
+
+/// Replays each trace of the files, and writes the pages.
+fn all(args: &ReplayArgs, options: &Options) -> Result<Results<Done>, CliError> {
+    if let Some(page) = &args.html {
+        // This check comes before minutes of work.
+        output::check_writable(page)?;
+    }
+    let mut pages = args.html.as_deref().map(Pages::new);
+    files::replay_each(args, |trace, label, several| {
+        one(trace, label, several, args, options, pages.as_mut())
+    })
 }
 
 /// Replays one trace, and writes its page.
@@ -82,9 +110,10 @@ fn one(
         .as_ref()
         .map_or_else(Vec::new, |edited| edited.edits.clone());
     files::check_window(args, replayed.report.events, &label)?;
-    let one = Done {
+    let mut one = Done {
         report: replayed.report,
         label,
+        page: None,
     };
     if let Some(pages) = pages {
         let place = pages.place(&one.label, several);
@@ -104,6 +133,7 @@ fn one(
             options.device.bytes,
         )?;
         output::note(quiet, &format!("wrote {}", place.display()));
+        one.page = Some(place);
     }
     Ok(one)
 }

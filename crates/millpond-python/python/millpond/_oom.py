@@ -1,0 +1,205 @@
+"""Records a PyTorch program, and explains why it ran out of memory."""
+
+import contextlib
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import textwrap
+import warnings
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from ._millpond import answers
+
+#: The number of allocations and frees that PyTorch remembers.
+MAX_ENTRIES = 1_000_000
+
+
+class catch_oom(contextlib.ContextDecorator):
+    """Explains why a PyTorch program ran out of memory: ``with catch_oom("run.html"):`` around the program, or ``@catch_oom("run.html")``.
+
+    On entry, PyTorch begins to record allocations, with the stacks of the Python code. If an out-of-memory error leaves the block, the
+    recording is written beside the page (``run.pickle``), the answer is printed to standard error, the page is written, and the error goes on.
+    Errors that the program handles itself are not explained. A failure to write or to explain is printed and never replaces the error.
+
+    In a program of several ranks (``WORLD_SIZE``), each rank writes files of its own (``run-rank3.html``), and the first rank that fails
+    prints the answer.
+
+    Args:
+        page: The page to write. Its folder must exist. An older page of this package and the recording beside it are replaced.
+        max_entries: The number of allocations and frees that PyTorch remembers. If the program has more, the oldest are lost.
+    """
+
+    def __init__(self, page: str | os.PathLike[str] = "oom.html", *, max_entries: int = MAX_ENTRIES) -> None:
+        if max_entries < 1:
+            raise ValueError(f"max_entries must be at least 1, and is {max_entries}")
+        self._named = Path(page)
+        self._max_entries = max_entries
+        self._open: list[_Recording | None] = []
+
+    def __enter__(self) -> Self:
+        self._open.append(_Recording.begin(self._max_entries))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        recording = self._open.pop()
+        if recording is None:
+            return
+        try:
+            if recording.is_out_of_memory(error):
+                self._explain(recording)
+        finally:
+            recording.end()
+
+    def _explain(self, recording: "_Recording") -> None:
+        page = _of_rank(self._named)
+        file = page.with_suffix(".pickle")
+        try:
+            _write(file, recording.snapshot())
+            explained = answers(file, page)
+        except Exception as error:
+            where = f"; the recording is in {file}" if file.exists() else ""
+            _say(f"millpond: out of memory, and there is no answer: {error}{where}")
+            return
+        if not _is_first():
+            return
+        width = shutil.get_terminal_size().columns
+        lines = ["", "millpond: out of memory"]
+        for sentences, written in explained:
+            lines += [_wrapped(sentence, width) for sentence in sentences]
+            lines.append(f"  page: {written}")
+        lines.append(f"  more: python -m millpond report {file}")
+        _say("\n".join(lines))
+
+
+class _Recording:
+    """PyTorch's recording, from the entry of a block to its end."""
+
+    #: The recordings that have begun and not ended. PyTorch's observers cannot be removed, so one observer serves all recordings.
+    _running: ClassVar[list["_Recording"]] = []
+    _is_observed: ClassVar[bool] = False
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._seen: Any = None
+        self._owns = False
+
+    @classmethod
+    def begin(cls, max_entries: int) -> "_Recording | None":
+        """Begins a recording. Returns None, with a warning, if there is nothing to record."""
+        try:
+            import torch  # type: ignore[import-not-found, unused-ignore]
+        except ImportError:
+            warnings.warn("catch_oom records programs that use PyTorch, and PyTorch is not installed", stacklevel=3)
+            return None
+        if not torch.cuda.is_available():
+            warnings.warn("catch_oom records nothing: PyTorch finds no CUDA device", stacklevel=3)
+            return None
+        recording = cls(torch)
+        recording._owns = not cls._running and not _is_recorded(torch)
+        if recording._owns:
+            torch.cuda.memory._record_memory_history(max_entries=max_entries, stacks="python")
+        if not cls._is_observed:
+            attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+            if attach is not None:
+                attach(cls._observe)
+                cls._is_observed = True
+        cls._running.append(recording)
+        return recording
+
+    @classmethod
+    def _observe(cls, *_: int) -> None:
+        """Takes the snapshot at the moment of the failure, when all memory is still held."""
+        if cls._running:
+            newest = cls._running[-1]
+            # The allocator calls this, and must not see an exception. Without this snapshot, one is taken at the end of the block.
+            with contextlib.suppress(Exception):
+                newest._seen = newest._torch.cuda.memory._snapshot()
+
+    def is_out_of_memory(self, error: BaseException | None) -> bool:
+        """Returns whether an error, or one that it was raised from, says that memory ran out."""
+        known = getattr(self._torch, "OutOfMemoryError", None) or self._torch.cuda.OutOfMemoryError
+        seen: set[int] = set()
+        while error is not None and id(error) not in seen:
+            if isinstance(error, known):
+                return True
+            seen.add(id(error))
+            error = error.__cause__ or error.__context__
+        return False
+
+    def snapshot(self) -> Any:
+        """Returns the state of the allocator when memory ran out, with the history."""
+        return self._seen or self._torch.cuda.memory._snapshot()
+
+    def end(self) -> None:
+        type(self)._running.remove(self)
+        if self._owns:
+            self._torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def _is_recorded(torch: Any) -> bool:
+    """Returns whether the program records its allocations itself. Older versions of PyTorch do not tell."""
+    asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    return asked is not None and bool(asked())
+
+
+def _is_alone() -> bool:
+    """Returns whether this process is the only rank of its job."""
+    return os.environ.get("WORLD_SIZE", "1") == "1"
+
+
+def _of_rank(page: Path) -> Path:
+    """Returns the page of this rank."""
+    if _is_alone():
+        return page
+    rank = "".join(c for c in os.environ.get("RANK", "0") if c.isalnum())
+    return page.with_stem(f"{page.stem}-rank{rank}")
+
+
+def _is_first() -> bool:
+    """Returns whether no other rank of this job and machine has printed an answer."""
+    if _is_alone():
+        return True
+    job = [str(os.getppid())] + [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")]
+    name = "".join(c if c.isalnum() else "-" for c in "-".join(job))
+    mark = Path(tempfile.gettempdir(), f"millpond-{os.getuid()}-{name}")
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _write(file: Path, snapshot: Any) -> None:
+    """Writes a snapshot completely or not at all."""
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as out:
+            pickle.dump(snapshot, out)
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _wrapped(sentence: str, width: int) -> str:
+    return textwrap.fill(
+        sentence,
+        width,
+        initial_indent="→ ",
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _say(text: str) -> None:
+    # If standard error is closed, there is no other place for the message.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(text, file=sys.stderr, flush=True)

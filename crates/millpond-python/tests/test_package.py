@@ -1,0 +1,211 @@
+"""Tests of the package, with a fake of PyTorch."""
+
+import contextlib
+import io
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import unittest
+import warnings
+from pathlib import Path
+
+import torch
+
+import millpond
+from millpond.__main__ import main
+
+MIB = 1 << 20
+
+
+def snapshot(folder):
+    """Returns the snapshot of a program that fragments its memory and then asks for 150 MiB."""
+    rows = ["time_us,action,id,bytes,stream,tag,address"]
+
+    def row(action, block, size, address):
+        rows.append(f"{len(rows) * 1000},{action},{block},{size},0,net;;mm;net.py:forward:7,{address}")
+
+    for at in range(5):
+        start = (1 + at) << 30
+        row("segment_alloc", 0, 100 * MIB, start)
+        row("alloc", 20 + at, 100 * MIB, start)
+        row("free", 20 + at, 100 * MIB, start)
+        row("alloc", 2 * at, 40 * MIB, start)
+        row("alloc", 2 * at + 1, 40 * MIB, start + 40 * MIB)
+    for at in range(5):
+        row("free", 2 * at, 40 * MIB, (1 + at) << 30)
+    row("oom", 0, 150 * MIB, 10 * MIB)
+    csv, file = Path(folder, "made.csv"), Path(folder, "made.pickle")
+    csv.write_text("\n".join(rows) + "\n")
+    if main(["convert", str(csv), str(file), "--quiet"]) != 0:
+        raise AssertionError("the snapshot cannot be made")
+    with open(file, "rb") as data:
+        return pickle.load(data)
+
+
+class Package(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.page = self.folder / "run.html"
+        torch.State.is_available = True
+        torch.State.is_enabled = False
+        torch.State.snapshot = snapshot(self.folder)
+        torch.State.calls.clear()
+        for name in ("WORLD_SIZE", "RANK"):
+            os.environ.pop(name, None)
+
+    def fail_in(self, catcher):
+        """Runs a program that runs out of memory. Returns what was printed."""
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), self.assertRaises(torch.OutOfMemoryError):
+            with catcher:
+                torch.allocate()
+        return " ".join(said.getvalue().split())
+
+    def test_the_reason_is_printed_and_the_error_goes_on(self):
+        said = self.fail_in(millpond.catch_oom(self.page))
+        self.assertIn("150 MiB were requested", said)
+        self.assertIn("expandable_segments:True", said)
+        self.assertIn(f"page: {self.page}", said)
+        self.assertTrue(self.page.read_text().startswith("<!doctype html>"))
+        recording = self.folder / "run.pickle"
+        self.assertEqual(pickle.loads(recording.read_bytes()), torch.State.snapshot)
+        # No part of a file is left.
+        self.assertEqual({file.suffix for file in self.folder.iterdir()}, {".csv", ".pickle", ".html"})
+        # A second run replaces the files.
+        self.assertIn("150 MiB", self.fail_in(millpond.catch_oom(self.page)))
+
+    def test_the_snapshot_is_that_of_the_failure(self):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), self.assertRaises(torch.OutOfMemoryError):
+            with millpond.catch_oom(self.page):
+                try:
+                    torch.allocate()
+                finally:
+                    # The program frees its tensors while the error passes.
+                    torch.State.snapshot = {"segments": [], "device_traces": []}
+        self.assertIn("150 MiB were requested", " ".join(said.getvalue().split()))
+
+    def test_recording_begins_and_ends_with_the_block(self):
+        with millpond.catch_oom(self.page, max_entries=7):
+            self.assertEqual(torch.State.calls, [("all", {"max_entries": 7, "stacks": "python"})])
+            with millpond.catch_oom(self.page):
+                pass
+            self.assertTrue(torch.State.is_enabled)
+        self.assertEqual(torch.State.calls[1:], [(None, {})])
+        self.assertFalse(self.page.exists())
+
+    def test_a_recording_of_the_program_is_left_alone(self):
+        torch.State.is_enabled = True
+        self.assertIn("150 MiB", self.fail_in(millpond.catch_oom(self.page)))
+        self.assertEqual(torch.State.calls, [])
+
+    def test_a_decorated_function_can_be_called_again_and_recursively(self):
+        @millpond.catch_oom(self.page)
+        def times(n):
+            return 1 if n == 0 else n * times(n - 1)
+
+        self.assertEqual([times(4), times(3)], [24, 6])
+        self.assertFalse(torch.State.is_enabled)
+
+    def test_other_errors_and_handled_ones_are_not_explained(self):
+        with self.assertRaises(KeyError), millpond.catch_oom(self.page):
+            raise KeyError("a")
+        with millpond.catch_oom(self.page):
+            with contextlib.suppress(torch.OutOfMemoryError):
+                torch.allocate()
+        self.assertFalse(self.page.exists())
+
+    def test_an_error_raised_from_it_is_explained(self):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), self.assertRaises(ValueError):
+            with millpond.catch_oom(self.page):
+                try:
+                    torch.allocate()
+                except torch.OutOfMemoryError as error:
+                    raise ValueError("the batch is too large") from error
+        self.assertIn("150 MiB", " ".join(said.getvalue().split()))
+
+    def test_a_failure_to_write_does_not_replace_the_error(self):
+        said = self.fail_in(millpond.catch_oom(self.folder / "missing" / "run.html"))
+        self.assertIn("there is no answer", said)
+        self.assertNotIn("the recording is in", said)
+        # A page that another program wrote is not replaced, and the recording is kept.
+        self.page.write_text("mine")
+        said = self.fail_in(millpond.catch_oom(self.page))
+        self.assertIn(f"the recording is in {self.folder / 'run.pickle'}", said)
+        self.assertEqual(self.page.read_text(), "mine")
+        full = Path("/dev/full")
+        if full.exists():
+            part = self.folder / f"none.pickle.{os.getpid()}.part"
+            part.symlink_to(full)
+            said = self.fail_in(millpond.catch_oom(self.folder / "none.html"))
+            self.assertIn("No space left", said)
+            self.assertFalse(part.is_symlink())
+
+    def test_each_rank_has_files_and_one_prints(self):
+        os.environ["WORLD_SIZE"] = "2"
+        os.environ["MASTER_PORT"] = self.folder.name
+        said = []
+        for rank in "01":
+            os.environ["RANK"] = rank
+            said.append(self.fail_in(millpond.catch_oom(self.page)))
+            self.assertTrue((self.folder / f"run-rank{rank}.html").exists())
+        self.assertIn("150 MiB", said[0])
+        self.assertEqual(said[1], "")
+
+    def test_without_a_device_the_program_runs_with_a_warning(self):
+        torch.State.is_available = False
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            with millpond.catch_oom(self.page):
+                pass
+        self.assertEqual([str(one.message) for one in warned], ["catch_oom records nothing: PyTorch finds no CUDA device"])
+        self.assertEqual(warned[0].filename, __file__)
+
+    def test_wrong_arguments_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "at least 1"):
+            millpond.catch_oom(self.page, max_entries=0)
+
+    def python(self, *arguments):
+        return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=self.folder)
+
+    def test_the_command_is_the_command(self):
+        recording = str(self.folder / "made.pickle")
+        done = self.python("-m", "millpond", "report", recording)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("150 MiB were requested", " ".join(done.stdout.split()))
+        done = self.python("-m", "millpond", "replay", "no-such-file")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertTrue(done.stderr.startswith("millpond: cannot read no-such-file"), done.stderr)
+        done = self.python("-m", "millpond", "replay", recording, "--device", "100MiB")
+        self.assertEqual(done.returncode, 3, done.stderr)
+
+    def test_run_runs_a_program_or_a_module(self):
+        program = self.folder / "code" / "train.py"
+        program.parent.mkdir()
+        program.write_text(
+            "import pickle, sys, torch, beside\n"
+            "import os.path as at\n"
+            "assert at.dirname(at.abspath(beside.__file__)) == at.dirname(at.abspath(__file__))\n"
+            "assert __name__ == '__main__' and sys.argv[1:] == ['--page', 'x']\n"
+            "torch.State.snapshot = pickle.load(open('made.pickle', 'rb'))\n"
+            "torch.allocate()\n"
+        )
+        (program.parent / "beside.py").write_text("")
+        (self.folder / "beside.py").write_text("")
+        (self.folder / "module.py").write_text(program.read_text())
+        for named in (["code/train.py"], ["-m", "module"]):
+            self.page.unlink(missing_ok=True)
+            done = self.python("-m", "millpond", "run", "--page", "run.html", *named, "--page", "x")
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("150 MiB were requested", " ".join(done.stderr.split()))
+            self.assertIn("OutOfMemoryError", done.stderr)
+            self.assertTrue(self.page.exists())
+        program.write_text("import sys\nsys.exit(7)\n")
+        self.assertEqual(self.python("-m", "millpond", "run", "code/train.py").returncode, 7)
+
+
+if __name__ == "__main__":
+    unittest.main()

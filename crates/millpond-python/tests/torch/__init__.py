@@ -1,0 +1,40 @@
+"""The part of PyTorch that `catch_oom` uses. It hands out a recorded snapshot. The test sets what it needs."""
+
+import types
+
+
+class OutOfMemoryError(RuntimeError):
+    pass
+
+
+class State:
+    """What the fake does, and what was asked of it."""
+
+    is_available = True
+    is_enabled = False
+    snapshot = None
+    observers = []
+    calls = []
+
+
+def allocate():
+    """Fails as an allocation that finds no memory."""
+    for observer in State.observers:
+        observer(0, 150 << 20, 150 << 20, 10 << 20)
+    raise OutOfMemoryError("CUDA out of memory. Tried to allocate 150.00 MiB.")
+
+
+def _record(enabled="all", **options):
+    State.is_enabled = enabled is not None
+    State.calls.append((enabled, options))
+
+
+cuda = types.SimpleNamespace(
+    is_available=lambda: State.is_available,
+    OutOfMemoryError=OutOfMemoryError,
+    memory=types.SimpleNamespace(_record_memory_history=_record, _snapshot=lambda: State.snapshot),
+)
+_C = types.SimpleNamespace(
+    _cuda_attach_out_of_memory_observer=State.observers.append,
+    _cuda_isHistoryEnabled=lambda: State.is_enabled,
+)
