@@ -5,10 +5,12 @@ import os
 import runpy
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
+from types import TracebackType
 
 from ._millpond import command
-from ._oom import MAX_ENTRIES, catch_oom
+from ._oom import MAX_ENTRIES, catch_oom, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,14 +43,31 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="the arguments of the program")
     given = parser.parse_args(arguments)
     sys.argv = [given.program, *given.arguments]
-    with catch_oom(given.page, max_entries=given.max_entries):
-        if given.is_module:
-            sys.path[0] = os.getcwd()
-            runpy.run_module(given.program, run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = os.path.dirname(os.path.abspath(given.program))
-            runpy.run_path(given.program, run_name="__main__")
+    answers: list[str] = []
+    try:
+        with catch_oom(given.page, max_entries=given.max_entries, tell=answers.append):
+            if given.is_module:
+                sys.path[0] = os.getcwd()
+                runpy.run_module(given.program, run_name="__main__", alter_sys=True)
+            else:
+                sys.path[0] = os.path.dirname(os.path.abspath(given.program))
+                runpy.run_path(given.program, run_name="__main__")
+    except Exception as error:
+        traceback.print_exception(error.with_traceback(_of_program(error.__traceback__)))
+        # The answer is the last that the user sees, below the traceback.
+        for answer in answers:
+            say(answer)
+        return 1
     return 0
+
+
+def _of_program(frames: TracebackType | None) -> TracebackType | None:
+    """Returns the part of a traceback that belongs to the program."""
+    own = (__file__, runpy.__file__, "<frozen runpy>")
+    inner = frames
+    while inner is not None and inner.tb_frame.f_code.co_filename in own:
+        inner = inner.tb_next
+    return inner or frames
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import textwrap
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -16,6 +17,13 @@ from ._millpond import answers
 
 #: The number of allocations and frees that PyTorch remembers.
 MAX_ENTRIES = 1_000_000
+
+
+def say(text: str) -> None:
+    """Prints a text to standard error."""
+    # If standard error is closed, there is no other place for the message.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(text, file=sys.stderr, flush=True)
 
 
 class catch_oom(contextlib.ContextDecorator):
@@ -31,13 +39,21 @@ class catch_oom(contextlib.ContextDecorator):
     Args:
         page: The page to write. Its folder must exist. An older page of this package and the recording beside it are replaced.
         max_entries: The number of allocations and frees that PyTorch remembers. If the program has more, the oldest are lost.
+        tell: Gets the answer as text, instead of standard error.
     """
 
-    def __init__(self, page: str | os.PathLike[str] = "oom.html", *, max_entries: int = MAX_ENTRIES) -> None:
+    def __init__(
+        self,
+        page: str | os.PathLike[str] = "oom.html",
+        *,
+        max_entries: int = MAX_ENTRIES,
+        tell: Callable[[str], object] = say,
+    ) -> None:
         if max_entries < 1:
             raise ValueError(f"max_entries must be at least 1, and is {max_entries}")
         self._named = Path(page)
         self._max_entries = max_entries
+        self._tell = tell
         self._open: list[_Recording | None] = []
 
     def __enter__(self) -> Self:
@@ -64,7 +80,7 @@ class catch_oom(contextlib.ContextDecorator):
             explained = answers(file, page)
         except Exception as error:
             where = f"; the recording is in {file}" if file.exists() else ""
-            _say(f"millpond: out of memory, and there is no answer: {error}{where}")
+            self._tell(f"millpond: out of memory, and there is no answer: {error}{where}")
             return
         if not _is_first():
             return
@@ -74,7 +90,7 @@ class catch_oom(contextlib.ContextDecorator):
             lines += [_wrapped(sentence, width) for sentence in sentences]
             lines.append(f"  page: {written}")
         lines.append(f"  more: python -m millpond report {file}")
-        _say("\n".join(lines))
+        self._tell("\n".join(lines))
 
 
 class _Recording:
@@ -197,9 +213,3 @@ def _wrapped(sentence: str, width: int) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _say(text: str) -> None:
-    # If standard error is closed, there is no other place for the message.
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(text, file=sys.stderr, flush=True)
