@@ -1,13 +1,16 @@
 """Tests of the package, with a fake of PyTorch."""
 
 import contextlib
+import html
 import io
 import os
 import pickle
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+import unittest.mock
 import warnings
 from pathlib import Path
 
@@ -154,6 +157,21 @@ class Package(unittest.TestCase):
             self.assertTrue((self.folder / f"run-rank{rank}.html").exists())
         self.assertIn("150 MiB", said[0])
         self.assertEqual(said[1], "")
+
+    def test_a_notebook_shows_the_page_in_the_cell(self):
+        shown = []
+        display = types.SimpleNamespace(display=shown.append, HTML=lambda text: text)
+        shell = types.SimpleNamespace(kernel=None)
+        notebook = types.SimpleNamespace(get_ipython=lambda: shell, display=display)
+        with unittest.mock.patch.dict(sys.modules, {"IPython": notebook, "IPython.display": display}):
+            self.fail_in(millpond.catch_oom(self.page))
+            self.assertEqual(len(shown), 1)
+            frame = html.unescape(shown[0].split('"')[1])
+            self.assertEqual(frame, self.page.read_text())
+            # A shell in a terminal cannot show it.
+            del shell.kernel
+            self.fail_in(millpond.catch_oom(self.page))
+        self.assertEqual(len(shown), 1)
 
     def test_without_a_device_the_program_runs_with_a_warning(self):
         torch.State.is_available = False

@@ -1,6 +1,8 @@
 """Records a PyTorch program, and explains why it ran out of memory."""
 
 import contextlib
+import html
+import importlib
 import os
 import pickle
 import shutil
@@ -91,6 +93,9 @@ class catch_oom(contextlib.ContextDecorator):
             lines.append(f"  page: {written}")
         lines.append(f"  more: python -m millpond report {file}")
         self._tell("\n".join(lines))
+        for _, written in explained:
+            with contextlib.suppress(Exception):
+                _show(written)
 
 
 class _Recording:
@@ -202,6 +207,18 @@ def _write(file: Path, snapshot: Any) -> None:
         os.replace(part, file)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _show(page: Path) -> None:
+    """Shows a page in the cell if the program runs in a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if not hasattr(shell, "kernel"):
+        return
+    # The page is part of the cell, because a notebook's server may not serve its folder.
+    text = html.escape(page.read_text(encoding="utf-8"))
+    display = importlib.import_module("IPython.display")
+    display.display(display.HTML(f'<iframe srcdoc="{text}" style="width: 100%; height: 40em; border: 0"></iframe>'))
 
 
 def _wrapped(sentence: str, width: int) -> str:
