@@ -20,7 +20,13 @@ use support::folder;
 const ROWS: u16 = 2000;
 
 /// Commands of the pages that belong to other programs.
-const OTHERS: [&str; 3] = ["cargo xtask", "cargo build", "cargo install"];
+const OTHERS: [&str; 5] = [
+    "cargo xtask",
+    "cargo build",
+    "cargo install",
+    "pip install",
+    "python -m millpond run",
+];
 
 /// Recordings that take seconds to replay without optimisation, and the shorter one that replaces them.
 const SMALLER: [(&str, &str); 3] = [
@@ -105,6 +111,7 @@ fn commands() -> Vec<Vec<String>> {
         let mut words = words(&line);
         let begin = match words.first().map(String::as_str) {
             Some("millpond" | "target/debug/millpond") => 1,
+            Some("python") if words[1..].starts_with(&["-m".to_owned(), "millpond".to_owned()]) => 3,
             Some("cargo") => words
                 .iter()
                 .position(|word| word == "--")

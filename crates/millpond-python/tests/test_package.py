@@ -52,7 +52,7 @@ class Package(unittest.TestCase):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.page = self.folder / "run.html"
         torch.State.is_available = True
-        torch.State.is_enabled = False
+        torch.State.is_initialized = torch.State.is_enabled = False
         torch.State.snapshot = snapshot(self.folder)
         torch.State.calls.clear()
         for name in ("WORLD_SIZE", "RANK"):
@@ -100,7 +100,7 @@ class Package(unittest.TestCase):
         self.assertFalse(self.page.exists())
 
     def test_a_recording_of_the_program_is_left_alone(self):
-        torch.State.is_enabled = True
+        torch.State.is_initialized = torch.State.is_enabled = True
         self.assertIn("150 MiB", self.fail_in(millpond.catch_oom(self.page)))
         self.assertEqual(torch.State.calls, [])
 

@@ -166,7 +166,8 @@ class _Recording:
 def _is_recorded(torch: Any) -> bool:
     """Returns whether the program records its allocations itself. Older versions of PyTorch do not tell."""
     asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    return asked is not None and bool(asked())
+    # PyTorch crashes if it is asked before it has an allocator.
+    return asked is not None and torch.cuda.is_initialized() and bool(asked())
 
 
 def _is_alone() -> bool:

@@ -11,6 +11,7 @@ class State:
     """What the fake does, and what was asked of it."""
 
     is_available = True
+    is_initialized = False
     is_enabled = False
     snapshot = None
     observers = []
@@ -25,16 +26,24 @@ def allocate():
 
 
 def _record(enabled="all", **options):
+    State.is_initialized = True
     State.is_enabled = enabled is not None
     State.calls.append((enabled, options))
 
 
+def _is_enabled():
+    if not State.is_initialized:
+        raise SystemError("PyTorch crashes here")
+    return State.is_enabled
+
+
 cuda = types.SimpleNamespace(
     is_available=lambda: State.is_available,
+    is_initialized=lambda: State.is_initialized,
     OutOfMemoryError=OutOfMemoryError,
     memory=types.SimpleNamespace(_record_memory_history=_record, _snapshot=lambda: State.snapshot),
 )
 _C = types.SimpleNamespace(
     _cuda_attach_out_of_memory_observer=State.observers.append,
-    _cuda_isHistoryEnabled=lambda: State.is_enabled,
+    _cuda_isHistoryEnabled=_is_enabled,
 )
