@@ -60,8 +60,8 @@ mod values;
 mod verdict;
 mod view;
 
-use args::{Cli, Command};
-use clap::{CommandFactory, Parser};
+use args::{Cli, Command, ReplayArgs};
+use clap::{Args, CommandFactory, FromArgMatches, Parser};
 use exit::{BAD_INPUT, CliError, Exit};
 pub use replay::Answer;
 use std::ffi::OsString;
@@ -111,14 +111,20 @@ pub struct AnswerError(#[from] CliError);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn answers(recording: &Path, page: &Path) -> Result<Vec<Answer>, AnswerError> {
-    let arguments = ["millpond", "replay", "--quiet", "--html"].map(OsString::from);
-    let named = [page.into(), "--".into(), recording.into()];
-    let cli = Cli::try_parse_from(arguments.into_iter().chain(named))
+    let mut html = OsString::from("--html=");
+    html.push(page);
+    let arguments = [
+        "replay".into(),
+        "--quiet".into(),
+        html,
+        "--".into(),
+        recording.into(),
+    ];
+    let args = ReplayArgs::augment_args(clap::Command::new("replay"))
+        .try_get_matches_from(arguments)
+        .and_then(|matches| ReplayArgs::from_arg_matches(&matches))
         .map_err(|error| CliError::Usage(error.to_string()))?;
-    match &cli.command {
-        Command::Replay(args) => Ok(replay::answers(args)?),
-        _ => Ok(Vec::new()),
-    }
+    Ok(replay::answers(&args)?)
 }
 
 fn run_command(command: &Command) -> Result<Exit, CliError> {

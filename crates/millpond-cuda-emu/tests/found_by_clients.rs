@@ -77,6 +77,20 @@ fn attribute(at: u64, which: CUpointer_attribute) -> u64 {
     value
 }
 
+/// Returns the place of the last prefetch of a range.
+fn last_prefetch(at: u64, bytes: usize) -> i32 {
+    let mut place = 0i32;
+    let which = CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION;
+    ok!(cuMemRangeGetAttribute(
+        (&raw mut place).cast(),
+        4,
+        which,
+        at,
+        bytes
+    ));
+    place
+}
+
 #[test]
 fn an_empty_allocation_of_a_pool_succeeds() {
     common::load();
@@ -167,19 +181,7 @@ fn a_pool_of_managed_memory_moves_its_pages() {
             };
             assert_eq!(moved, 0);
             ok!(cuStreamSynchronize(stream));
-            let last = |at| {
-                let mut place = 0i32;
-                let which = CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION;
-                ok!(cuMemRangeGetAttribute(
-                    (&raw mut place).cast(),
-                    4,
-                    which,
-                    at,
-                    64 * 1024
-                ));
-                place
-            };
-            assert_eq!([last(ranges[0]), last(ranges[1])], [-1, 0]);
+            assert_eq!(ranges.map(|at| last_prefetch(at, 64 * 1024)), [-1, 0]);
             assert_eq!(
                 // SAFETY: as above.
                 unsafe { discard(ranges.as_ptr(), sizes.as_ptr(), 2, 0, stream) },
@@ -212,17 +214,7 @@ fn a_prefetch_is_told_before_it_has_begun() {
             let _context = CudaContext::new(0).unwrap();
             let (stream, mut at) = (stream(), 0);
             ok!(cuMemAllocManaged(&mut at, MIB, 1));
-            let last = || {
-                let mut place = 0i32;
-                ok!(cuMemRangeGetAttribute(
-                    (&raw mut place).cast(),
-                    4,
-                    CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
-                    at,
-                    MIB
-                ));
-                place
-            };
+            let last = || last_prefetch(at, MIB);
             assert_eq!(last(), -2);
             ok!(cuLaunchHostFunc(stream, Some(hold), null_mut()));
             ok!(cuMemPrefetchAsync(at, MIB, 0, stream));

@@ -1,18 +1,10 @@
 //! The compiled part of the Python package `millpond`: the command, and answers to recordings. The Python code is in `python/millpond`.
 #![forbid(unsafe_code)]
 
-use pyo3::create_exception;
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::ffi::OsString;
 use std::path::PathBuf;
-
-create_exception!(
-    millpond,
-    Error,
-    PyException,
-    "A recording cannot be read or replayed, or a page cannot be written."
-);
 
 /// Runs the command `millpond` with these arguments. Returns the exit code.
 #[pyfunction]
@@ -22,10 +14,11 @@ fn command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
 }
 
 /// Replays a recording and writes a page about it. Returns for each device the sentences of the answer and the path of the page.
+/// Raises a `RuntimeError` if the recording cannot be replayed, or if the page cannot be written.
 #[pyfunction]
 fn answers(py: Python<'_>, recording: PathBuf, page: PathBuf) -> PyResult<Vec<(Vec<String>, PathBuf)>> {
     let answers = py.detach(|| millpond_cli::answers(&recording, &page));
-    let answers = answers.map_err(|error| Error::new_err(error.to_string()))?;
+    let answers = answers.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
     Ok(answers
         .into_iter()
         .map(|answer| (answer.sentences, answer.page))
@@ -35,5 +28,5 @@ fn answers(py: Python<'_>, recording: PathBuf, page: PathBuf) -> PyResult<Vec<(V
 #[pymodule]
 mod _millpond {
     #[pymodule_export]
-    use super::{Error, answers, command};
+    use super::{answers, command};
 }

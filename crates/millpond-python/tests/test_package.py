@@ -99,6 +99,15 @@ class Package(unittest.TestCase):
         self.assertEqual(torch.State.calls[1:], [(None, {})])
         self.assertFalse(self.page.exists())
 
+    def test_the_last_of_overlapping_blocks_ends_the_recording(self):
+        first, second = millpond.catch_oom(self.page), millpond.catch_oom(self.page)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        self.assertTrue(torch.State.is_enabled)
+        second.__exit__(None, None, None)
+        self.assertFalse(torch.State.is_enabled)
+
     def test_a_recording_of_the_program_is_left_alone(self):
         torch.State.is_initialized = torch.State.is_enabled = True
         self.assertIn("150 MiB", self.fail_in(millpond.catch_oom(self.page)))
@@ -157,6 +166,13 @@ class Package(unittest.TestCase):
             os.environ["RANK"] = rank
             said.append(self.fail_in(millpond.catch_oom(self.page)))
             self.assertTrue((self.folder / f"run-rank{rank}.html").exists())
+        self.assertIn("150 MiB", said[0])
+        self.assertEqual(said[1], "")
+        # The mark of an earlier job of the same parent does not count.
+        (mark,) = Path(tempfile.gettempdir()).glob(f"millpond-*-{''.join(c if c.isalnum() else '-' for c in self.folder.name)}")
+        self.addCleanup(mark.unlink)
+        os.utime(mark, (0, 0))
+        said = [self.fail_in(millpond.catch_oom(self.page)) for _ in range(2)]
         self.assertIn("150 MiB", said[0])
         self.assertEqual(said[1], "")
 

@@ -1,7 +1,7 @@
 //! Copies between ordinary memory of the host and the tensors of a queue.
 //!
 //! Large copies go through pinned slots, because the driver copies ordinary memory with one thread and without overlap. Where there is no
-//! slot, or nothing to gain, the driver copies, so no copy fails for the lack of pinned memory.
+//! slot, or nothing to gain, the driver copies, so no copy fails for lack of pinned memory.
 
 use super::CudaQueue;
 use crate::buffer::DeviceBuffer;

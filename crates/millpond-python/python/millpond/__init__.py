@@ -9,7 +9,6 @@ If memory runs out inside the block, the reason and the remedy are printed, the 
 ``python -m millpond run train.py`` does the same for a whole program. ``python -m millpond`` is the command ``millpond``.
 """
 
-from ._millpond import Error
 from ._oom import catch_oom
 
-__all__ = ["Error", "catch_oom"]
+__all__ = ["catch_oom"]

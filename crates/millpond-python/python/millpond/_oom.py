@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ from ._millpond import answers
 
 #: The number of allocations and frees that PyTorch remembers.
 MAX_ENTRIES = 1_000_000
+
+#: When this process began to use the package, in seconds since 1970.
+_STARTED = time.time()
 
 
 def say(text: str) -> None:
@@ -104,11 +108,12 @@ class _Recording:
     #: The recordings that have begun and not ended. PyTorch's observers cannot be removed, so one observer serves all recordings.
     _running: ClassVar[list["_Recording"]] = []
     _is_observed: ClassVar[bool] = False
+    #: Whether PyTorch records because a recording has begun. The last that ends then stops it.
+    _owns: ClassVar[bool] = False
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._seen: Any = None
-        self._owns = False
 
     @classmethod
     def begin(cls, max_entries: int) -> "_Recording | None":
@@ -122,8 +127,8 @@ class _Recording:
             warnings.warn("catch_oom records nothing: PyTorch finds no CUDA device", stacklevel=3)
             return None
         recording = cls(torch)
-        recording._owns = not cls._running and not _is_recorded(torch)
-        if recording._owns:
+        if not cls._running and not _is_recorded(torch):
+            cls._owns = True
             torch.cuda.memory._record_memory_history(max_entries=max_entries, stacks="python")
         if not cls._is_observed:
             attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
@@ -158,8 +163,10 @@ class _Recording:
         return self._seen or self._torch.cuda.memory._snapshot()
 
     def end(self) -> None:
-        type(self)._running.remove(self)
-        if self._owns:
+        cls = type(self)
+        cls._running.remove(self)
+        if cls._owns and not cls._running:
+            cls._owns = False
             self._torch.cuda.memory._record_memory_history(enabled=None)
 
 
@@ -193,7 +200,10 @@ def _is_first() -> bool:
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
-        return False
+        # An older mark is that of an earlier job of the same parent.
+        if mark.stat().st_mtime >= _STARTED:
+            return False
+        mark.touch()
     except OSError:
         pass
     return True

@@ -102,7 +102,9 @@ fn each_call_fails_in_turn() {
         assert_eq!(place.pinned.stats().reserved.current, 0);
         assert_eq!(millpond::source::pinned_bytes(), 0);
         println!("{calls} calls: {told} failures told, {mended} made good");
-        assert!(calls > 200 && told > 0 && mended > 0);
+        // The long check fails every call. A sample has some calls of both kinds.
+        let least = if told + mended == calls { 50 } else { 0 };
+        assert!(calls > 200 && told > least && mended > least);
         assert_eq!(emulator::findings(), (0, String::new()));
     });
 }
