@@ -13,7 +13,7 @@ use crate::values::{
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use millpond_engine::{ParseSizeError, parse_size};
-use millpond_replay::{DeviceSize, Edit, Selection, TickEvery, cards, cards_like, parse_device};
+use millpond_replay::{DeviceSize, Edit, Selection, Threads, TickEvery, cards, cards_like, parse_device};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -355,6 +355,13 @@ pub(crate) struct OutputArgs {
     /// Threads to replay on [default: as many as the machine has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+}
+
+impl OutputArgs {
+    /// Returns the threads to replay on.
+    pub(crate) fn threads(&self) -> Threads {
+        Threads::at_most(self.threads.map_or(0, usize::from))
+    }
 }
 
 /// `millpond tune`.

@@ -1,7 +1,7 @@
 //! `millpond convert`: writes a recording in another tool's format.
 
 #[cfg(feature = "parquet")]
-mod table;
+pub(crate) mod table;
 
 use crate::args::{ConvertArgs, Counted};
 use crate::exit::{CliError, Exit};

@@ -170,7 +170,8 @@ fn of_another_command<'a>(error: &'a clap::Error, all: &clap::Command) -> Option
     (!owners.is_empty()).then(|| (argument, owners.join(" or ")))
 }
 
-/// Prints help as clap formats it, and any other problem with the command line as one line. `all` has all commands. Returns the exit code.
+/// Prints help as clap formats it, and any other problem with the command line as one line. `all` has all commands. Returns the exit
+/// code.
 pub(crate) fn usage(error: &clap::Error, all: &clap::Command) -> u8 {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     if matches!(
@@ -196,6 +197,12 @@ pub(crate) fn usage(error: &clap::Error, all: &clap::Command) -> u8 {
         ));
         return BAD_INPUT;
     }
+    complain(&format!("{}; see --help", line(error)));
+    BAD_INPUT
+}
+
+/// Returns the problem with the command line as one line.
+pub(crate) fn line(error: &clap::Error) -> String {
     let text = error
         .render()
         .to_string()
@@ -211,9 +218,5 @@ pub(crate) fn usage(error: &clap::Error, all: &clap::Command) -> u8 {
         None => line.to_owned(),
     });
     let joined = lines.collect::<Vec<_>>().join(" ");
-    complain(&format!(
-        "{}; see --help",
-        joined.strip_prefix("error: ").unwrap_or(&joined)
-    ));
-    BAD_INPUT
+    joined.strip_prefix("error: ").unwrap_or(&joined).to_owned()
 }

@@ -7,6 +7,7 @@ use crate::spool::{STDIN, rereadable};
 use millpond_replay::{Program, Redactor, ReplayError, Selection};
 use millpond_trace::history::{History, HistoryError};
 use millpond_trace::{Caution, ReadError, ReadOptions, Recording, Trace, read, read_from};
+use std::borrow::Borrow;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -257,10 +258,7 @@ pub(crate) fn replay_each<T>(
                 if let Some(redactor) = &mut redactor {
                     redactor.redact(&mut trace);
                 }
-                let label = match several {
-                    true => format!("{} (device {})", trace.origin.name, trace.origin.device),
-                    false => trace.origin.name.clone(),
-                };
+                let label = label(&trace, several);
                 replay(&trace, label, several || paths.len() > 1)
             };
             traces.into_iter().map(one).collect::<Result<Vec<T>, CliError>>()
@@ -275,6 +273,14 @@ pub(crate) fn replay_each<T>(
         }
     }
     Ok(results)
+}
+
+/// Returns the name of a trace in a text. `several` says whether its recording has others.
+pub(crate) fn label(trace: &Trace, several: bool) -> String {
+    match several {
+        true => format!("{} (device {})", trace.origin.name, trace.origin.device),
+        false => trace.origin.name.clone(),
+    }
 }
 
 /// Checks that a time window contains events. Otherwise a replay would contain only blocks that lived in the window, and its figures
@@ -297,11 +303,7 @@ pub(crate) fn check_window(args: &ReplayArgs, events: u64, label: &str) -> Resul
 pub(crate) fn traces(path: &Path, quiet: bool, selection: &Selection) -> Result<Vec<Trace>, CliError> {
     let recording = load(path, quiet)?;
     if recording.traces.is_empty() {
-        return Err(CliError::NoHistory {
-            path: path.to_owned(),
-            nothing: "there is nothing to replay",
-            instead: "see what it held with `millpond report`",
-        });
+        return Err(no_history(path));
     }
     let timeless = |trace: &Trace| {
         trace
@@ -318,10 +320,19 @@ pub(crate) fn traces(path: &Path, quiet: bool, selection: &Selection) -> Result<
     Ok(recording.traces)
 }
 
+/// Returns the error for a recording without a history.
+pub(crate) fn no_history(path: &Path) -> CliError {
+    CliError::NoHistory {
+        path: path.to_owned(),
+        nothing: "there is nothing to replay",
+        instead: "see what it held with `millpond report`",
+    }
+}
+
 /// Returns the trace of the device that holds the most.
-pub(crate) fn heaviest(traces: Vec<Trace>) -> Option<Trace> {
-    let peak = |trace: &Trace| {
-        Program::as_recorded(trace, Selection::default()).map_or(0, |program| program.peak_requested)
+pub(crate) fn heaviest<T: Borrow<Trace>>(traces: Vec<T>) -> Option<T> {
+    let peak = |trace: &T| {
+        Program::as_recorded(trace.borrow(), Selection::default()).map_or(0, |program| program.peak_requested)
     };
     traces.into_iter().rev().max_by_key(peak)
 }

@@ -12,6 +12,7 @@
 //!   view              the same as a timeline in the browser
 //!   side_by_side ranks failure table     text output, also text and terminal
 //!   edits             changes of the recorded program
+//!   recording         the commands as functions of a recording in memory
 //!   files, spool, output, progress, exit  input and output
 //! ```
 //!
@@ -42,6 +43,7 @@ mod plot;
 mod policies;
 mod progress;
 mod ranks;
+mod recording;
 mod replay;
 mod report;
 mod settings;
@@ -60,12 +62,14 @@ mod values;
 mod verdict;
 mod view;
 
-use args::{Cli, Command, ReplayArgs};
-use clap::{Args, CommandFactory, FromArgMatches, Parser};
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
 use exit::{BAD_INPUT, CliError, Exit};
-pub use replay::Answer;
+pub use millpond_replay::Threads;
+#[cfg(feature = "parquet")]
+pub use recording::Events;
+pub use recording::{Answer, Error, Recording};
 use std::ffi::OsString;
-use std::path::Path;
 
 /// Runs the command with these arguments, of which the first is the name of the program. Returns the exit code.
 ///
@@ -88,43 +92,6 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             BAD_INPUT
         }
     }
-}
-
-/// The reason why there is no answer. The message is one line that says what to do.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct AnswerError(#[from] CliError);
-
-/// Replays a recording and writes a page about it, as `millpond replay RECORDING --html PAGE` does. Returns the answers instead of printing
-/// them, one for each device in the recording. If there are several, the pages are written beside the named one.
-///
-/// # Errors
-/// Returns an error if the recording cannot be read or replayed, or if the page cannot be written.
-///
-/// ```
-/// let folder = std::env::temp_dir();
-/// let (recording, page) = (folder.join("millpond-answer.csv"), folder.join("millpond-answer.html"));
-/// std::fs::write(&recording, "time_us,action,id,bytes,stream,tag\n0,alloc,1,1048576,0,\n1,free,1,1048576,0,\n")?;
-/// let answers = millpond_cli::answers(&recording, &page)?;
-/// assert_eq!(answers[0].page, page);
-/// assert!(answers[0].sentences[0].contains("1.00 MiB"));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub fn answers(recording: &Path, page: &Path) -> Result<Vec<Answer>, AnswerError> {
-    let mut html = OsString::from("--html=");
-    html.push(page);
-    let arguments = [
-        "replay".into(),
-        "--quiet".into(),
-        html,
-        "--".into(),
-        recording.into(),
-    ];
-    let args = ReplayArgs::augment_args(clap::Command::new("replay"))
-        .try_get_matches_from(arguments)
-        .and_then(|matches| ReplayArgs::from_arg_matches(&matches))
-        .map_err(|error| CliError::Usage(error.to_string()))?;
-    Ok(replay::answers(&args)?)
 }
 
 fn run_command(command: &Command) -> Result<Exit, CliError> {

@@ -43,12 +43,17 @@ fn print_bytes(text: &str) -> Result<(), CliError> {
 
 /// Prints a value as JSON with a line break at the end.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
+    print_bytes(&json(value)?)
+}
+
+/// Returns a value as JSON with a line break at the end.
+pub(crate) fn json(value: &impl Serialize) -> Result<String, CliError> {
     let mut text = serde_json::to_string_pretty(value).map_err(|error| CliError::Write {
         what: "the JSON".to_owned(),
         source: error.into(),
     })?;
     text.push('\n');
-    print_bytes(&text)
+    Ok(text)
 }
 
 /// Prints one value as itself, and several as a list.

@@ -8,10 +8,11 @@ use crate::files::Results;
 use crate::html::{self, Pages};
 use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
+use crate::recording::Answer;
 use crate::side_by_side::{self, Shown};
 use crate::values::SourceKind;
-use crate::{device, edits, files, host, output, settings};
-use millpond_replay::{Options, Program, Report, page, replay};
+use crate::{device, edits, files, host, output, settings, terminal};
+use millpond_replay::{Options, Program, Report, Threads, page, replay};
 use millpond_trace::Trace;
 use std::path::PathBuf;
 
@@ -20,16 +21,6 @@ struct Done {
     report: Report,
     label: String,
     page: Option<PathBuf>,
-}
-
-/// The answer to one recording.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Answer {
-    /// Why memory ran out if it did, what the program needs, and what to change: one sentence each.
-    pub sentences: Vec<String>,
-    /// The page with the details.
-    pub page: PathBuf,
 }
 
 /// Runs the command.
@@ -67,26 +58,44 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
     Ok(if exhausted { Exit::OutOfMemory } else { Exit::Done })
 }
 
-/// Replays recordings as the command does. Returns the answers to those that can be replayed, which have a page.
-pub(crate) fn answers(args: &ReplayArgs) -> Result<Vec<Answer>, CliError> {
-    let results = all(args, &settings::options(args)?)?;
-    let answer = |done: Done| {
-        let sentences = done.report.answer();
-        done.page.map(|page| Answer { sentences, page })
+/// Replays traces in memory. Returns one answer for each.
+pub(crate) fn answers(
+    args: &ReplayArgs,
+    traces: &[Trace],
+    threads: &Threads,
+) -> Result<Vec<Answer>, CliError> {
+    let mut options = settings::options(args)?;
+    options.threads = threads.clone();
+    let several = traces.len() > 1;
+    let mut pages = pages(args)?;
+    let answer = |trace: &Trace| {
+        let label = files::label(trace, several);
+        let done = one(trace, label, several, args, &options, pages.as_mut())?;
+        Ok(Answer {
+            device: done.report.device,
+            sentences: done.report.answer(),
+            json: output::json(&done.report)?,
+            text: terminal::plain(&text(std::slice::from_ref(&done), args, &options, 0)),
+            page: done.page,
+        })
     };
-    Ok(results.done.into_iter().filter_map(answer).collect())
+    traces.iter().map(answer).collect()
 }
 
 /// Replays each trace of the files, and writes the pages.
 fn all(args: &ReplayArgs, options: &Options) -> Result<Results<Done>, CliError> {
-    if let Some(page) = &args.html {
-        // This check comes before minutes of work.
-        output::check_writable(page)?;
-    }
-    let mut pages = args.html.as_deref().map(Pages::new);
+    let mut pages = pages(args)?;
     files::replay_each(args, |trace, label, several| {
         one(trace, label, several, args, options, pages.as_mut())
     })
+}
+
+/// Returns where pages are written. Checks that the file can be written, before minutes of work.
+fn pages(args: &ReplayArgs) -> Result<Option<Pages<'_>>, CliError> {
+    if let Some(page) = &args.html {
+        output::check_writable(page)?;
+    }
+    Ok(args.html.as_deref().map(Pages::new))
 }
 
 /// Replays one trace, and writes its page.
@@ -156,6 +165,11 @@ fn print(done: &[Done], args: &ReplayArgs, options: &Options, failed: usize) -> 
             several => output::print_json(&several.iter().map(|d| &d.report).collect::<Vec<_>>()),
         };
     }
+    output::print(&text(done, args, options, failed))
+}
+
+/// Returns the text that the command prints.
+fn text(done: &[Done], args: &ReplayArgs, options: &Options, failed: usize) -> String {
     let limited = options.device.bytes.is_some();
     let shown: Vec<Shown<'_>> = done.iter().map(|one| shown(one, args, options)).collect();
     let text = |one: &Shown<'_>| format!("{}{}", edits::text(&one.report.edits), side_by_side::text(one));
@@ -164,9 +178,5 @@ fn print(done: &[Done], args: &ReplayArgs, options: &Options, failed: usize) -> 
         let labelled: Vec<Labelled<'_>> = done.iter().map(|d| (d.label.as_str(), &d.report)).collect();
         texts.push(ranks::text(&labelled, limited, failed));
     }
-    output::print(&format!(
-        "{}\n{}\n",
-        texts.join("\n"),
-        side_by_side::legend(&shown)
-    ))
+    format!("{}\n{}\n", texts.join("\n"), side_by_side::legend(&shown))
 }

@@ -6,9 +6,10 @@ mod sections;
 use crate::args::ReportArgs;
 use crate::exit::{CliError, Exit};
 use crate::progress::Progress;
+use crate::recording::Answer;
 use crate::state::State;
 use crate::symbols::ModuleSymbols;
-use crate::{files, output, plot, stack};
+use crate::{files, output, plot, stack, terminal};
 use millpond_replay::analysis::{
     AnalysisError, At, Finding, Lines, Moment, RecordedSteps, Timeline, TimelineOptions, Window, at,
     report_with_timeline,
@@ -55,8 +56,6 @@ pub(crate) struct Whole {
 
 /// Runs the command.
 pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
-    let (from, to) = args.time_window.unwrap_or((0, u64::MAX));
-    let window = Window::Times { from, to };
     if let Some(path) = &args.plot {
         plot::check(path)?;
     }
@@ -74,8 +73,7 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
             args.file.display()
         )));
     }
-    let mut told = tell(args, &history, window).map_err(failed(&args.file))?;
-    replay(&mut told, window)?;
+    let told = told(args, &history)?;
     if let Some((path, whole)) = args.plot.as_ref().zip(told.whole.as_ref()) {
         plot::write(path, &whole.timeline, &told.name)?;
         output::note(args.quiet, &format!("wrote {}", path.display()));
@@ -86,6 +84,59 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
         output::print(&sections::text(&told))?;
     }
     Ok(Exit::Done)
+}
+
+/// Returns the report on a recording in a file.
+pub(crate) fn answer(args: &ReportArgs) -> Result<Answer, CliError> {
+    let history = files::open_history(&args.file, args.quiet)?;
+    let told = told(args, &history)?;
+    let verdict = told.verdict.iter().flat_map(|verdict| &verdict.sentences);
+    let mut sentences: Vec<String> = told
+        .out_of_memory
+        .iter()
+        .flat_map(OutOfMemory::sentences)
+        .collect();
+    sentences.extend(verdict.cloned());
+    Ok(Answer {
+        device: -1,
+        sentences,
+        text: terminal::plain(&sections::text(&told)),
+        json: output::json(&json::value(&told))?,
+        page: None,
+    })
+}
+
+/// Returns the bytes held over time in a recording in a file, in as many columns as a plot in a file has.
+pub(crate) fn timeline(args: &ReportArgs) -> Result<Timeline, CliError> {
+    let history = files::open_history(&args.file, args.quiet)?;
+    if history.state_only {
+        return Err(CliError::NoHistory {
+            path: args.file.clone(),
+            nothing: "it has no timeline",
+            instead: "see the state with `millpond report`",
+        });
+    }
+    let options = options(args, PLOT_COLUMNS);
+    let told = tell(args, &history, window(args), &options).map_err(failed(&args.file))?;
+    told.whole
+        .map(|whole| whole.timeline)
+        .ok_or_else(|| CliError::Usage("one moment has no timeline".to_owned()))
+}
+
+fn window(args: &ReportArgs) -> Window {
+    let (from, to) = args.time_window.unwrap_or((0, u64::MAX));
+    Window::Times { from, to }
+}
+
+fn told<'a>(args: &'a ReportArgs, history: &'a History) -> Result<Told<'a>, CliError> {
+    let window = window(args);
+    let columns = match args.plot {
+        Some(_) => PLOT_COLUMNS,
+        None => sections::plot_columns(),
+    };
+    let mut told = tell(args, history, window, &options(args, columns)).map_err(failed(&args.file))?;
+    replay(&mut told, window)?;
+    Ok(told)
 }
 
 /// Replays the recording, and adds why memory ran out on each device and what the program needs. This reads the file
@@ -167,15 +218,19 @@ fn failed(path: &Path) -> impl Fn(AnalysisError) -> CliError {
     }
 }
 
-fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Result<Told<'a>, AnalysisError> {
+fn tell<'a>(
+    args: &'a ReportArgs,
+    history: &'a History,
+    window: Window,
+    options: &TimelineOptions,
+) -> Result<Told<'a>, AnalysisError> {
     let symbols = ModuleSymbols::new(&history.definitions);
     // A recording that contains only the state at one moment is shown at its end.
     let moment = args.at.or(history.state_only.then_some(Moment::End));
     let (at, whole) = match moment {
         Some(moment) => (at(history, &symbols, Lines::Told, window, moment, LARGEST)?, None),
         None => {
-            let (report, mut timeline) =
-                report_with_timeline(history, &symbols, window, LARGEST, &options(args))?;
+            let (report, mut timeline) = report_with_timeline(history, &symbols, window, LARGEST, options)?;
             // A legend has room for one line of a stack.
             for band in &mut timeline.bands {
                 band.name = stack::head(&band.name);
@@ -206,11 +261,7 @@ fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Resul
     })
 }
 
-fn options(args: &ReportArgs) -> TimelineOptions {
-    let columns = match args.plot {
-        Some(_) => PLOT_COLUMNS,
-        None => sections::plot_columns(),
-    };
+fn options(args: &ReportArgs, columns: usize) -> TimelineOptions {
     TimelineOptions {
         by: args.by.into(),
         columns,

@@ -45,7 +45,7 @@ pub(crate) fn options(args: &ReplayArgs) -> Result<Options, CliError> {
         placements: args.html.is_some(),
         costs: device::costs(&args.device)?,
         tick: args.tick,
-        threads: args.output.threads.map_or(0, usize::from),
+        threads: args.output.threads(),
     })
 }
 

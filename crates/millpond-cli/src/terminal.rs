@@ -66,6 +66,11 @@ pub(crate) fn band(number: usize, text: &str) -> String {
     paint(style, text)
 }
 
+/// Returns a text without colours.
+pub(crate) fn plain(text: &str) -> String {
+    console::strip_ansi_codes(text).into_owned()
+}
+
 fn paint(style: Style, text: &str) -> String {
     if colours() {
         style.force_styling(true).apply_to(text).to_string()

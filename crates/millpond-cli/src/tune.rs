@@ -3,14 +3,15 @@
 use crate::args::TuneArgs;
 use crate::exit::{CliError, Exit};
 use crate::progress::Progress;
+use crate::recording::Answer;
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, width};
 use crate::text::{Unit, duration_us, nearest, number, overhead, size, wrap};
 use crate::values::SourceKind;
-use crate::{device, edits, files, output, verdict};
+use crate::{device, edits, files, output, terminal, verdict};
 use millpond_engine::display_size_up;
 use millpond_replay::{
-    Choice, Family, Gain, Redactor, Selection, Trial, TuneOptions, Tuned, TunedFamily, tune,
+    Choice, Family, Gain, Redactor, Selection, Threads, Trial, TuneOptions, Tuned, TunedFamily, tune,
 };
 use millpond_trace::Trace;
 
@@ -24,40 +25,63 @@ pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
         ));
     }
     let quiet = args.output.quiet;
-    let options = TuneOptions {
-        families: families(&args.policy)?,
-        device: device::device(&args.device)?,
-        selection: Selection::from(&args.selection),
-        costs: device::costs(&args.device)?,
-        threads: args.output.threads.map_or(0, usize::from),
-    };
+    let options = options(args, args.output.threads())?;
     let traces = files::traces(&args.file, quiet, &options.selection)?;
     let mut trace = heaviest(traces, quiet)?;
     if args.output.redact {
         Redactor::default().redact(&mut trace);
     }
-    let edited = edits::apply(&trace, &args.edit)?;
-    let (trace, edits) = edited.map_or((trace, Vec::new()), |edited| (edited.trace, edited.edits));
-    let bar = Progress::steps(quiet, "trying settings");
-    let mut tuned = tune(&trace, &options, &|done, all| {
-        bar.set(done as u64, Some(all as u64));
-    })?;
-    drop(bar);
-    tuned.edits = edits;
+    let tuned = search(args, &options, &trace)?;
     if args.output.json {
         output::print_json(&tuned)?;
     } else {
-        output::print(&text(
-            &tuned,
-            args,
-            &device::describe(&args.device, options.device),
-        ))?;
+        output::print(&text(&tuned, args, &options))?;
     }
     Ok(if fits(&tuned) {
         Exit::Done
     } else {
         Exit::OutOfMemory
     })
+}
+
+/// Searches settings for a trace in memory.
+pub(crate) fn answer(args: &TuneArgs, trace: &Trace, threads: &Threads) -> Result<Answer, CliError> {
+    let options = options(args, threads.clone())?;
+    let tuned = search(args, &options, trace)?;
+    Ok(Answer {
+        device: tuned.device,
+        sentences: tuned.verdict.sentences.clone(),
+        text: terminal::plain(&text(&tuned, args, &options)),
+        json: output::json(&tuned)?,
+        page: None,
+    })
+}
+
+fn options(args: &TuneArgs, threads: Threads) -> Result<TuneOptions, CliError> {
+    Ok(TuneOptions {
+        families: families(&args.policy)?,
+        device: device::device(&args.device)?,
+        selection: Selection::from(&args.selection),
+        costs: device::costs(&args.device)?,
+        threads,
+    })
+}
+
+/// Applies the edits, and searches the settings.
+fn search(args: &TuneArgs, options: &TuneOptions, trace: &Trace) -> Result<Tuned, CliError> {
+    let quiet = args.output.quiet;
+    let edited = edits::apply(trace, &args.edit)?;
+    let (trace, edits) = match &edited {
+        Some(edited) => (&edited.trace, edited.edits.clone()),
+        None => (trace, Vec::new()),
+    };
+    let bar = Progress::steps(quiet, "trying settings");
+    let mut tuned = tune(trace, options, &|done, all| {
+        bar.set(done as u64, Some(all as u64));
+    })?;
+    drop(bar);
+    tuned.edits = edits;
+    Ok(tuned)
 }
 
 /// Returns whether the program finishes on the device with anything that was tried.
@@ -105,8 +129,9 @@ fn heaviest(traces: Vec<Trace>, quiet: bool) -> Result<Trace, CliError> {
     Ok(heaviest)
 }
 
-fn text(tuned: &Tuned, args: &TuneArgs, device: &str) -> String {
+fn text(tuned: &Tuned, args: &TuneArgs, options: &TuneOptions) -> String {
     let columns = width();
+    let device = device::describe(&args.device, options.device);
     let mut out = format!("{}{}\n", edits::text(&tuned.edits), bold(&tuned.trace));
     let facts = format!("peak requested {}; {device}", size(tuned.peak_requested_bytes));
     out.push_str(&format!("{}\n", wrap(&facts, columns, 0)));

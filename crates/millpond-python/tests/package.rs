@@ -1,4 +1,4 @@
-//! Runs the tests of the Python package (`test_package.py`) with the library that this build made.
+//! Runs the tests of the Python package (`test_*.py`) with the library that this build made.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,7 +40,15 @@ fn the_package_passes_its_tests() {
     std::os::unix::fs::symlink(library, package.join("_millpond.abi3.so")).expect("linked");
     let path = std::env::join_paths([&installed, &here.join("tests")]).expect("paths");
     let done = Command::new(python)
-        .args(["-B", "-W", "error", "-m", "unittest", "test_package"])
+        .args([
+            "-B",
+            "-W",
+            "error",
+            "-m",
+            "unittest",
+            "test_package",
+            "test_recording",
+        ])
         .env("PYTHONPATH", path)
         .output()
         .expect("Python starts");

@@ -69,6 +69,9 @@ pub enum ReplayError {
         /// The recording.
         trace: String,
     },
+    /// The work was interrupted by [`Threads::interrupt`](crate::Threads::interrupt).
+    #[error("interrupted")]
+    Interrupted,
     /// The recording cannot be verified.
     #[error("{trace} cannot be verified: {why}")]
     NotVerifiable {

@@ -71,6 +71,7 @@ pub use oom::{
 pub use options::{Applied, Options, check_settings};
 pub use outcome::{DriverCalls, Fit, PolicyResult};
 pub use paced::Paced;
+pub use parallel::Threads;
 pub use placement::{Placement, PlacementRecorder, SegmentSpan};
 pub use prepared::Prepared;
 pub use program::{BEFORE, Op, OpKind, Program, Selection};

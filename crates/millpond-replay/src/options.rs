@@ -1,6 +1,7 @@
 //! The options of a replay.
 
 use crate::error::ReplayError;
+use crate::parallel::Threads;
 use crate::program::Selection;
 use crate::run::Device;
 use crate::ticks::TickEvery;
@@ -44,8 +45,8 @@ pub struct Options {
     pub costs: Costs,
     /// When ticks are sent to the policies. `None` sends no tick.
     pub tick: Option<TickEvery>,
-    /// The number of threads to use. 0 means as many as the machine has.
-    pub threads: usize,
+    /// The threads to use.
+    pub threads: Threads,
 }
 
 impl Default for Options {
@@ -62,7 +63,7 @@ impl Default for Options {
             placements: false,
             costs: Costs::default(),
             tick: None,
-            threads: 0,
+            threads: Threads::default(),
         }
     }
 }

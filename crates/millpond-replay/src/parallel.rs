@@ -1,13 +1,66 @@
 //! Runs independent pieces of work on several threads.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use crate::error::ReplayError;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Calls `work` for each index below `count`, on `threads` threads at most. 0 means as many threads as the
-/// machine has. Returns the results in the order of the indices, whichever thread finished first. Leaves out
-/// the indices for which `work` returns `None`.
-pub(crate) fn map<T: Send>(threads: usize, count: usize, work: impl Fn(usize) -> Option<T> + Sync) -> Vec<T> {
-    let threads = match threads {
+/// The number of threads of a replay, and a way to interrupt it. Clones interrupt each other's work.
+///
+/// ```
+/// use millpond_replay::{Options, ReplayError, Threads, replay};
+/// use millpond_trace::{ReadOptions, read_bytes};
+///
+/// let csv = b"time_us,action,id,bytes,stream,tag\n0,alloc,1,3000000,0,a\n1,free,1,3000000,0,\n";
+/// let recording = read_bytes(csv, "tiny", &ReadOptions::default())?;
+/// let options = Options { threads: Threads::at_most(2), ..Options::default() };
+/// // Usually another thread does this, while the replay runs.
+/// options.threads.interrupt();
+/// let interrupted = replay(&recording.traces[0], &options, &|_, _| {});
+/// assert_eq!(interrupted.err(), Some(ReplayError::Interrupted));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Threads {
+    /// 0 means as many as the machine has.
+    most: usize,
+    is_interrupted: Arc<AtomicBool>,
+}
+
+impl Threads {
+    /// Returns a limit of the number of threads. 0 means as many as the machine has, which is the default.
+    #[must_use]
+    pub fn at_most(most: usize) -> Self {
+        Self {
+            most,
+            ..Self::default()
+        }
+    }
+
+    /// Interrupts the work on these threads, now and later. The functions that do it return
+    /// [`ReplayError::Interrupted`] as soon as the runs that have begun are finished.
+    pub fn interrupt(&self) {
+        self.is_interrupted.store(true, Ordering::Relaxed);
+    }
+
+    /// # Errors
+    /// Returns an error if the work was interrupted, because some results are then missing.
+    pub(crate) fn check(&self) -> Result<(), ReplayError> {
+        match self.is_interrupted.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(ReplayError::Interrupted),
+        }
+    }
+}
+
+/// Calls `work` for each index below `count`. Returns the results in the order of the indices, whichever thread
+/// finished first. Leaves out the indices for which `work` returns `None`, and those that are left if the work is
+/// interrupted.
+pub(crate) fn map<T: Send>(
+    threads: &Threads,
+    count: usize,
+    work: impl Fn(usize) -> Option<T> + Sync,
+) -> Vec<T> {
+    let most = match threads.most {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         some => some,
     };
@@ -16,12 +69,14 @@ pub(crate) fn map<T: Send>(threads: usize, count: usize, work: impl Fn(usize) ->
     let take_turns = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(slot) = slots.get(index) else { return };
+            let Some(slot) = slots.get(index).filter(|_| threads.check().is_ok()) else {
+                return;
+            };
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = work(index);
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads.min(count) {
+        for _ in 1..most.min(count) {
             scope.spawn(take_turns);
         }
         take_turns();

@@ -31,7 +31,7 @@ pub struct Replayed {
 ///
 /// # Errors
 /// Returns an error if the recording contains nothing to replay, a policy is unknown, a setting contradicts
-/// its policy, or the plan belongs to another program.
+/// its policy, the plan belongs to another program, or the replay was interrupted.
 pub fn replay(
     trace: &Trace,
     options: &Options,
@@ -40,13 +40,14 @@ pub fn replay(
     let prepared = Prepared::new(trace, options)?;
     let setups = prepared.setups();
     let progress = Progress::new(setups.len() + usize::from(options.verdict), progress);
-    let outcomes = parallel::map(options.threads, setups.len(), |index| {
+    let outcomes = parallel::map(&options.threads, setups.len(), |index| {
         let outcome = replay_one(&prepared, &setups[index], fits(options), &|to_come| {
             progress.set(index, to_come);
         });
         progress.set(index, 0);
         outcome.ok()
     });
+    options.threads.check()?;
     let (mut results, mut placements): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
     let mut verdict = None;
     if options.verdict {
@@ -64,6 +65,7 @@ pub fn replay(
     if report.out_of_memory.is_none() {
         report.out_of_memory = out_of_memory(&prepared, &report);
     }
+    options.threads.check()?;
     Ok(Replayed { report, placements })
 }
 
@@ -121,7 +123,9 @@ impl Verdict {
         progress: &(dyn Fn(usize, usize) + Sync),
     ) -> Result<Self, ReplayError> {
         let prepared = Prepared::new(trace, options)?;
-        Ok(answer(&prepared, &[], &candidates(&prepared, progress)?)?.0)
+        let (verdict, _) = answer(&prepared, &[], &candidates(&prepared, progress)?)?;
+        options.threads.check()?;
+        Ok(verdict)
     }
 }
 

@@ -193,7 +193,7 @@ impl Search<'_> {
         }
         self.planned += chosen.len();
         let done = AtomicUsize::new(self.tried);
-        let measured = parallel::map(self.options.threads, chosen.len(), |index| {
+        let measured = parallel::map(&self.options.threads, chosen.len(), |index| {
             let (policy, settings) = family.settings(&trials[chosen[index]].conf)?;
             let smallest = smallest(self.program, policy, &settings, self.options.device.paged);
             (self.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, self.planned);
@@ -245,7 +245,7 @@ impl Search<'_> {
         }
         self.planned += fresh.len();
         let done = AtomicUsize::new(self.tried);
-        let trials = parallel::map(self.options.threads, fresh.len(), |index| {
+        let trials = parallel::map(&self.options.threads, fresh.len(), |index| {
             let (policy, conf, length, settings) = &fresh[index];
             let trial = self.trial(policy, conf, *length, settings);
             (self.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, self.planned);

@@ -6,6 +6,7 @@ use crate::edit::AppliedEdit;
 use crate::error::ReplayError;
 use crate::family::Family;
 use crate::options::Options;
+use crate::parallel::Threads;
 use crate::prepared::Prepared;
 use crate::program::Selection;
 use crate::replay::answer;
@@ -34,8 +35,8 @@ pub struct TuneOptions {
     pub selection: Selection,
     /// The costs of driver calls.
     pub costs: Costs,
-    /// The number of threads to use. 0 means as many as the machine has.
-    pub threads: usize,
+    /// The threads to use.
+    pub threads: Threads,
 }
 
 impl Default for TuneOptions {
@@ -45,7 +46,7 @@ impl Default for TuneOptions {
             device: Device::UNLIMITED,
             selection: Selection::default(),
             costs: Costs::default(),
-            threads: 0,
+            threads: Threads::default(),
         }
     }
 }
@@ -81,7 +82,7 @@ pub struct Tuned {
 /// between rounds.
 ///
 /// # Errors
-/// Returns an error if the recording contains nothing to replay.
+/// Returns an error if the recording contains nothing to replay, or if the search was interrupted.
 pub fn tune(
     trace: &Trace,
     options: &TuneOptions,
@@ -91,7 +92,7 @@ pub fn tune(
         device: options.device,
         selection: options.selection,
         costs: options.costs.clone(),
-        threads: options.threads,
+        threads: options.threads.clone(),
         ..Options::default()
     };
     let prepared = Prepared::new(trace, &replayed)?;
@@ -114,6 +115,8 @@ pub fn tune(
         None => candidates(&prepared, &|_, _| {})?,
     };
     let (verdict, _) = answer(&prepared, &[], &compared)?;
+    let proposals = proposals::proposals(&prepared, of_own, &verdict);
+    options.threads.check()?;
     Ok(Tuned {
         schema: SCHEMA,
         trace: trace.origin.name.clone(),
@@ -121,7 +124,7 @@ pub fn tune(
         device_bytes: options.device.bytes,
         peak_requested_bytes: peak,
         edits: Vec::new(),
-        proposals: proposals::proposals(&prepared, of_own, &verdict),
+        proposals,
         verdict,
         families,
     })

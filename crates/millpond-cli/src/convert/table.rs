@@ -39,6 +39,21 @@ pub(super) fn write(
         .set_key_value_metadata(Some(facts.collect()))
         .build();
     let mut writer = ArrowWriter::try_new(out, Arc::clone(&schema), Some(properties)).map_err(failed)?;
+    let exported = batches(history, symbols, options, &schema, |batch| {
+        writer.write(&batch).map_err(failed)
+    })?;
+    writer.close().map_err(failed)?;
+    Ok(exported)
+}
+
+/// Passes the rows on, many at once.
+pub(crate) fn batches(
+    history: &History,
+    symbols: &dyn Symbols,
+    options: &ExportOptions<'_>,
+    schema: &Arc<Schema>,
+    mut pass: impl FnMut(RecordBatch) -> io::Result<()>,
+) -> Result<Exported, ExportError> {
     let mut columns = Columns::default();
     let mut stacks = Stacks {
         history,
@@ -48,14 +63,11 @@ pub(super) fn write(
     let exported = walk(history, options, |row, text| {
         columns.enter(row, text, history, &mut stacks);
         if columns.rows == ROWS {
-            let batch = columns.batch(&schema)?;
-            writer.write(&batch).map_err(failed)?;
+            pass(columns.batch(schema)?)?;
         }
         Ok(())
     })?;
-    let batch = columns.batch(&schema)?;
-    writer.write(&batch).map_err(failed)?;
-    writer.close().map_err(failed)?;
+    pass(columns.batch(schema)?)?;
     Ok(exported)
 }
 
@@ -69,7 +81,8 @@ fn failed(error: ParquetError) -> io::Error {
     }
 }
 
-fn schema() -> Schema {
+/// Returns the columns of the table.
+pub(crate) fn schema() -> Schema {
     let words = || DataType::Dictionary(Box::new(DataType::UInt32), Box::new(DataType::Utf8));
     let number = |name| Field::new(name, DataType::UInt64, false);
     let named = |name| Field::new(name, words(), true);

@@ -6,9 +6,19 @@
         train()
 
 If memory runs out inside the block, the reason and the remedy are printed, the page ``run.html`` shows the details, and the exception goes on.
-``python -m millpond run train.py`` does the same for a whole program. ``python -m millpond`` is the command ``millpond``.
+``python -m millpond run train.py`` does the same for a whole program.
+
+Answers to a recording, such as a snapshot of PyTorch:
+
+    recording = millpond.read("run.pickle")
+    print(recording.verdict(device="24GiB"))
+    table = recording.events()
+
+``python -m millpond`` is the command ``millpond``.
 """
 
+from ._millpond import Table
 from ._oom import catch_oom
+from ._recording import Recording, Replay, Report, Timeline, Tuned, Verdict, read
 
-__all__ = ["catch_oom"]
+__all__ = ["Recording", "Replay", "Report", "Table", "Timeline", "Tuned", "Verdict", "catch_oom", "read"]

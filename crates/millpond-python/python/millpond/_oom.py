@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from ._millpond import answers
+from ._millpond import Recording
 
 #: The number of allocations and frees that PyTorch remembers.
 MAX_ENTRIES = 1_000_000
@@ -60,30 +60,30 @@ class catch_oom(contextlib.ContextDecorator):
         self._named = Path(page)
         self._max_entries = max_entries
         self._tell = tell
-        self._open: list[_Recording | None] = []
+        self._open: list[_History | None] = []
 
     def __enter__(self) -> Self:
-        self._open.append(_Recording.begin(self._max_entries))
+        self._open.append(_History.begin(self._max_entries))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        recording = self._open.pop()
-        if recording is None:
+        history = self._open.pop()
+        if history is None:
             return
         try:
-            if recording.is_out_of_memory(error):
-                self._explain(recording)
+            if history.is_out_of_memory(error):
+                self._explain(history)
         finally:
-            recording.end()
+            history.end()
 
-    def _explain(self, recording: "_Recording") -> None:
+    def _explain(self, history: "_History") -> None:
         page = _of_rank(self._named)
         file = page.with_suffix(".pickle")
         try:
-            _write(file, recording.snapshot())
-            explained = answers(file, page)
+            _write(file, history.snapshot())
+            explained = Recording(file).replay(None, ["--quiet", f"--html={page}"])
         except Exception as error:
             where = f"; the recording is in {file}" if file.exists() else ""
             self._tell(f"millpond: out of memory, and there is no answer: {error}{where}")
@@ -92,21 +92,21 @@ class catch_oom(contextlib.ContextDecorator):
             return
         width = shutil.get_terminal_size().columns
         lines = ["", "millpond: out of memory"]
-        for sentences, written in explained:
-            lines += [_wrapped(sentence, width) for sentence in sentences]
-            lines.append(f"  page: {written}")
+        for answer in explained:
+            lines += [_wrapped(sentence, width) for sentence in answer.sentences]
+            lines.append(f"  page: {answer.page}")
         lines.append(f"  more: python -m millpond report {file}")
         self._tell("\n".join(lines))
-        for _, written in explained:
+        for answer in explained:
             with contextlib.suppress(Exception):
-                _show(written)
+                _show(answer.page or page)
 
 
-class _Recording:
+class _History:
     """PyTorch's recording, from the entry of a block to its end."""
 
     #: The recordings that have begun and not ended. PyTorch's observers cannot be removed, so one observer serves all recordings.
-    _running: ClassVar[list["_Recording"]] = []
+    _running: ClassVar[list["_History"]] = []
     _is_observed: ClassVar[bool] = False
     #: Whether PyTorch records because a recording has begun. The last that ends then stops it.
     _owns: ClassVar[bool] = False
@@ -116,7 +116,7 @@ class _Recording:
         self._seen: Any = None
 
     @classmethod
-    def begin(cls, max_entries: int) -> "_Recording | None":
+    def begin(cls, max_entries: int) -> "_History | None":
         """Begins a recording. Returns None, with a warning, if there is nothing to record."""
         try:
             import torch  # type: ignore[import-not-found, unused-ignore]
@@ -126,7 +126,7 @@ class _Recording:
         if not torch.cuda.is_available():
             warnings.warn("catch_oom records nothing: PyTorch finds no CUDA device", stacklevel=3)
             return None
-        recording = cls(torch)
+        history = cls(torch)
         if not cls._running and not _is_recorded(torch):
             cls._owns = True
             torch.cuda.memory._record_memory_history(max_entries=max_entries, stacks="python")
@@ -135,8 +135,8 @@ class _Recording:
             if attach is not None:
                 attach(cls._observe)
                 cls._is_observed = True
-        cls._running.append(recording)
-        return recording
+        cls._running.append(history)
+        return history
 
     @classmethod
     def _observe(cls, *_: int) -> None:

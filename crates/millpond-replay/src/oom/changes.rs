@@ -37,7 +37,7 @@ impl Trials<'_> {
 
     /// Replays the changed programs. Leaves out changes that cannot be applied.
     fn try_changes(&self, changes: Vec<Vec<Edit>>) -> Vec<Tried> {
-        parallel::map(self.threads, changes.len(), |index| {
+        parallel::map(&self.threads, changes.len(), |index| {
             let edits = &changes[index];
             let edited = edit::apply(self.trace, edits).ok()?;
             let program = Program::new(&edited.trace, self.selection).ok()?;

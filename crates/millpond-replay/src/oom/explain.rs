@@ -114,7 +114,7 @@ impl OutOfMemory {
                 device,
                 selection: options.selection,
                 own: &own,
-                threads: options.threads,
+                threads: options.threads.clone(),
                 request: Some(at),
                 is_too_large: cause == Cause::NothingFree,
             });
@@ -177,7 +177,7 @@ impl OutOfMemory {
             device: options.device,
             selection: options.selection,
             own,
-            threads: options.threads,
+            threads: options.threads.clone(),
             request: None,
             is_too_large: told.cause == Cause::NothingFree,
         });

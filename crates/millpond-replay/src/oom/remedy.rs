@@ -4,6 +4,7 @@
 use super::explain::Own;
 use crate::edit;
 use crate::family::Family;
+use crate::parallel::Threads;
 use crate::program::{Program, Selection};
 use crate::run::{Device, Run, run, seldom_stalls, stall_rate};
 use crate::{parallel, verify};
@@ -78,8 +79,8 @@ pub(super) struct Trials<'a> {
     pub(super) selection: Selection,
     /// The allocator that refused the request.
     pub(super) own: &'a Own,
-    /// The number of threads to use. 0 means as many as the machine has.
-    pub(super) threads: usize,
+    /// The threads to use.
+    pub(super) threads: Threads,
     /// The index of the request that the recorded allocator refused. `None` if a replay refused it, which need
     /// not be made again.
     pub(super) request: Option<usize>,
@@ -109,7 +110,7 @@ impl Trials<'_> {
             false => self.candidates(),
         };
         let (changes, changed) = self.changes();
-        let results = parallel::map(self.threads, candidates.len(), |index| {
+        let results = parallel::map(&self.threads, candidates.len(), |index| {
             Some(self.serves(&candidates[index]))
         });
         let mut remedies: Vec<Remedy> = results.into_iter().flatten().chain(changes).collect();

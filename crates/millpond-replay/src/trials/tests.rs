@@ -1,4 +1,5 @@
 use super::*;
+use crate::parallel::Threads;
 use crate::program::Selection;
 use millpond_trace::{ReadOptions, Trace, read_bytes};
 use std::fmt::Write;
@@ -47,7 +48,7 @@ fn torch(device: Device, threads: usize) -> TunedFamily {
 fn torch_for(trace: &Trace, device: Device, threads: usize) -> TunedFamily {
     let options = Options {
         device,
-        threads,
+        threads: Threads::at_most(threads),
         ..Options::default()
     };
     search(trace, &options, Family::Torch)

@@ -95,7 +95,7 @@ type Measured = (Vec<Edit>, Proposal);
 impl Replays<'_> {
     /// Replays with the changes after which the program holds least. Returns those that save enough memory.
     fn measure(&self, changes: Vec<Vec<Edit>>) -> Vec<Measured> {
-        let threads = self.prepared.options().threads;
+        let threads = &self.prepared.options().threads;
         // What the program holds is a bound that no allocator changes.
         let mut promising = parallel::map(threads, changes.len(), |index| {
             Some((self.edited(&changes[index])?.1.peak_requested, index))
