@@ -40,15 +40,8 @@ fn the_package_passes_its_tests() {
     std::os::unix::fs::symlink(library, package.join("_millpond.abi3.so")).expect("linked");
     let path = std::env::join_paths([&installed, &here.join("tests")]).expect("paths");
     let done = Command::new(python)
-        .args([
-            "-B",
-            "-W",
-            "error",
-            "-m",
-            "unittest",
-            "test_package",
-            "test_recording",
-        ])
+        .args(["-B", "-W", "error", "-m", "unittest", "discover", "-s"])
+        .arg(here.join("tests"))
         .env("PYTHONPATH", path)
         .output()
         .expect("Python starts");
