@@ -35,7 +35,7 @@ const CRATES: &[(&str, &str)] = &[
     ),
     ("bench", "millpond engine replay trace"),
     ("cli", "millpond bench engine replay trace"),
-    ("python", "cli replay"),
+    ("python", "cli millpond replay"),
     ("xtask", ""),
 ];
 

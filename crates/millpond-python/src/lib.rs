@@ -1,14 +1,22 @@
-//! The compiled part of the Python package `millpond`: the command, and recordings. The Python code is in `python/millpond`.
+//! The compiled part of the Python package `millpond`: the command, recordings, and pools. The Python code is in `python/millpond`.
 //!
 //! ```text
 //!   recording   recordings in memory, and their answers
+//!   pools       pools, budgets and recordings of them
+//!   block       blocks of pools as memory for Python
 //!   table       tables for other libraries, through Arrow's C interface
 //!   work        long work without the interpreter's lock
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod block;
+#[forbid(unsafe_code)]
+mod pools;
+#[forbid(unsafe_code)]
 mod recording;
+#[forbid(unsafe_code)]
 mod table;
+#[forbid(unsafe_code)]
 mod work;
 
 use pyo3::prelude::*;
@@ -24,5 +32,13 @@ fn command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
 #[pymodule]
 mod _millpond {
     #[pymodule_export]
-    use super::{command, recording::Answer, recording::Recording, table::Table};
+    use super::block::Block;
+    #[pymodule_export]
+    use super::command;
+    #[pymodule_export]
+    use super::pools::{Budget, Pool, Recorder, mark};
+    #[pymodule_export]
+    use super::recording::{Answer, Recording};
+    #[pymodule_export]
+    use super::table::Table;
 }

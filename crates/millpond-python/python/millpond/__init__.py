@@ -14,11 +14,36 @@ Answers to a recording, such as a snapshot of PyTorch:
     print(recording.verdict(device="24GiB"))
     table = recording.events()
 
+Memory with an account of every byte:
+
+    pool = millpond.Pool(limit="2GiB")
+    with millpond.tag("weights"):
+        weights = pool.zeros((1024, 1024), "float32")
+
 ``python -m millpond`` is the command ``millpond``.
 """
 
-from ._millpond import Table
+from ._millpond import Block, Budget, Table, mark
 from ._oom import catch_oom
+from ._pools import Live, Pool, leaks, record, tag
 from ._recording import Recording, Replay, Report, Timeline, Tuned, Verdict, read
 
-__all__ = ["Recording", "Replay", "Report", "Table", "Timeline", "Tuned", "Verdict", "catch_oom", "read"]
+__all__ = [
+    "Block",
+    "Budget",
+    "Live",
+    "Pool",
+    "Recording",
+    "Replay",
+    "Report",
+    "Table",
+    "Timeline",
+    "Tuned",
+    "Verdict",
+    "catch_oom",
+    "leaks",
+    "mark",
+    "read",
+    "record",
+    "tag",
+]

@@ -45,3 +45,73 @@ class Table:
     def __len__(self) -> int: ...
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
     def __arrow_c_schema__(self) -> object: ...
+
+class Pool:
+    """A pool of memory."""
+
+    def __init__(self, name: str | None, memory: str, limit: str | int | None, budget: Budget | None, settings: str | None) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def limit(self) -> int | None: ...
+    @limit.setter
+    def limit(self, limit: str | int) -> None: ...
+    def block(self, bytes: int, zeroed: bool, tag: str) -> Block: ...
+    def stats(self) -> list[tuple[str, int]]: ...
+    def live(self) -> list[tuple[str, int, int]]: ...
+    def trim(self) -> None: ...
+    def reset_peak(self) -> None: ...
+
+class Block:
+    """A block of a pool. It goes back to the pool when neither the block nor a view of it is used any more."""
+
+    def __len__(self) -> int: ...
+    @property
+    def address(self) -> int:
+        """The address of the first byte, a multiple of 64."""
+
+    @property
+    def pool(self) -> Pool: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Budget:
+    """A limit on the memory of several pools together, such as that of one tenant.
+
+    Args:
+        name: The name in reports.
+        limit: The most bytes, such as ``"1GiB"``. Without it, the budget only counts.
+        parent: A budget that also counts and limits this memory.
+
+    Raises:
+        ValueError: A value is wrong.
+    """
+
+    def __init__(self, name: str, limit: str | int | None = None, *, parent: Budget | None = None) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def limit(self) -> int | None:
+        """The most bytes. It can be changed at any time."""
+
+    @limit.setter
+    def limit(self, limit: str | int | None) -> None: ...
+    @property
+    def used(self) -> int:
+        """The bytes that pools have now."""
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that pools have had."""
+
+    @property
+    def refusals(self) -> int:
+        """The number of refusals. A pool asks again with less before it refuses a request."""
+
+class Recorder:
+    """A recording of all pools, until it is stopped."""
+
+    def __init__(self, path: str | PathLike[str]) -> None: ...
+    def stop(self) -> None: ...
+
+def mark(text: str) -> None:
+    """Marks this moment in the recording of this process, if there is one."""

@@ -1,0 +1,84 @@
+//! Blocks of pools, as memory that Python's buffer protocol shows.
+
+use crate::pools::Pool;
+use millpond::Buffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::any::Any;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+
+/// A block of a pool. It goes back to the pool when neither the block nor a view of it is used any more.
+///
+/// Invariant: `address` is the address of the `bytes` bytes of `buffer`, which are neither read, written, moved nor freed by this crate
+/// until the block is dropped. A view holds a reference to the block, so no view outlives it.
+#[pyclass(frozen, module = "millpond._millpond")]
+pub(crate) struct Block {
+    address: usize,
+    bytes: usize,
+    #[expect(dead_code, reason = "held for its drop")]
+    buffer: Box<dyn Any + Send + Sync>,
+    /// Lists of live blocks go through the objects of pools, so a pool's object lives as long as its blocks.
+    pool: Py<Pool>,
+}
+
+impl Block {
+    pub(crate) fn zeroed(mut buffer: Buffer<u8>, pool: Py<Pool>) -> Self {
+        Self {
+            address: buffer.as_mut_ptr().expose_provenance(),
+            bytes: buffer.len(),
+            buffer: Box::new(buffer),
+            pool,
+        }
+    }
+
+    pub(crate) fn uninit(mut buffer: Buffer<MaybeUninit<u8>>, pool: Py<Pool>) -> Self {
+        Self {
+            address: buffer.as_mut_ptr().expose_provenance(),
+            bytes: buffer.len(),
+            buffer: Box::new(buffer),
+            pool,
+        }
+    }
+}
+
+#[pymethods]
+impl Block {
+    /// The number of bytes.
+    fn __len__(&self) -> usize {
+        self.bytes
+    }
+
+    /// The address of the first byte, a multiple of 64.
+    #[getter]
+    fn address(&self) -> usize {
+        self.address
+    }
+
+    /// The pool.
+    #[getter]
+    fn pool(&self, py: Python<'_>) -> Py<Pool> {
+        self.pool.clone_ref(py)
+    }
+
+    /// Shows the bytes to an object that reads or writes them.
+    ///
+    /// # Safety
+    /// `view` is null or a structure to be filled, as Python guarantees.
+    #[allow(unsafe_code)]
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("the view is null"));
+        }
+        let block = slf.get();
+        let bytes = ffi::Py_ssize_t::try_from(block.bytes)?;
+        let address = std::ptr::with_exposed_provenance_mut(block.address);
+        // SAFETY: the view is to be filled. The bytes stay at their address as long as `slf` lives, of which the view gets a reference.
+        // Nobody else uses them, by the invariant, and Python's other views are used under the rules of their libraries.
+        match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, bytes, 0, flags) } {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(slf.py())),
+        }
+    }
+}

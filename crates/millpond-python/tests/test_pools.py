@@ -1,0 +1,239 @@
+"""Tests of pools. Those of arrays run where NumPy is installed."""
+
+import asyncio
+import ctypes
+import gc
+import importlib.util
+import os
+import random
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+
+import millpond
+
+MIB = 1 << 20
+HAS_NUMPY = importlib.util.find_spec("numpy") is not None
+
+
+def held(pool):
+    return [(live.tag, live.blocks, live.bytes) for live in pool.live()]
+
+
+class Pools(unittest.TestCase):
+    def setUp(self):
+        self.pool = millpond.Pool("8MiB", name=self.id())
+
+    def tearDown(self):
+        pool = self.pool
+        gc.collect()
+        self.assertEqual([live for live in millpond.leaks() if live.pool == pool.name], [])
+
+    def test_a_block_is_memory_of_its_pool(self):
+        block = self.pool.block(1000, zeroed=True)
+        self.assertEqual((len(block), block.address % 64), (1000, 0))
+        view = memoryview(block)
+        self.assertEqual((view.nbytes, view.readonly, bytes(view)), (1000, False, bytes(1000)))
+        view[7] = 200
+        self.assertEqual(ctypes.c_ubyte.from_address(block.address + 7).value, 200)
+        self.assertEqual(self.pool.stats()["requested"], 1000)
+        # A view holds the block.
+        del block
+        gc.collect()
+        self.assertEqual((view[7], self.pool.stats()["requested"]), (200, 1000))
+        view.release()
+        self.assertEqual(self.pool.stats()["requested"], 0)
+        self.assertEqual(len(self.pool.block(0)), 0)
+
+    def test_memory_has_a_tag_and_a_place(self):
+        with millpond.tag("weights"):
+            first = self.pool.block(MIB)
+            with millpond.tag("inner; part"):
+                second = self.pool.block(2 * MIB)
+            third = self.pool.block(MIB)
+        fourth = self.pool.block(64)
+        self.assertEqual(held(self.pool), [("inner, part", 1, 2 * MIB), ("weights", 1, MIB), ("weights", 1, MIB), ("", 1, 64)])
+        places = {live.place.rpartition(":")[0] for live in self.pool.live()}
+        self.assertEqual(places, {f"{__file__}:test_memory_has_a_tag_and_a_place"})
+        self.assertEqual([live.blocks for live in millpond.leaks() if live.pool == self.pool.name], [1, 1, 1, 1])
+        del first, second, third, fourth
+
+    def test_each_task_and_thread_has_its_own_tag(self):
+        blocks = []
+
+        async def work(name):
+            with millpond.tag(name):
+                await asyncio.sleep(0)
+                blocks.append(self.pool.block(MIB))
+
+        async def both():
+            await asyncio.gather(work("one"), work("two"))
+
+        asyncio.run(both())
+
+        @millpond.tag("main")
+        def main():
+            thread = threading.Thread(target=lambda: blocks.append(self.pool.block(MIB)))
+            thread.start()
+            thread.join()
+            blocks.append(self.pool.block(MIB))
+
+        main()
+        self.assertEqual(sorted(live.tag for live in self.pool.live()), ["", "main", "one", "two"])
+        blocks.clear()
+
+    def test_a_refusal_is_a_post_mortem_and_the_pool_goes_on(self):
+        with millpond.tag("weights"):
+            weights = self.pool.block(5 * MIB)
+        cache = self.pool.block(MIB)
+        with self.assertRaises(MemoryError) as refused:
+            self.pool.block(4 * MIB)
+        text = str(refused.exception)
+        self.assertIn("4.00 MiB requested, and the pool's limit is 8.00 MiB", text)
+        self.assertIn("5.00 MiB in 1 block held by weights\n", text + "\n")
+        self.assertRegex(text, r"1\.00 MiB in 1 block held by test_pools\.py:\d+\b")
+        self.assertEqual(self.pool.stats()["refusals"], 1)
+        del weights, cache
+        self.assertEqual(len(self.pool.block(4 * MIB)), 4 * MIB)
+
+    def test_pools_share_a_budget(self):
+        both = millpond.Budget("both", "7MiB")
+        one, two = millpond.Pool(budget=both), millpond.Pool(budget=millpond.Budget("part", parent=both))
+        first, second = one.block(2 * MIB), two.block(4 * MIB)
+        self.assertEqual((both.used, both.limit), (6 * MIB, 7 * MIB))
+        with self.assertRaises(MemoryError) as refused:
+            one.block(2 * MIB)
+        self.assertIn("over budget 'both'", str(refused.exception))
+        both.limit = None
+        third = one.block(2 * MIB)
+        self.assertIsNone(both.limit)
+        self.assertGreater(both.refusals, 0)
+        del first, second, third
+        one.trim()
+        two.trim()
+        self.assertEqual((both.used, both.peak), (0, 8 * MIB))
+
+    def test_wrong_values_are_told(self):
+        for call, said in [
+            (lambda: millpond.Pool("1Q"), "'1Q' is not a size"),
+            (lambda: millpond.Pool(memory="disk"), "write 'host' or 'pinned'"),
+            (lambda: millpond.Pool(settings="nope:1"), "unknown setting 'nope'"),
+            (lambda: millpond.Budget("b", "-1"), "not a size"),
+            (lambda: self.pool.block(-1), "no number of bytes"),
+        ]:
+            with self.assertRaises(ValueError) as raised:
+                call()
+            self.assertIn(said, str(raised.exception))
+        with self.assertRaises(MemoryError):
+            self.pool.block(1 << 62)
+        self.pool.limit = "1MiB"
+        with self.assertRaises(MemoryError):
+            self.pool.block(2 * MIB)
+
+    def test_a_recording_shows_tags_and_places(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "run.mpr")
+            with millpond.record(file):
+                with millpond.tag("step"):
+                    blocks = [self.pool.block(MIB) for _ in range(3)]
+                millpond.mark("half")
+                with self.assertRaises(OSError):
+                    with millpond.record(file):
+                        pass
+                blocks.clear()
+            recording = millpond.read(file)
+            self.assertEqual(recording.report().data["summary"]["peak"]["bytes"], 3 * MIB)
+            text = str(recording.report("site"))
+            self.assertIn("test_pools.py:", text)
+            with self.assertRaises(OSError):
+                with millpond.record(Path(folder, "none", "run.mpr")):
+                    pass
+
+    def test_a_child_of_a_fork_allocates_and_frees(self):
+        block = self.pool.block(MIB)
+        child = os.fork()
+        if child == 0:
+            ok = False
+            try:
+                view = memoryview(self.pool.block(MIB, zeroed=True))
+                ok = bytes(view) == bytes(MIB) and len(self.pool.live()) == 2
+            finally:
+                os._exit(0 if ok else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        del block
+
+    def test_random_programs_keep_their_account(self):
+        chance = random.Random(7)
+        for _ in range(100):
+            pool = millpond.Pool(64 * MIB)
+            live = []
+            for _ in range(chance.randrange(40)):
+                if live and chance.random() < 0.5:
+                    view, value = live.pop(chance.randrange(len(live)))
+                    self.assertEqual(view[0] if len(view) else value, value)
+                    self.assertEqual(view[-1] if len(view) else value, value)
+                else:
+                    size, value = chance.choice([0, 1, 63, 4096, 100_000, MIB]), chance.randrange(256)
+                    view = memoryview(pool.block(size))
+                    if size:
+                        view[0] = view[-1] = value
+                    live.append((view, value))
+                del view
+                requested = sum(len(view) for view, _ in live)
+                self.assertEqual(pool.stats()["requested"], requested)
+            live.clear()
+            self.assertEqual(pool.stats()["requested"], 0)
+            self.assertEqual(pool.live(), [])
+
+    @unittest.skipIf(HAS_NUMPY, "NumPy is installed")
+    def test_arrays_need_numpy(self):
+        with self.assertRaises(ImportError):
+            self.pool.empty(3)
+
+
+@unittest.skipUnless(HAS_NUMPY, "needs NumPy")
+class Arrays(unittest.TestCase):
+    def setUp(self):
+        self.pool = millpond.Pool("64MiB", name=self.id())
+
+    def test_arrays_are_of_the_pool(self):
+        import numpy
+
+        array = self.pool.zeros((3, 4), "float32")
+        self.assertEqual((array.shape, array.dtype, array.sum()), ((3, 4), numpy.float32, 0))
+        self.assertTrue(array.flags.writeable and array.flags.c_contiguous)
+        self.assertEqual(array.ctypes.data % 64, 0)
+        row = array[1]
+        row[:] = 7
+        del array
+        gc.collect()
+        self.assertEqual(self.pool.stats()["requested"], 48)
+        self.assertEqual(row.tolist(), [7.0] * 4)
+        del row
+        gc.collect()
+        self.assertEqual(self.pool.stats()["requested"], 0)
+
+    def test_shapes_are_those_of_numpy(self):
+        import numpy
+
+        for shape in [0, 5, (), (0, 3), (2, 3, 4), [2, 2]]:
+            for dtype in ["u1", "complex128", "datetime64[s]", [("a", "i4"), ("b", "f8")], "S5"]:
+                array, expected = self.pool.zeros(shape, dtype), numpy.zeros(shape, dtype)
+                self.assertEqual((array.shape, array.dtype), (expected.shape, expected.dtype))
+                self.assertEqual(array.tolist(), expected.tolist())
+        for shape, dtype in [(-1, "f8"), ((2, -3), "f8"), (1 << 62, "f8"), (3, "O")]:
+            with self.assertRaises(ValueError):
+                self.pool.empty(shape, dtype)
+
+    def test_a_limit_refuses_arrays(self):
+        with millpond.tag("images"):
+            images = self.pool.empty((32, 1024, 1024), "u1")
+        with self.assertRaises(MemoryError) as refused:
+            self.pool.empty((64, 1024, 1024), "u1")
+        self.assertIn("held by images", str(refused.exception))
+        self.assertEqual(images.nbytes, 32 * MIB)
+
+
+if __name__ == "__main__":
+    unittest.main()
