@@ -3,6 +3,7 @@
 //! ```text
 //!   recording   recordings in memory, and their answers
 //!   pools       pools, budgets and recordings of them
+//!   limits      limits of tests
 //!   block       blocks of pools as memory for Python
 //!   table       tables for other libraries, through Arrow's C interface
 //!   work        long work without the interpreter's lock
@@ -10,6 +11,8 @@
 #![deny(unsafe_code)]
 
 mod block;
+#[forbid(unsafe_code)]
+mod limits;
 #[forbid(unsafe_code)]
 mod pools;
 #[forbid(unsafe_code)]
@@ -35,6 +38,8 @@ mod _millpond {
     use super::block::Block;
     #[pymodule_export]
     use super::command;
+    #[pymodule_export]
+    use super::limits::Scope;
     #[pymodule_export]
     use super::pools::{Budget, Pool, Recorder, mark};
     #[pymodule_export]

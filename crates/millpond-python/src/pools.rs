@@ -16,7 +16,7 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    fn bytes(self) -> PyResult<u64> {
+    pub(crate) fn bytes(self) -> PyResult<u64> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
             Self::Text(text) => parse_size(&text).map_err(refused),
@@ -225,14 +225,17 @@ pub(crate) fn mark(text: &str) {
     millpond::mark(text);
 }
 
-fn refused(error: impl std::fmt::Display) -> PyErr {
+pub(crate) fn refused(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// Returns the exception for a refused request: a `MemoryError` with the post-mortem. It names holders by their tags, without the operations
-/// and the places that the Python code adds to them.
+/// Returns the exception for a refused request: a `MemoryError` with the post-mortem.
 fn out_of_memory(error: AllocError) -> PyErr {
-    let text = error.to_string();
+    PyMemoryError::new_err(without_places(&error.to_string()))
+}
+
+/// Returns a text that names holders by their tags, without the operations and the places that the Python code adds to them.
+pub(crate) fn without_places(text: &str) -> String {
     let lines = text.lines().map(|line| line.split(";;").next().unwrap_or(line));
-    PyMemoryError::new_err(lines.collect::<Vec<_>>().join("\n"))
+    lines.collect::<Vec<_>>().join("\n")
 }

@@ -24,6 +24,7 @@ Memory with an account of every byte:
 """
 
 from ._millpond import Block, Budget, Table, mark
+from ._limits import limits
 from ._oom import catch_oom
 from ._pools import Live, Pool, leaks, record, tag
 from ._recording import Recording, Replay, Report, Timeline, Tuned, Verdict, read
@@ -42,6 +43,7 @@ __all__ = [
     "Verdict",
     "catch_oom",
     "leaks",
+    "limits",
     "mark",
     "read",
     "record",

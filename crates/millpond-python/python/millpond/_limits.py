@@ -1,0 +1,59 @@
+"""Limits on the memory of a part of a program, for tests."""
+
+import contextlib
+import gc
+from types import TracebackType
+from typing import Self
+
+from ._millpond import Scope
+
+
+class limits(contextlib.ContextDecorator):
+    """Limits the memory that a block or a function may use: ``with millpond.limits(peak="2MiB", leaked=0):``.
+
+    The memory of all pools counts that the thread allocates in the block. The bytes are those of blocks, which are slightly larger than what
+    was asked for and the same in every run.
+
+        @millpond.limits(peak="2MiB", leaked=0)
+        def test_step():
+            step()
+
+    With pytest, the marker ``@pytest.mark.memory_limits(peak="2MiB", leaked=0)`` does the same, and the fixture ``memory_limits`` is this class.
+
+    Args:
+        peak: The most bytes that may be live at once.
+        total: The most bytes of all blocks together.
+        leaked: The most bytes that may be live at the end of the block.
+        allocations: The most blocks that may be allocated.
+
+    Raises:
+        AssertionError: A limit was exceeded. The text names the tags of the memory.
+        ValueError: A limit is no size.
+    """
+
+    def __init__(
+        self,
+        *,
+        peak: str | int | None = None,
+        total: str | int | None = None,
+        leaked: str | int | None = None,
+        allocations: int | None = None,
+    ) -> None:
+        self._limits = (peak, total, leaked, allocations)
+        self._open: list[Scope] = []
+        self.usage: dict[str, int] = {}
+        """What the last block used: ``peak``, ``total`` and ``leaked`` bytes, and ``allocations``."""
+
+    def __enter__(self) -> Self:
+        self._open.append(Scope(*self._limits))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # Objects that hold each other are not leaked, and would be freed later.
+        gc.collect()
+        usage, exceeded = self._open.pop().end()
+        self.usage = dict(usage)
+        if exceeded is not None and error is None:
+            raise AssertionError(exceeded)
