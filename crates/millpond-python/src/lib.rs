@@ -5,6 +5,7 @@
 //!   pools       pools, budgets and recordings of them
 //!   limits      limits of tests
 //!   block       blocks of pools as memory for Python
+//!   numpy       data of NumPy's arrays from a pool
 //!   table       tables for other libraries, through Arrow's C interface
 //!   work        long work without the interpreter's lock
 //! ```
@@ -13,6 +14,8 @@
 mod block;
 #[forbid(unsafe_code)]
 mod limits;
+#[allow(unsafe_code)]
+mod numpy;
 #[forbid(unsafe_code)]
 mod pools;
 #[forbid(unsafe_code)]
@@ -40,6 +43,8 @@ mod _millpond {
     use super::command;
     #[pymodule_export]
     use super::limits::Scope;
+    #[pymodule_export]
+    use super::numpy::{NumpyHandler, set_numpy_handler};
     #[pymodule_export]
     use super::pools::{Budget, Pool, Recorder, mark};
     #[pymodule_export]

@@ -105,8 +105,9 @@ impl Pool {
     fn live(&self) -> Vec<Live> {
         let report = self.0.leak_report();
         let groups = report.iter().flat_map(|report| &report.groups);
+        let name = |tag: Tag| if tag == Tag::NONE { "" } else { tag.name() };
         groups
-            .map(|group| (group.tag.name(), group.blocks, group.bytes))
+            .map(|group| (name(group.tag), group.blocks, group.bytes))
             .collect()
     }
 
@@ -120,6 +121,12 @@ impl Pool {
 
     fn __str__(&self) -> String {
         format!("pool '{}': {}", self.0.name(), self.0.stats())
+    }
+}
+
+impl Pool {
+    pub(crate) fn pool(&self) -> &millpond::Pool {
+        &self.0
     }
 }
 

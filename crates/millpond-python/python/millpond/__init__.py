@@ -23,6 +23,7 @@ Memory with an account of every byte:
 ``python -m millpond`` is the command ``millpond``.
 """
 
+from . import numpy
 from ._millpond import Block, Budget, Table, mark
 from ._limits import limits
 from ._oom import catch_oom
@@ -45,6 +46,7 @@ __all__ = [
     "leaks",
     "limits",
     "mark",
+    "numpy",
     "read",
     "record",
     "tag",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._millpond import Block, Budget, Recorder
+from ._millpond import Block, Budget, NumpyHandler, Recorder, set_numpy_handler
 from ._millpond import Pool as _Pool
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 #: The tag of the running code. Each thread and each task has its own.
 _TAG: ContextVar[str] = ContextVar("millpond.tag", default="")
+
+#: The pool of NumPy's arrays in this thread or task. None if they are in NumPy's own memory.
+numpy_pool: ContextVar["Pool | None"] = ContextVar("millpond.numpy", default=None)
 
 #: The pools that are used or have blocks.
 _POOLS: "weakref.WeakSet[_Pool]" = weakref.WeakSet()
@@ -72,6 +75,7 @@ class Pool:
     ) -> None:
         self._pool = _Pool(name, memory, limit, budget, settings)
         _POOLS.add(self._pool)
+        self._handlers: dict[str, NumpyHandler] = {}
 
     @property
     def name(self) -> str:
@@ -131,6 +135,11 @@ class Pool:
         block = self._pool.block(bytes, operation == "zeros", _tag_here(operation))
         return numpy.ndarray(sizes, kind, buffer=memoryview(block))
 
+    def _take_refusal(self) -> str | None:
+        """Returns why NumPy got no memory last."""
+        refusals = [handler.take_refusal() for handler in self._handlers.values()]
+        return next((refusal for refusal in refusals if refusal is not None), None)
+
     def stats(self) -> dict[str, int]:
         """Returns the figures: ``requested``, ``allocated`` and ``reserved`` bytes with their peaks, and the numbers of ``allocations``,
         ``frees``, ``hits`` (served without the system) and ``refusals``."""
@@ -171,10 +180,14 @@ def tag(name: str) -> Iterator[None]:
     The tag belongs to the thread or the task that enters the block. The innermost tag counts.
     """
     before = _TAG.set(name.replace(";", ","))
+    pool = numpy_pool.get()
+    handler = enter_numpy(pool) if pool is not None else None
     try:
         yield
     finally:
         _TAG.reset(before)
+        if handler is not None:
+            set_numpy_handler(handler)
 
 
 @contextlib.contextmanager
@@ -191,6 +204,14 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     finally:
         recorder.stop()
+
+
+def enter_numpy(pool: Pool) -> object:
+    """Makes NumPy use a pool with the tag of the running code. Returns NumPy's handler before."""
+    tag = _TAG.get()
+    # Several threads may make the same handler, of which one is kept.
+    handler = pool._handlers.get(tag) or pool._handlers.setdefault(tag, NumpyHandler(pool._pool, tag))
+    return handler.enter()
 
 
 def _live(pool: _Pool) -> list[Live]:

@@ -1,0 +1,242 @@
+//! Makes NumPy allocate the data of its arrays from a pool.
+//!
+//! NumPy calls four functions of a *handler* for the data of arrays (NEP 49). It keeps the handler of each array, so arrays outlive the time
+//! in which a handler is in use. The handler in use belongs to the thread or the task.
+
+use crate::pools::{self, Pool};
+use millpond::{AllocError, Tag};
+use pyo3::exceptions::{PyImportError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyCapsuleMethods};
+use std::alloc::Layout;
+use std::ffi::{CStr, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
+
+/// The name of NumPy's capsules with a handler.
+const HANDLER: &CStr = c"mem_handler";
+
+/// The positions of functions in the table of NumPy's C interface, which never change.
+const FEATURE_VERSION: usize = 211;
+const SET_HANDLER: usize = 304;
+
+/// The version of NumPy's C interface that first had handlers, that of NumPy 1.22.
+const FIRST_VERSION: u32 = 0x0f;
+
+/// The bytes before the data of an array, which begin with the number of bytes of the data. NumPy does not always know it when it frees
+/// data. All data is at a multiple of this number.
+const HEAD: usize = 64;
+
+/// `PyDataMem_Handler` of NumPy.
+///
+/// Invariant: `source` is from `Box::into_raw`, and is freed when the handler is dropped. NumPy holds the capsule with the handler while any
+/// array has data of it.
+#[repr(C)]
+struct Handler {
+    name: [u8; 127],
+    version: u8,
+    source: *mut Source,
+    malloc: extern "C" fn(&Source, usize) -> *mut c_void,
+    calloc: extern "C" fn(&Source, usize, usize) -> *mut c_void,
+    realloc: unsafe extern "C" fn(&Source, *mut c_void, usize) -> *mut c_void,
+    free: unsafe extern "C" fn(&Source, *mut c_void, usize),
+}
+
+// SAFETY: `source` is owned, and is `Send` and `Sync`.
+unsafe impl Send for Handler {}
+
+impl Drop for Handler {
+    fn drop(&mut self) {
+        // SAFETY: by the invariant, and no array has data of the handler any more.
+        drop(unsafe { Box::from_raw(self.source) });
+    }
+}
+
+/// A pool that gives memory to arrays, and their tag.
+struct Source {
+    pool: millpond::Pool,
+    tag: Tag,
+    /// The object of the pool, which is in lists of live blocks as long as there are arrays.
+    object: Py<Pool>,
+    /// The text of the last refusal.
+    refusal: Mutex<Option<String>>,
+}
+
+impl Source {
+    fn layout(bytes: usize) -> Option<Layout> {
+        Layout::from_size_align(bytes.checked_add(HEAD)?, HEAD).ok()
+    }
+
+    /// Returns the address of data, or null after a refusal. `make` allocates the block, or grows it.
+    fn data(
+        &self,
+        bytes: usize,
+        make: impl FnOnce(Layout) -> Result<NonNull<[u8]>, AllocError>,
+    ) -> *mut c_void {
+        let _tag = self.tag.enter();
+        let made = Self::layout(bytes).ok_or(AllocError::UNCOUNTABLE).and_then(make);
+        match made {
+            Ok(block) => {
+                let block = block.cast::<u8>();
+                // SAFETY: the block has at least `HEAD` bytes and is aligned to them.
+                unsafe { block.cast::<usize>().write(bytes) };
+                // SAFETY: as above.
+                unsafe { block.add(HEAD) }.as_ptr().cast()
+            }
+            Err(error) => {
+                let text = pools::without_places(&error.to_string());
+                *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+                ptr::null_mut()
+            }
+        }
+    }
+
+    /// Returns the block of data, and its layout.
+    ///
+    /// # Safety
+    /// `data` is from [`data`](Self::data) of this source and was not freed since.
+    unsafe fn block(data: NonNull<c_void>) -> (NonNull<u8>, Layout) {
+        // SAFETY: data is behind a head of its block.
+        let block = unsafe { data.cast::<u8>().sub(HEAD) };
+        // SAFETY: the head begins with the number of bytes.
+        let bytes = unsafe { block.cast::<usize>().read() };
+        // SAFETY: the layout was valid when the block was allocated.
+        let layout = unsafe { Layout::from_size_align_unchecked(bytes + HEAD, HEAD) };
+        (block, layout)
+    }
+}
+
+extern "C" fn malloc(source: &Source, bytes: usize) -> *mut c_void {
+    source.data(bytes, |layout| source.pool.allocate(layout))
+}
+
+extern "C" fn calloc(source: &Source, count: usize, bytes: usize) -> *mut c_void {
+    let bytes = count.saturating_mul(bytes);
+    source.data(bytes, |layout| source.pool.allocate_zeroed(layout))
+}
+
+/// # Safety
+/// `data` is null, or data of this source that was not freed since.
+unsafe extern "C" fn realloc(source: &Source, data: *mut c_void, bytes: usize) -> *mut c_void {
+    let Some(data) = NonNull::new(data) else {
+        return malloc(source, bytes);
+    };
+    source.data(bytes, |layout| {
+        // SAFETY: by the contract of this function.
+        let (block, before) = unsafe { Source::block(data) };
+        // SAFETY: the block has this layout. After success NumPy uses the new address only.
+        unsafe { source.pool.resize(block, before, layout) }
+    })
+}
+
+/// # Safety
+/// `data` is null, or data of this source that was not freed since and that nothing uses any more.
+unsafe extern "C" fn free(source: &Source, data: *mut c_void, _: usize) {
+    let Some(data) = NonNull::new(data) else { return };
+    // SAFETY: by the contract of this function.
+    let (block, layout) = unsafe { Source::block(data) };
+    // SAFETY: as above.
+    unsafe { source.pool.deallocate(block, layout) };
+}
+
+/// A handler of NumPy that allocates from a pool.
+#[pyclass(frozen, module = "millpond._millpond")]
+pub(crate) struct NumpyHandler {
+    capsule: Py<PyCapsule>,
+}
+
+#[pymethods]
+impl NumpyHandler {
+    #[new]
+    fn new(pool: &Bound<'_, Pool>, tag: &str) -> PyResult<Self> {
+        let source = Source {
+            pool: pool.get().pool().clone(),
+            tag: Tag::new(tag),
+            object: pool.clone().unbind(),
+            refusal: Mutex::new(None),
+        };
+        let mut name = [0; 127];
+        name[..8].copy_from_slice(b"millpond");
+        let handler = Handler {
+            name,
+            version: 1,
+            source: Box::into_raw(Box::new(source)),
+            malloc,
+            calloc,
+            realloc,
+            free,
+        };
+        let capsule = PyCapsule::new_with_value(pool.py(), handler, HANDLER)?;
+        Ok(Self {
+            capsule: capsule.unbind(),
+        })
+    }
+
+    /// The pool.
+    #[getter]
+    fn pool(&self, py: Python<'_>) -> PyResult<Py<Pool>> {
+        Ok(self.source(py)?.object.clone_ref(py))
+    }
+
+    /// Makes NumPy use this handler in this thread or task. Returns the handler that was in use.
+    fn enter<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        set_handler(self.capsule.bind(py).as_any())
+    }
+
+    /// Returns the text of the last refusal once.
+    fn take_refusal(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let mut refusal = self
+            .source(py)?
+            .refusal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        Ok(refusal.take())
+    }
+}
+
+impl NumpyHandler {
+    fn source<'a>(&'a self, py: Python<'a>) -> PyResult<&'a Source> {
+        let handler = self.capsule.bind(py).pointer_checked(Some(HANDLER))?;
+        // SAFETY: the capsule contains a `Handler`, which it keeps while this object holds the capsule. Nobody changes it.
+        let handler = unsafe { handler.cast::<Handler>().as_ref() };
+        // SAFETY: by the invariant of `Handler`.
+        Ok(unsafe { &*handler.source })
+    }
+}
+
+/// Makes NumPy use a handler in this thread or task. Returns the handler that was in use.
+#[pyfunction]
+pub(crate) fn set_numpy_handler<'py>(handler: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    set_handler(handler)
+}
+
+fn set_handler<'py>(handler: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = handler.py();
+    if !handler
+        .cast::<PyCapsule>()
+        .is_ok_and(|capsule| capsule.is_valid_checked(Some(HANDLER)))
+    {
+        return Err(PyTypeError::new_err("this is no handler of NumPy"));
+    }
+    let table = py
+        .import("numpy._core._multiarray_umath")
+        .or_else(|_| py.import("numpy.core._multiarray_umath"))?
+        .getattr("_ARRAY_API")?
+        .cast_into::<PyCapsule>()?;
+    let table = table.pointer_checked(None)?.cast::<*const c_void>();
+    // SAFETY: the table of every version of NumPy has this function at this position.
+    let version: unsafe extern "C" fn() -> u32 =
+        unsafe { std::mem::transmute(table.add(FEATURE_VERSION).read()) };
+    // SAFETY: the function has no requirements.
+    if unsafe { version() } < FIRST_VERSION {
+        return Err(PyImportError::new_err(
+            "handlers of memory need NumPy 1.22 or later",
+        ));
+    }
+    // SAFETY: the table of these versions has this function at this position.
+    let set: unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject =
+        unsafe { std::mem::transmute(table.add(SET_HANDLER).read()) };
+    // SAFETY: the interpreter is attached, and the object is a capsule with a handler. The function returns a new reference or null.
+    unsafe { Bound::from_owned_ptr_or_err(py, set(handler.as_ptr())) }
+}
