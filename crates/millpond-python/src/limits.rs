@@ -1,6 +1,6 @@
 //! Limits on the memory of a part of a program, for tests.
 
-use crate::pools::{Size, refused};
+use crate::pools::{Figures, Size, refused};
 use millpond::limits::{Limits as Most, LimitsError, LimitsScope};
 use pyo3::exceptions::{PyAssertionError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -35,7 +35,7 @@ impl Scope {
     }
 
     /// Ends the part. Returns the figures by name, and the text about the limits that were exceeded.
-    fn end(&mut self) -> PyResult<(Vec<(&'static str, u64)>, Option<String>)> {
+    fn end(&mut self) -> PyResult<(Figures, Option<String>)> {
         let scope = self.0.take();
         let scope = scope.ok_or_else(|| PyRuntimeError::new_err("the measured part has ended"))?;
         let (usage, exceeded) = match scope.end() {

@@ -21,6 +21,10 @@ const HANDLER: &CStr = c"mem_handler";
 const FEATURE_VERSION: usize = 211;
 const SET_HANDLER: usize = 304;
 
+/// `PyArray_GetNDArrayCFeatureVersion` and `PyDataMem_SetHandler`.
+type FeatureVersion = unsafe extern "C" fn() -> u32;
+type SetHandler = unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject;
+
 /// The version of NumPy's C interface that first had handlers, that of NumPy 1.22.
 const FIRST_VERSION: u32 = 0x0f;
 
@@ -224,19 +228,23 @@ fn set_handler<'py>(handler: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> 
         .or_else(|_| py.import("numpy.core._multiarray_umath"))?
         .getattr("_ARRAY_API")?
         .cast_into::<PyCapsule>()?;
-    let table = table.pointer_checked(None)?.cast::<*const c_void>();
-    // SAFETY: the table of every version of NumPy has this function at this position.
-    let version: unsafe extern "C" fn() -> u32 =
-        unsafe { std::mem::transmute(table.add(FEATURE_VERSION).read()) };
+    let table = table.pointer_checked(None)?;
+    // SAFETY: the table of every version of NumPy has more entries.
+    let version = unsafe { table.cast::<FeatureVersion>().add(FEATURE_VERSION) };
+    // SAFETY: this entry is this function.
+    let version = unsafe { version.read() };
     // SAFETY: the function has no requirements.
     if unsafe { version() } < FIRST_VERSION {
         return Err(PyImportError::new_err(
             "handlers of memory need NumPy 1.22 or later",
         ));
     }
-    // SAFETY: the table of these versions has this function at this position.
-    let set: unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject =
-        unsafe { std::mem::transmute(table.add(SET_HANDLER).read()) };
-    // SAFETY: the interpreter is attached, and the object is a capsule with a handler. The function returns a new reference or null.
-    unsafe { Bound::from_owned_ptr_or_err(py, set(handler.as_ptr())) }
+    // SAFETY: the table of these versions has more entries.
+    let set = unsafe { table.cast::<SetHandler>().add(SET_HANDLER) };
+    // SAFETY: this entry is this function.
+    let set = unsafe { set.read() };
+    // SAFETY: the interpreter is attached, and the object is a capsule with a handler.
+    let before = unsafe { set(handler.as_ptr()) };
+    // SAFETY: the function returns a new reference, or null after an exception.
+    unsafe { Bound::from_owned_ptr_or_err(py, before) }
 }

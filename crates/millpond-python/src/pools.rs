@@ -28,6 +28,9 @@ impl Size {
 #[pyclass(frozen, weakref, module = "millpond._millpond")]
 pub(crate) struct Pool(millpond::Pool);
 
+/// Figures by name.
+pub(crate) type Figures = Vec<(&'static str, u64)>;
+
 /// The live blocks of one tag: the tag, their number, and their bytes.
 type Live = (&'static str, u64, u64);
 
@@ -97,7 +100,7 @@ impl Pool {
     }
 
     /// Returns the figures by name.
-    fn stats(&self) -> Vec<(&'static str, u64)> {
+    fn stats(&self) -> Figures {
         figures(&self.0.stats())
     }
 
@@ -130,7 +133,7 @@ impl Pool {
     }
 }
 
-fn figures(stats: &PoolStats) -> Vec<(&'static str, u64)> {
+fn figures(stats: &PoolStats) -> Figures {
     let Gauge { current, peak } = stats.requested;
     vec![
         ("requested", current),
