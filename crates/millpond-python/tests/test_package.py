@@ -191,13 +191,42 @@ class Package(unittest.TestCase):
             self.fail_in(millpond.catch_oom(self.page))
         self.assertEqual(len(shown), 1)
 
+    def test_pools_are_explained_without_pytorch(self):
+        pool = millpond.Pool("8MiB")
+
+        def work():
+            with millpond.tag("weights"):
+                return pool.block(6 * MIB), pool.block(4 * MIB)
+
+        with unittest.mock.patch.dict(sys.modules, {"torch": None}):
+            said = io.StringIO()
+            with contextlib.redirect_stderr(said), self.assertRaises(MemoryError):
+                with millpond.catch_oom(self.page):
+                    work()
+            self.assertIn("4.00 MiB were requested for weights", " ".join(said.getvalue().split()))
+            self.assertTrue(self.page.read_text().startswith("<!doctype html>"))
+            self.assertIn("weights", str(millpond.read(self.folder / "run.mpr").report()))
+            # Nothing is left of a program that finishes, or that fails for another reason.
+            other = self.folder / "other.html"
+            with contextlib.suppress(KeyError), millpond.catch_oom(other):
+                raise KeyError
+            self.assertEqual(list(self.folder.glob("other*")), [])
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                with millpond.catch_oom(other), millpond.catch_oom(other):
+                    pass
+                with millpond.catch_oom(self.folder / "none" / "run.html"):
+                    pass
+            self.assertEqual(["records nothing" in str(one.message) for one in warned], [True, True])
+            self.assertEqual(warned[0].filename, __file__)
+
     def test_without_a_device_the_program_runs_with_a_warning(self):
         torch.State.is_available = False
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             with millpond.catch_oom(self.page):
                 pass
-        self.assertEqual([str(one.message) for one in warned], ["catch_oom records nothing: PyTorch finds no CUDA device"])
+        self.assertEqual([str(one.message) for one in warned], ["catch_oom records this package's pools only: PyTorch finds no CUDA device"])
         self.assertEqual(warned[0].filename, __file__)
 
     def test_wrong_arguments_are_refused(self):

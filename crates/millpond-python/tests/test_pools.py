@@ -164,27 +164,53 @@ class Pools(unittest.TestCase):
         del block
 
     def test_random_programs_keep_their_account(self):
-        chance = random.Random(7)
-        for _ in range(100):
-            pool = millpond.Pool(64 * MIB)
-            live = []
-            for _ in range(chance.randrange(40)):
-                if live and chance.random() < 0.5:
-                    view, value = live.pop(chance.randrange(len(live)))
-                    self.assertEqual(view[0] if len(view) else value, value)
-                    self.assertEqual(view[-1] if len(view) else value, value)
-                else:
-                    size, value = chance.choice([0, 1, 63, 4096, 100_000, MIB]), chance.randrange(256)
-                    view = memoryview(pool.block(size))
+        # More programs are for a run under valgrind.
+        for seed in range(int(os.environ.get("MILLPOND_PROGRAMS", "100"))):
+            with self.subTest(seed=seed):
+                self.run_program(random.Random(seed))
+
+    def run_program(self, chance):
+        """Runs a random program on all objects of pools, and compares with what it must have."""
+        whole = millpond.Budget("whole", chance.choice([None, 4 * MIB, "32MiB"]))
+        budget = chance.choice([None, whole, millpond.Budget("part", 16 * MIB, parent=whole)])
+        pool = millpond.Pool(chance.choice([None, 8 * MIB, "64MiB"]), budget=budget, memory="host")
+        live = []
+        with millpond.limits() as part:
+            for _ in range(chance.randrange(20)):
+                step = chance.randrange(8)
+                if step < 4:
+                    size, value = chance.choice([0, 1, 63, 64, 4096, 100_000, MIB]), chance.randrange(256)
+                    try:
+                        with millpond.tag(chance.choice("abc")):
+                            view = memoryview(pool.block(size, zeroed=chance.random() < 0.5))
+                    except MemoryError as error:
+                        self.assertIn("requested", str(error))
+                        continue
                     if size:
                         view[0] = view[-1] = value
-                    live.append((view, value))
-                del view
-                requested = sum(len(view) for view, _ in live)
-                self.assertEqual(pool.stats()["requested"], requested)
-            live.clear()
-            self.assertEqual(pool.stats()["requested"], 0)
-            self.assertEqual(pool.live(), [])
+                    live.append((view[: chance.choice([size, size // 2])] if chance.random() < 0.3 else view, size, value))
+                    del view
+                elif step < 6 and live:
+                    view, size, value = live.pop(chance.randrange(len(live)))
+                    if len(view):
+                        self.assertEqual(view[0], value)
+                    if chance.random() < 0.5:
+                        view.release()
+                    del view
+                elif step == 6:
+                    pool.trim()
+                    pool.reset_peak()
+                    whole.limit = chance.choice([None, 16 * MIB])
+                else:
+                    rows = pool.live()
+                    table = millpond.Table([("tag", [row.tag for row in rows]), ("bytes", [row.bytes for row in rows])])
+                    stream, schema = table.__arrow_c_stream__(), table.__arrow_c_schema__()
+                    self.assertEqual(len(table), len(rows))
+                    del table, stream, schema
+                self.assertEqual(pool.stats()["requested"], sum(size for _, size, _ in live))
+        self.assertGreaterEqual(part.usage["total"], part.usage["peak"])
+        live.clear()
+        self.assertEqual((pool.stats()["requested"], pool.live()), (0, []))
 
     @unittest.skipIf(HAS_NUMPY, "NumPy is installed")
     def test_arrays_need_numpy(self):

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from ._millpond import Recording
+from ._millpond import Recorder, Recording
 
 #: The number of allocations and frees that PyTorch remembers.
 MAX_ENTRIES = 1_000_000
@@ -33,11 +33,13 @@ def say(text: str) -> None:
 
 
 class catch_oom(contextlib.ContextDecorator):
-    """Explains why a PyTorch program ran out of memory: ``with catch_oom("run.html"):`` around the program, or ``@catch_oom("run.html")``.
+    """Explains why a program ran out of memory: ``with catch_oom("run.html"):`` around the program, or ``@catch_oom("run.html")``.
 
     On entry, PyTorch begins to record allocations, with the stacks of the Python code. If an out-of-memory error leaves the block, the
     recording is written beside the page (``run.pickle``), the answer is printed to standard error, the page is written, and the error goes on.
     Errors that the program handles itself are not explained. A failure to write or to explain is printed and never replaces the error.
+
+    In a program without PyTorch, or without a CUDA device, the same is done for this package's pools, whose recording is ``run.mpr``.
 
     In a program of several ranks (``WORLD_SIZE``), each rank writes files of its own (``run-rank3.html``), and the first rank that fails
     prints the answer.
@@ -60,10 +62,12 @@ class catch_oom(contextlib.ContextDecorator):
         self._named = Path(page)
         self._max_entries = max_entries
         self._tell = tell
-        self._open: list[_History | None] = []
+        self._open: list[_History | _PoolHistory | None] = []
 
     def __enter__(self) -> Self:
-        self._open.append(_History.begin(self._max_entries))
+        torch = _torch()
+        history = _PoolHistory.begin(_of_rank(self._named)) if torch is None else _History.begin(torch, self._max_entries)
+        self._open.append(history)
         return self
 
     def __exit__(
@@ -78,11 +82,11 @@ class catch_oom(contextlib.ContextDecorator):
         finally:
             history.end()
 
-    def _explain(self, history: "_History") -> None:
+    def _explain(self, history: "_History | _PoolHistory") -> None:
         page = _of_rank(self._named)
-        file = page.with_suffix(".pickle")
+        file = page.with_suffix(history.SUFFIX)
         try:
-            _write(file, history.snapshot())
+            history.write(file)
             explained = Recording(file).replay(None, ["--quiet", f"--html={page}"])
         except Exception as error:
             where = f"; the recording is in {file}" if file.exists() else ""
@@ -105,6 +109,7 @@ class catch_oom(contextlib.ContextDecorator):
 class _History:
     """PyTorch's recording, from the entry of a block to its end."""
 
+    SUFFIX = ".pickle"
     #: The recordings that have begun and not ended. PyTorch's observers cannot be removed, so one observer serves all recordings.
     _running: ClassVar[list["_History"]] = []
     _is_observed: ClassVar[bool] = False
@@ -116,16 +121,8 @@ class _History:
         self._seen: Any = None
 
     @classmethod
-    def begin(cls, max_entries: int) -> "_History | None":
-        """Begins a recording. Returns None, with a warning, if there is nothing to record."""
-        try:
-            import torch  # type: ignore[import-not-found, unused-ignore]
-        except ImportError:
-            warnings.warn("catch_oom records programs that use PyTorch, and PyTorch is not installed", stacklevel=3)
-            return None
-        if not torch.cuda.is_available():
-            warnings.warn("catch_oom records nothing: PyTorch finds no CUDA device", stacklevel=3)
-            return None
+    def begin(cls, torch: Any, max_entries: int) -> "_History":
+        """Begins a recording."""
         history = cls(torch)
         if not cls._running and not _is_recorded(torch):
             cls._owns = True
@@ -149,18 +146,11 @@ class _History:
 
     def is_out_of_memory(self, error: BaseException | None) -> bool:
         """Returns whether an error, or one that it was raised from, says that memory ran out."""
-        known = getattr(self._torch, "OutOfMemoryError", None) or self._torch.cuda.OutOfMemoryError
-        seen: set[int] = set()
-        while error is not None and id(error) not in seen:
-            if isinstance(error, known):
-                return True
-            seen.add(id(error))
-            error = error.__cause__ or error.__context__
-        return False
+        return _is(error, getattr(self._torch, "OutOfMemoryError", None) or self._torch.cuda.OutOfMemoryError)
 
-    def snapshot(self) -> Any:
-        """Returns the state of the allocator when memory ran out, with the history."""
-        return self._seen or self._torch.cuda.memory._snapshot()
+    def write(self, file: Path) -> None:
+        """Writes the state of the allocator when memory ran out, with the history."""
+        _write(file, self._seen or self._torch.cuda.memory._snapshot())
 
     def end(self) -> None:
         cls = type(self)
@@ -168,6 +158,69 @@ class _History:
         if cls._owns and not cls._running:
             cls._owns = False
             self._torch.cuda.memory._record_memory_history(enabled=None)
+
+
+class _PoolHistory:
+    """The recording of this package's pools, from the entry of a block to its end."""
+
+    SUFFIX = ".mpr"
+
+    def __init__(self, file: Path, recorder: Recorder) -> None:
+        self._file = file
+        self._recorder: Recorder | None = recorder
+        self._is_kept = False
+
+    @classmethod
+    def begin(cls, page: Path) -> "_PoolHistory | None":
+        """Begins a recording. Returns None, with a warning, if that is not possible."""
+        file = page.with_suffix(cls.SUFFIX)
+        try:
+            return cls(file, Recorder(file))
+        except OSError as error:
+            warnings.warn(f"catch_oom records nothing: {error}", stacklevel=3)
+            return None
+
+    def is_out_of_memory(self, error: BaseException | None) -> bool:
+        """Returns whether an error, or one that it was raised from, says that memory of a pool ran out."""
+        return _is(error, MemoryError)
+
+    def write(self, file: Path) -> None:
+        """Completes the recording, which is in this file already."""
+        self._stop()
+        self._is_kept = True
+
+    def end(self) -> None:
+        self._stop()
+        if not self._is_kept:
+            self._file.unlink(missing_ok=True)
+
+    def _stop(self) -> None:
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.stop()
+
+
+def _torch() -> Any:
+    """Returns PyTorch if it is installed and finds a CUDA device. Otherwise the memory is that of this package's pools."""
+    try:
+        import torch  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        warnings.warn("catch_oom records this package's pools only: PyTorch finds no CUDA device", stacklevel=3)
+        return None
+    return torch
+
+
+def _is(error: BaseException | None, known: type[BaseException]) -> bool:
+    """Returns whether an error, or one that it was raised from, is of this type."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, known):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _is_recorded(torch: Any) -> bool:
