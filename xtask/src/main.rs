@@ -16,6 +16,7 @@ mod layers;
 mod miri;
 mod pictures;
 mod ptx;
+mod python;
 mod shell;
 mod soak;
 mod test;
@@ -58,6 +59,9 @@ cargo xtask COMMAND
                     card, and runs it if this machine has a card; target/card needs neither Rust
                     nor a network; --build only builds, --rehearse runs it on the emulated driver,
                     --quick runs few rounds, --dev builds the dev profile, --nvrtc adds NVRTC
+  python [--numpy]  the Python package as users get it: builds and checks the wheel, installs it in a
+                    new environment, and runs its tests and type checkers there with the packages of
+                    others; --numpy runs NumPy's own tests without and with arrays in a pool
   dialects          what `millpond convert` writes, read by the programs it is written for;
                     fetches those that can be had
   pictures          the pictures of the README and of the book, taken anew: of real pages in chromium
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         Some("dialects") => dialects::run(),
         Some("pictures") => pictures::run(),
         Some("view-speed") => pictures::speed(args.next().as_deref()),
+        Some("python") => python::run(&args.collect::<Vec<_>>()),
         Some("ptx") => ptx::run(&args.collect::<Vec<_>>()),
         None | Some("help" | "--help" | "-h") => {
             println!("{HELP}");

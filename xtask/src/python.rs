@@ -1,0 +1,126 @@
+//! The Python package as users get it: its wheel, and its tests with the packages of others.
+
+use crate::shell::{Result, root, shell, target};
+use std::path::Path;
+use std::time::Instant;
+use xshell::{Shell, cmd};
+
+/// The packages that build and check a wheel, those that the tests use, and those that NumPy's tests use.
+const TOOLS: [&str; 5] = ["maturin", "twine", "auditwheel", "mypy", "pyright"];
+const OTHERS: [&str; 8] = [
+    "numpy",
+    "pandas",
+    "polars",
+    "duckdb",
+    "pyarrow",
+    "matplotlib",
+    "pytest",
+    "pytest-timeout",
+];
+const NUMPY_TESTS: [&str; 5] = ["hypothesis", "meson", "ninja", "cython", "setuptools"];
+const PIP: [&str; 5] = ["--quiet", "--retries", "1", "--timeout", "60"];
+
+/// Builds the wheel, installs it in a new environment, and runs its tests there. With `--numpy`, also runs NumPy's own tests with and
+/// without arrays in a pool.
+pub(crate) fn run(arguments: &[String]) -> Result {
+    let with_numpy = match arguments {
+        [] => false,
+        [one] if one == "--numpy" => true,
+        _ => return Err("`cargo xtask python` takes --numpy, or nothing".into()),
+    };
+    let sh = shell()?;
+    let folder = target().join("python");
+    sh.remove_path(&folder)?;
+    sh.create_dir(&folder)?;
+    let environment = folder.join("environment");
+    cmd!(sh, "python3 -m venv {environment}").run()?;
+    let bin = environment.join("bin");
+    let python = bin.join("python");
+    cmd!(sh, "{python} -m pip install {PIP...} {TOOLS...} {OTHERS...}").run()?;
+    wheel(&sh, &folder, &bin)?;
+    tests(&sh, &folder, &python)?;
+    types(&sh, &bin)?;
+    if with_numpy {
+        cmd!(sh, "{python} -m pip install {PIP...} {NUMPY_TESTS...}").run()?;
+        numpy(&sh, &folder, &bin)?;
+    }
+    Ok(())
+}
+
+/// Builds and checks the wheel, installs it, and prints the time to a first answer.
+fn wheel(sh: &Shell, folder: &Path, bin: &Path) -> Result {
+    let (maturin, twine, auditwheel, pip) = (
+        bin.join("maturin"),
+        bin.join("twine"),
+        bin.join("auditwheel"),
+        bin.join("pip"),
+    );
+    let begin = Instant::now();
+    cmd!(sh, "{maturin} build --release --quiet --out {folder}").run()?;
+    println!("building the wheel took {:.0} s", begin.elapsed().as_secs_f64());
+    let files = sh.read_dir(folder)?;
+    let wheel = files
+        .iter()
+        .find(|file| file.extension().is_some_and(|ending| ending == "whl"));
+    let wheel = wheel.ok_or("maturin made no wheel")?;
+    println!("the wheel has {} bytes", std::fs::metadata(wheel)?.len());
+    cmd!(sh, "{twine} check --strict {wheel}").run()?;
+    cmd!(sh, "{auditwheel} show {wheel}").run()?;
+    let begin = Instant::now();
+    cmd!(sh, "{pip} install --quiet {wheel}").run()?;
+    println!("installing it took {:.1} s", begin.elapsed().as_secs_f64());
+    let begin = Instant::now();
+    let millpond = bin.join("millpond");
+    let recording = root().join("traces/gpt_varlen_h200.csv.zst");
+    cmd!(sh, "{millpond} replay {recording} --device 12.5GiB")
+        .ignore_status()
+        .run()?;
+    println!("the first answer took {:.1} s", begin.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Runs the package's tests on what is installed.
+fn tests(sh: &Shell, folder: &Path, python: &Path) -> Result {
+    let tests = root().join("crates/millpond-python/tests");
+    let _in = sh.push_dir(folder);
+    cmd!(sh, "{python} -B -W error -m unittest discover -s {tests}")
+        .env("PYTHONPATH", &tests)
+        .run()?;
+    Ok(())
+}
+
+/// Checks the types of the package and of the examples.
+fn types(sh: &Shell, bin: &Path) -> Result {
+    let (mypy, pyright, python) = (bin.join("mypy"), bin.join("pyright"), bin.join("python"));
+    let package = "crates/millpond-python/python/millpond";
+    let examples = "crates/millpond-python/examples";
+    cmd!(sh, "{mypy} --strict --python-executable {python} {package}").run()?;
+    cmd!(sh, "{mypy} --strict --python-executable {python} {examples}").run()?;
+    cmd!(sh, "{pyright} --pythonpath {python} {package} {examples}").run()?;
+    Ok(())
+}
+
+/// Runs NumPy's own tests, without and with arrays in a pool, and compares them.
+fn numpy(sh: &Shell, folder: &Path, bin: &Path) -> Result {
+    let (python, helpers) = (bin.join("python"), root().join("xtask/python"));
+    let path = std::env::var("PATH").unwrap_or_default();
+    let _path = sh.push_env("PATH", format!("{}:{path}", bin.display()));
+    let _helpers = sh.push_env("PYTHONPATH", &helpers);
+    let _in = sh.push_dir(folder);
+    let quick = "not slow";
+    for (name, plugin) in [("without", "no:cacheprovider"), ("with", "on_pool")] {
+        let results = folder.join(format!("{name}.xml"));
+        let measure = "import resource, subprocess, sys, time; begin = time.time(); subprocess.run(sys.argv[1:]); \
+                       used = resource.getrusage(resource.RUSAGE_CHILDREN); \
+                       print(f'{time.time() - begin:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processors, \
+                       {used.ru_maxrss >> 10} MiB at the peak')";
+        // Failures are compared below.
+        cmd!(
+            sh,
+            "{python} -c {measure} {python} -m pytest -q -p {plugin} -m {quick} --timeout 600 --junitxml {results} --pyargs numpy"
+        )
+        .run()?;
+    }
+    cmd!(sh, "{python} {helpers}/compare.py without.xml with.xml").run()?;
+    Ok(())
+}
