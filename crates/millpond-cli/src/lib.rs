@@ -12,13 +12,14 @@
 //!   view              the same as a timeline in the browser
 //!   side_by_side ranks failure table     text output, also text and terminal
 //!   edits             changes of the recorded program
-//!   recording         the commands as functions of a recording in memory
+//!   recording answer  the commands as functions of a recording in memory
 //!   files, spool, output, progress, exit  input and output
 //! ```
 //!
 //! Results go to stdout in one piece. Everything else goes to stderr, where every error is one line.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod args;
 #[cfg(feature = "bench")]
 mod bench;
@@ -62,13 +63,14 @@ mod values;
 mod verdict;
 mod view;
 
+pub use answer::Answer;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use exit::{BAD_INPUT, CliError, Exit};
 pub use millpond_replay::Threads;
 #[cfg(feature = "parquet")]
 pub use recording::Events;
-pub use recording::{Answer, Error, Recording};
+pub use recording::{Error, Recording};
 use std::ffi::OsString;
 
 /// Runs the command with these arguments, of which the first is the name of the program. Returns the exit code.

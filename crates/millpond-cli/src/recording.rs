@@ -1,5 +1,6 @@
 //! The commands as functions of a recording in memory, for programs that contain them.
 
+use crate::answer::Answer;
 use crate::args::{ReplayArgs, ReportArgs, TuneArgs};
 #[cfg(feature = "parquet")]
 use crate::convert::table;
@@ -38,22 +39,6 @@ use std::path::{Path, PathBuf};
 pub struct Recording {
     path: PathBuf,
     traces: Vec<Trace>,
-}
-
-/// The answer of a command.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Answer {
-    /// The device in the recorded process, or -1 for the host or for all devices together.
-    pub device: i32,
-    /// Why memory ran out if it did, what the program needs, and what to change: one sentence each.
-    pub sentences: Vec<String>,
-    /// The text that the command prints.
-    pub text: String,
-    /// What the command prints with `--json`.
-    pub json: String,
-    /// The page with the details, if the options asked for it.
-    pub page: Option<PathBuf>,
 }
 
 /// The events of a recording as a table, with one event in each row and names in place of numbers.

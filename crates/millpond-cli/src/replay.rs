@@ -1,5 +1,6 @@
 //! `millpond replay`: replays recordings under policies.
 
+use crate::answer::Answer;
 use crate::args::ReplayArgs;
 #[cfg(feature = "bench")]
 use crate::cuda;
@@ -8,7 +9,6 @@ use crate::files::Results;
 use crate::html::{self, Pages};
 use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
-use crate::recording::Answer;
 use crate::side_by_side::{self, Shown};
 use crate::values::SourceKind;
 use crate::{device, edits, files, host, output, settings, terminal};

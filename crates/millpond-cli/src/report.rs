@@ -3,10 +3,10 @@
 mod json;
 mod sections;
 
+use crate::answer::Answer;
 use crate::args::ReportArgs;
 use crate::exit::{CliError, Exit};
 use crate::progress::Progress;
-use crate::recording::Answer;
 use crate::state::State;
 use crate::symbols::ModuleSymbols;
 use crate::{files, output, plot, stack, terminal};

@@ -1,9 +1,9 @@
 //! `millpond tune`: searches the settings of allocators.
 
+use crate::answer::Answer;
 use crate::args::TuneArgs;
 use crate::exit::{CliError, Exit};
 use crate::progress::Progress;
-use crate::recording::Answer;
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, width};
 use crate::text::{Unit, duration_us, nearest, number, overhead, size, wrap};

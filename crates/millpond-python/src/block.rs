@@ -1,6 +1,5 @@
 //! Blocks of pools, as memory that Python's buffer protocol shows.
 
-use crate::pools::Pool;
 use millpond::Buffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -20,11 +19,11 @@ pub(crate) struct Block {
     #[expect(dead_code, reason = "held for its drop")]
     buffer: Box<dyn Any + Send + Sync>,
     /// Lists of live blocks go through the objects of pools, so a pool's object lives as long as its blocks.
-    pool: Py<Pool>,
+    pool: Py<PyAny>,
 }
 
 impl Block {
-    pub(crate) fn zeroed(mut buffer: Buffer<u8>, pool: Py<Pool>) -> Self {
+    pub(crate) fn zeroed(mut buffer: Buffer<u8>, pool: Py<PyAny>) -> Self {
         Self {
             address: buffer.as_mut_ptr().expose_provenance(),
             bytes: buffer.len(),
@@ -33,7 +32,7 @@ impl Block {
         }
     }
 
-    pub(crate) fn uninit(mut buffer: Buffer<MaybeUninit<u8>>, pool: Py<Pool>) -> Self {
+    pub(crate) fn uninit(mut buffer: Buffer<MaybeUninit<u8>>, pool: Py<PyAny>) -> Self {
         Self {
             address: buffer.as_mut_ptr().expose_provenance(),
             bytes: buffer.len(),
@@ -58,7 +57,7 @@ impl Block {
 
     /// The pool.
     #[getter]
-    fn pool(&self, py: Python<'_>) -> Py<Pool> {
+    fn pool(&self, py: Python<'_>) -> Py<PyAny> {
         self.pool.clone_ref(py)
     }
 

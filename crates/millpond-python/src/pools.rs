@@ -89,7 +89,7 @@ impl Pool {
     fn block(slf: &Bound<'_, Self>, bytes: usize, zeroed: bool, tag: &str) -> PyResult<Block> {
         let pool = &slf.get().0;
         let _tag = Tag::new(tag).enter();
-        let object = || slf.clone().unbind();
+        let object = || slf.clone().into_any().unbind();
         let block = match zeroed {
             true => pool
                 .alloc_zeroed(bytes)

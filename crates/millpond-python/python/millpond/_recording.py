@@ -161,7 +161,10 @@ class Recording:
         return self._events
 
     def _number(self, of: int | None) -> int:
-        return self._recording.heaviest() if of is None else of
+        devices = self.devices
+        if of is not None:
+            return of
+        return devices[0] if len(devices) == 1 else self._recording.heaviest()
 
     def __repr__(self) -> str:
         return f"millpond.read({os.fspath(self._path)!r})"
