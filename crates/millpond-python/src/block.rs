@@ -4,39 +4,40 @@ use millpond::Buffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use std::any::Any;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
 /// A block of a pool. It goes back to the pool when neither the block nor a view of it is used any more.
 ///
-/// Invariant: `address` is the address of the `bytes` bytes of `buffer`, which are neither read, written, moved nor freed by this crate
+/// Invariant: `address` is the address of the `bytes` bytes of `memory`, which are neither read, written, moved nor freed by this crate
 /// until the block is dropped. A view holds a reference to the block, so no view outlives it.
 #[pyclass(frozen, module = "millpond._millpond")]
 pub(crate) struct Block {
     address: usize,
     bytes: usize,
     #[expect(dead_code, reason = "held for its drop")]
-    buffer: Box<dyn Any + Send + Sync>,
+    memory: Memory,
     /// Lists of live blocks go through the objects of pools, so a pool's object lives as long as its blocks.
+    #[expect(dead_code, reason = "held for its drop")]
     pool: Py<PyAny>,
 }
 
-impl Block {
-    pub(crate) fn zeroed(mut buffer: Buffer<u8>, pool: Py<PyAny>) -> Self {
-        Self {
-            address: buffer.as_mut_ptr().expose_provenance(),
-            bytes: buffer.len(),
-            buffer: Box::new(buffer),
-            pool,
-        }
-    }
+/// The memory of a block.
+pub(crate) enum Memory {
+    Zeroed(Buffer<u8>),
+    Uninit(Buffer<MaybeUninit<u8>>),
+}
 
-    pub(crate) fn uninit(mut buffer: Buffer<MaybeUninit<u8>>, pool: Py<PyAny>) -> Self {
+impl Block {
+    pub(crate) fn new(mut memory: Memory, pool: Py<PyAny>) -> Self {
+        let (address, bytes) = match &mut memory {
+            Memory::Zeroed(buffer) => (buffer.as_mut_ptr().expose_provenance(), buffer.len()),
+            Memory::Uninit(buffer) => (buffer.as_mut_ptr().expose_provenance(), buffer.len()),
+        };
         Self {
-            address: buffer.as_mut_ptr().expose_provenance(),
-            bytes: buffer.len(),
-            buffer: Box::new(buffer),
+            address,
+            bytes,
+            memory,
             pool,
         }
     }
@@ -53,12 +54,6 @@ impl Block {
     #[getter]
     fn address(&self) -> usize {
         self.address
-    }
-
-    /// The pool.
-    #[getter]
-    fn pool(&self, py: Python<'_>) -> Py<PyAny> {
-        self.pool.clone_ref(py)
     }
 
     /// Shows the bytes to an object that reads or writes them.

@@ -44,9 +44,9 @@ mod _millpond {
     #[pymodule_export]
     use super::limits::Scope;
     #[pymodule_export]
-    use super::numpy::{NumpyHandler, set_numpy_handler};
+    use super::numpy::{NumpyHandler, set_numpy_handler, take_numpy_refusal};
     #[pymodule_export]
-    use super::pools::{Budget, Pool, Recorder, mark};
+    use super::pools::{Budget, Pool, Recorder, mark, refusals};
     #[pymodule_export]
     use super::recording::{Answer, Recording};
     #[pymodule_export]

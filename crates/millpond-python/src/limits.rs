@@ -20,13 +20,13 @@ impl Scope {
     ) -> PyResult<Self> {
         let mut limits = Most::new();
         if let Some(peak) = peak {
-            limits = limits.peak(peak.bytes()?);
+            limits = limits.peak(peak.0);
         }
         if let Some(total) = total {
-            limits = limits.total(total.bytes()?);
+            limits = limits.total(total.0);
         }
         if let Some(leaked) = leaked {
-            limits = limits.leaked(leaked.bytes()?);
+            limits = limits.leaked(leaked.0);
         }
         if let Some(allocations) = allocations {
             limits = limits.allocations(allocations);

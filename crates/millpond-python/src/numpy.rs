@@ -10,9 +10,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods};
 use std::alloc::Layout;
+use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::Ordering;
 
 /// The name of NumPy's capsules with a handler.
 const HANDLER: &CStr = c"mem_handler";
@@ -31,6 +32,11 @@ const FIRST_VERSION: u32 = 0x0f;
 /// The bytes before the data of an array, which begin with the number of bytes of the data. NumPy does not always know it when it frees
 /// data. All data is at a multiple of this number.
 const HEAD: usize = 64;
+
+thread_local! {
+    /// The last refusal of this thread: the number of the pool, and the text.
+    static REFUSAL: Cell<Option<(u64, String)>> = const { Cell::new(None) };
+}
 
 /// `PyDataMem_Handler` of NumPy.
 ///
@@ -61,10 +67,9 @@ impl Drop for Handler {
 struct Source {
     pool: millpond::Pool,
     tag: Tag,
-    /// The object of the pool, which is in lists of live blocks as long as there are arrays.
+    /// Lists of live blocks go through the objects of pools, so a pool's object lives as long as its arrays.
+    #[expect(dead_code, reason = "held for its drop")]
     object: Py<Pool>,
-    /// The text of the last refusal.
-    refusal: Mutex<Option<String>>,
 }
 
 impl Source {
@@ -89,8 +94,9 @@ impl Source {
                 unsafe { block.add(HEAD) }.as_ptr().cast()
             }
             Err(error) => {
+                pools::REFUSED.fetch_add(1, Ordering::Relaxed);
                 let text = pools::without_places(&error.to_string());
-                *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+                REFUSAL.set(Some((self.pool.id(), text)));
                 ptr::null_mut()
             }
         }
@@ -158,7 +164,6 @@ impl NumpyHandler {
             pool: pool.get().pool().clone(),
             tag: Tag::new(tag),
             object: pool.clone().unbind(),
-            refusal: Mutex::new(None),
         };
         let mut name = [0; 127];
         name[..8].copy_from_slice(b"millpond");
@@ -177,36 +182,17 @@ impl NumpyHandler {
         })
     }
 
-    /// The pool.
-    #[getter]
-    fn pool(&self, py: Python<'_>) -> PyResult<Py<Pool>> {
-        Ok(self.source(py)?.object.clone_ref(py))
-    }
-
     /// Makes NumPy use this handler in this thread or task. Returns the handler that was in use.
     fn enter<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         set_handler(self.capsule.bind(py).as_any())
     }
-
-    /// Returns the text of the last refusal once.
-    fn take_refusal(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        let mut refusal = self
-            .source(py)?
-            .refusal
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        Ok(refusal.take())
-    }
 }
 
-impl NumpyHandler {
-    fn source<'a>(&'a self, py: Python<'a>) -> PyResult<&'a Source> {
-        let handler = self.capsule.bind(py).pointer_checked(Some(HANDLER))?;
-        // SAFETY: the capsule contains a `Handler`, which it keeps while this object holds the capsule. Nobody changes it.
-        let handler = unsafe { handler.cast::<Handler>().as_ref() };
-        // SAFETY: by the invariant of `Handler`.
-        Ok(unsafe { &*handler.source })
-    }
+/// Returns why this pool has refused memory to NumPy in this thread last, and forgets it.
+#[pyfunction]
+pub(crate) fn take_numpy_refusal(pool: &Bound<'_, Pool>) -> Option<String> {
+    let (number, text) = REFUSAL.take()?;
+    (number == pool.get().pool().id()).then_some(text)
 }
 
 /// Makes NumPy use a handler in this thread or task. Returns the handler that was in use.

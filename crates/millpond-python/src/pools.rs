@@ -1,26 +1,43 @@
 //! Pools, their blocks, budgets, and recordings of them.
 
-use crate::block::Block;
+use crate::block::{Block, Memory};
+use crate::work;
 use millpond::engine::{Gauge, display_size, parse_size};
+use millpond::record::RecordError;
 use millpond::{AllocError, Budget as Limited, PoolStats, Recorder as Recording, Tag, Tracking};
-use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyInt, PyString};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A number of bytes, or a text such as `"2GiB"`.
-#[derive(FromPyObject)]
-pub(crate) enum Size {
-    Bytes(u64),
-    Text(String),
-}
+/// The number of bytes from which on an allocation may take long.
+const LARGE: usize = 1 << 20;
 
-impl Size {
-    pub(crate) fn bytes(self) -> PyResult<u64> {
-        match self {
-            Self::Bytes(bytes) => Ok(bytes),
-            Self::Text(text) => parse_size(&text).map_err(refused),
+/// The number of requests of this process that were refused.
+pub(crate) static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes, which a program gives as a number or as a text such as `"2GiB"`.
+pub(crate) struct Size(pub(crate) u64);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Size {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(text) = object.cast::<PyString>() {
+            return parse_size(&text.to_string_lossy()).map(Self).map_err(refused);
         }
+        if object.cast::<PyInt>().is_err() || object.cast::<PyBool>().is_ok() {
+            let kind = object.get_type();
+            return Err(PyTypeError::new_err(format!(
+                "a size is a number of bytes, or a text such as '2GiB', and not {kind}"
+            )));
+        }
+        let bytes = object.extract::<u64>().map(Self);
+        bytes.map_err(|_| {
+            PyValueError::new_err(format!("{} is no number of bytes below 2^64", object.to_owned()))
+        })
     }
 }
 
@@ -44,12 +61,17 @@ impl Pool {
         budget: Option<PyRef<'_, Budget>>,
         settings: Option<&str>,
     ) -> PyResult<Self> {
-        let mut builder = millpond::Pool::builder().track(Some(Tracking::All));
+        let mut builder = millpond::Pool::builder();
+        // A stack would be that of the interpreter. Objects of modules are often alive at the end of a program.
+        builder = builder
+            .track(Some(Tracking::All))
+            .stacks(false)
+            .leak_report(false);
         if let Some(name) = name {
             builder = builder.name(name);
         }
         if let Some(limit) = limit {
-            builder = builder.limit(limit.bytes()?);
+            builder = builder.limit(limit.0);
         }
         if let Some(budget) = budget {
             builder = builder.budget(&budget.0);
@@ -80,23 +102,27 @@ impl Pool {
     }
 
     #[setter]
-    fn set_limit(&self, limit: Size) -> PyResult<()> {
-        self.0.set_limit(limit.bytes()?);
-        Ok(())
+    fn set_limit(&self, limit: Size) {
+        self.0.set_limit(limit.0);
     }
 
     /// Allocates a block with a tag.
     fn block(slf: &Bound<'_, Self>, bytes: usize, zeroed: bool, tag: &str) -> PyResult<Block> {
         let pool = &slf.get().0;
-        let _tag = Tag::new(tag).enter();
-        let object = || slf.clone().into_any().unbind();
-        let block = match zeroed {
-            true => pool
-                .alloc_zeroed(bytes)
-                .map(|buffer| Block::zeroed(buffer, object())),
-            false => pool.alloc(bytes).map(|buffer| Block::uninit(buffer, object())),
+        let allocate = || {
+            let _tag = Tag::new(tag).enter();
+            match zeroed {
+                true => pool.alloc_zeroed(bytes).map(Memory::Zeroed),
+                false => pool.alloc(bytes).map(Memory::Uninit),
+            }
         };
-        block.map_err(out_of_memory)
+        // Clearing much memory takes time, in which other threads go on.
+        let memory = match bytes < LARGE {
+            true => allocate(),
+            false => slf.py().detach(allocate),
+        };
+        let memory = memory.map_err(out_of_memory)?;
+        Ok(Block::new(memory, slf.clone().into_any().unbind()))
     }
 
     /// Returns the figures by name.
@@ -163,7 +189,7 @@ impl Budget {
             None => Limited::builder(name),
         };
         if let Some(limit) = limit {
-            builder = builder.limit(limit.bytes()?);
+            builder = builder.limit(limit.0);
         }
         Ok(Self(builder.build().map_err(refused)?))
     }
@@ -179,9 +205,8 @@ impl Budget {
     }
 
     #[setter]
-    fn set_limit(&self, limit: Option<Size>) -> PyResult<()> {
-        self.0.set_limit(limit.map(Size::bytes).transpose()?);
-        Ok(())
+    fn set_limit(&self, limit: Option<Size>) {
+        self.0.set_limit(limit.map(|limit| limit.0));
     }
 
     #[getter]
@@ -216,7 +241,7 @@ pub(crate) struct Recorder(Mutex<Option<Recording>>);
 impl Recorder {
     #[new]
     fn new(path: PathBuf) -> PyResult<Self> {
-        let recording = Recording::start(path).map_err(|error| PyOSError::new_err(error.to_string()))?;
+        let recording = Recording::start(path).map_err(|error| unwritten(&error))?;
         Ok(Self(Mutex::new(Some(recording))))
     }
 
@@ -225,8 +250,14 @@ impl Recorder {
         let recording = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let recording = recording.ok_or_else(|| PyRuntimeError::new_err("the recording has ended"))?;
         let stopped = py.detach(|| recording.stop().map(drop));
-        stopped.map_err(|error| PyOSError::new_err(error.to_string()))
+        stopped.map_err(|error| unwritten(&error))
     }
+}
+
+/// Returns the number of requests of this process that were refused.
+#[pyfunction]
+pub(crate) fn refusals() -> u64 {
+    REFUSED.load(Ordering::Relaxed)
 }
 
 /// Marks this moment in the recording of this process, if there is one.
@@ -239,8 +270,17 @@ pub(crate) fn refused(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
+/// Returns the exception for a recording that cannot be written.
+fn unwritten(error: &RecordError) -> PyErr {
+    match error {
+        RecordError::File { path, source } => work::os_error(source, path),
+        error => PyOSError::new_err(error.to_string()),
+    }
+}
+
 /// Returns the exception for a refused request: a `MemoryError` with the post-mortem.
 fn out_of_memory(error: AllocError) -> PyErr {
+    REFUSED.fetch_add(1, Ordering::Relaxed);
     PyMemoryError::new_err(without_places(&error.to_string()))
 }
 

@@ -60,9 +60,21 @@ fn columns(timeline: Timeline) -> (Vec<Column>, Vec<String>) {
         });
     }
     // At this moment of a column the groups add up to what is held.
-    let at_peak = |group: &Band| group.samples.iter().map(|sample| sample.at_peak).collect();
-    columns.extend(groups.iter().map(|group| (group.name.clone(), at_peak(group))));
-    (columns, groups.into_iter().map(|group| group.name).collect())
+    let at_peak = |group: &Band| -> Vec<u64> { group.samples.iter().map(|sample| sample.at_peak).collect() };
+    let mut names = Vec::new();
+    for group in &groups {
+        // Each column has a name of its own.
+        let mut name = group.name.clone();
+        for number in 2.. {
+            if columns.iter().all(|(other, _)| *other != name) {
+                break;
+            }
+            name = format!("{} ({number})", group.name);
+        }
+        names.push(name.clone());
+        columns.push((name, at_peak(group)));
+    }
+    (columns, names)
 }
 
 #[pymethods]

@@ -2,13 +2,15 @@
 
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{
-    ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, RecordBatchIterator, StringArray,
+    Array, ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, RecordBatchIterator,
+    RecordBatchOptions, StringArray,
 };
 use arrow_schema::ffi::FFI_ArrowSchema;
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyCapsule, PyInt, PyString};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A table in the memory layout of Arrow.
@@ -19,12 +21,35 @@ pub(crate) struct Table {
 }
 
 /// A value of a column.
-#[derive(FromPyObject)]
 enum Cell {
     Bool(bool),
     Int(i64),
     Float(f64),
     Text(String),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Cell {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(value) = object.extract() {
+            return Ok(Self::Bool(value));
+        }
+        if let Ok(number) = object.cast::<PyInt>() {
+            let wide = |_| PyValueError::new_err(format!("{} does not fit into 64 bits", number.to_owned()));
+            return number.extract().map(Self::Int).map_err(wide);
+        }
+        if let Ok(text) = object.cast::<PyString>() {
+            return Ok(Self::Text(text.to_string_lossy().into_owned()));
+        }
+        let kind = object.get_type();
+        let other = |_| {
+            PyTypeError::new_err(format!(
+                "a table has numbers, texts and truth values, and not {kind}"
+            ))
+        };
+        object.extract().map(Self::Float).map_err(other)
+    }
 }
 
 #[pymethods]
@@ -77,11 +102,25 @@ impl Table {
     }
 
     fn of(columns: Vec<(String, ArrayRef)>) -> PyResult<Self> {
+        let rows = columns.first().map_or(0, |(_, array)| array.len());
+        if columns.iter().any(|(_, array)| array.len() != rows) {
+            return Err(PyValueError::new_err(
+                "the columns of a table have the same number of values",
+            ));
+        }
+        let mut names = HashSet::new();
+        if let Some((name, _)) = columns.iter().find(|(name, _)| !names.insert(name)) {
+            return Err(PyValueError::new_err(format!(
+                "two columns have the name '{name}'"
+            )));
+        }
         let fields = columns.iter();
         let fields = fields.map(|(name, array)| Field::new(name, array.data_type().clone(), true));
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let arrays = columns.into_iter().map(|(_, array)| array).collect();
-        let batch = RecordBatch::try_new(Arc::clone(&schema), arrays).map_err(failed)?;
+        let batch =
+            RecordBatch::try_new_with_options(Arc::clone(&schema), arrays, &options).map_err(failed)?;
         Ok(Self {
             schema,
             batches: vec![batch],

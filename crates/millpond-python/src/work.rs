@@ -3,6 +3,8 @@
 use millpond_cli::{Error, Threads};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use std::io;
+use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -44,13 +46,21 @@ pub(crate) fn run<T: Send + 'static>(
 /// Returns the exception for an error: that of the system, or a `ValueError`.
 fn raised(error: Error) -> PyErr {
     match error.io() {
-        Some((io, path)) if let Some(code) = io.raw_os_error() => {
+        Some((io, path)) if io.raw_os_error().is_some() => os_error(io, path),
+        Some(_) => PyOSError::new_err(error.to_string()),
+        None => PyValueError::new_err(error.to_string()),
+    }
+}
+
+/// Returns the exception for an error of the system, with its number and the path.
+pub(crate) fn os_error(error: &io::Error, path: &Path) -> PyErr {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(code) => {
             // Python adds the number itself.
-            let text = io.to_string();
             let text = text.split(" (os error").next().unwrap_or_default().to_owned();
             PyOSError::new_err((code, text, path.as_os_str().to_owned()))
         }
-        Some(_) => PyOSError::new_err(error.to_string()),
-        None => PyValueError::new_err(error.to_string()),
+        None => PyOSError::new_err(format!("{}: {text}", path.display())),
     }
 }

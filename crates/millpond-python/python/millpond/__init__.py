@@ -24,10 +24,10 @@ Memory with an account of every byte:
 """
 
 from . import numpy
-from ._millpond import Block, Budget, Table, mark
+from ._millpond import Block, Budget, Table
 from ._limits import limits
 from ._oom import catch_oom
-from ._pools import Live, Pool, leaks, record, tag
+from ._pools import Live, Pool, leaks, mark, record, tag
 from ._recording import Recording, Replay, Report, Timeline, Tuned, Verdict, read
 
 __all__ = [

@@ -5,7 +5,6 @@ import os
 import runpy
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -34,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--max-entries",
         metavar="N",
-        type=int,
+        type=_count,
         default=MAX_ENTRIES,
         help=f"the number of allocations and frees that PyTorch remembers [default: {MAX_ENTRIES:,}]",
     )
@@ -53,12 +52,20 @@ def run(arguments: Sequence[str]) -> int:
                 sys.path[0] = os.path.dirname(os.path.abspath(given.program))
                 runpy.run_path(given.program, run_name="__main__")
     except Exception as error:
-        traceback.print_exception(error.with_traceback(_of_program(error.__traceback__)))
+        frames = _of_program(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(frames), frames)
         # The answer is the last that the user sees, below the traceback.
         for answer in answers:
             say(answer)
         return 1
     return 0
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{count} is less than 1")
+    return count
 
 
 def _of_program(frames: TracebackType | None) -> TracebackType | None:

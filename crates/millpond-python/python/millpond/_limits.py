@@ -1,14 +1,15 @@
 """Limits on the memory of a part of a program, for tests."""
 
-import contextlib
 import gc
+import threading
 from types import TracebackType
 from typing import Self
 
-from ._millpond import Scope
+from . import _millpond
+from ._scope import Scope
 
 
-class limits(contextlib.ContextDecorator):
+class limits(Scope):
     """Limits the memory that a block or a function may use: ``with millpond.limits(peak="2MiB", leaked=0):``.
 
     The memory of all pools counts that the thread allocates in the block. The bytes are those of blocks, which are slightly larger than what
@@ -39,21 +40,31 @@ class limits(contextlib.ContextDecorator):
         leaked: str | int | None = None,
         allocations: int | None = None,
     ) -> None:
+        if allocations is not None and allocations < 0:
+            raise ValueError(f"{allocations} is no number of allocations")
         self._limits = (peak, total, leaked, allocations)
-        self._open: list[Scope] = []
+        self._open: list[tuple[int, _millpond.Scope]] = []
         self.usage: dict[str, int] = {}
         """What the last block used: ``peak``, ``total`` and ``leaked`` bytes, and ``allocations``."""
 
+    def _again(self) -> Self:
+        peak, total, leaked, allocations = self._limits
+        return type(self)(peak=peak, total=total, leaked=leaked, allocations=allocations)
+
     def __enter__(self) -> Self:
-        self._open.append(Scope(*self._limits))
+        self._open.append((threading.get_ident(), _millpond.Scope(*self._limits)))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        thread = threading.get_ident()
+        at = next((at for at in reversed(range(len(self._open))) if self._open[at][0] == thread), None)
+        if at is None:
+            raise RuntimeError("limits are of one thread: end the block in the thread that began it")
         # Objects that hold each other are not leaked, and would be freed later.
         gc.collect()
-        usage, exceeded = self._open.pop().end()
+        usage, exceeded = self._open.pop(at)[1].end()
         self.usage = dict(usage)
         if exceeded is not None and error is None:
             raise AssertionError(exceeded)

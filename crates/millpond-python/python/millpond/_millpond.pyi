@@ -70,8 +70,6 @@ class Block:
     def address(self) -> int:
         """The address of the first byte, a multiple of 64."""
 
-    @property
-    def pool(self) -> Pool: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Budget:
@@ -117,10 +115,13 @@ class NumpyHandler:
     """A handler of NumPy that allocates from a pool."""
 
     def __init__(self, pool: Pool, tag: str) -> None: ...
-    @property
-    def pool(self) -> Pool: ...
     def enter(self) -> object: ...
-    def take_refusal(self) -> str | None: ...
+
+def refusals() -> int:
+    """Returns the number of requests of this process that were refused."""
+
+def take_numpy_refusal(pool: Pool) -> str | None:
+    """Returns why this pool has refused memory to NumPy in this thread last, and forgets it."""
 
 def set_numpy_handler(handler: object) -> object:
     """Makes NumPy use a handler in this thread or task. Returns the handler that was in use."""

@@ -16,7 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from ._millpond import Recorder, Recording
+from ._millpond import Recording, refusals
+from ._pools import PoolRecording, refuse_others
+from ._scope import Scope
 
 #: The number of allocations and frees that PyTorch remembers.
 MAX_ENTRIES = 1_000_000
@@ -32,7 +34,7 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-class catch_oom(contextlib.ContextDecorator):
+class catch_oom(Scope):
     """Explains why a program ran out of memory: ``with catch_oom("run.html"):`` around the program, or ``@catch_oom("run.html")``.
 
     On entry, PyTorch begins to record allocations, with the stacks of the Python code. If an out-of-memory error leaves the block, the
@@ -59,10 +61,16 @@ class catch_oom(contextlib.ContextDecorator):
     ) -> None:
         if max_entries < 1:
             raise ValueError(f"max_entries must be at least 1, and is {max_entries}")
-        self._named = Path(page)
+        # The program may change its folder.
+        self._named = Path(page).absolute()
+        if not Path(page).name or self._named.suffix in (".mpr", ".pickle"):
+            raise ValueError(f"{os.fspath(page)!r} is no name of a page: write one such as run.html")
         self._max_entries = max_entries
         self._tell = tell
         self._open: list[_History | _PoolHistory | None] = []
+
+    def _again(self) -> Self:
+        return type(self)(self._named, max_entries=self._max_entries, tell=self._tell)
 
     def __enter__(self) -> Self:
         torch = _torch()
@@ -74,22 +82,30 @@ class catch_oom(contextlib.ContextDecorator):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         history = self._open.pop()
-        if history is None:
+        # The parent of a fork explains what its block does.
+        if history is None or history.process != os.getpid():
             return
         try:
-            if history.is_out_of_memory(error):
+            if error is not None and history.is_out_of_memory(error):
                 self._explain(history)
+        except Exception as other:
+            say(f"millpond: out of memory, and there is no answer: {other}")
         finally:
-            history.end()
+            try:
+                history.end()
+            except Exception as other:
+                say(f"millpond: {other}")
 
     def _explain(self, history: "_History | _PoolHistory") -> None:
         page = _of_rank(self._named)
         file = page.with_suffix(history.SUFFIX)
+        is_written = False
         try:
             history.write(file)
+            is_written = True
             explained = Recording(file).replay(None, ["--quiet", f"--html={page}"])
         except Exception as error:
-            where = f"; the recording is in {file}" if file.exists() else ""
+            where = f"; the recording is in {file}" if is_written else ""
             self._tell(f"millpond: out of memory, and there is no answer: {error}{where}")
             return
         if not _is_first():
@@ -117,6 +133,7 @@ class _History:
     _owns: ClassVar[bool] = False
 
     def __init__(self, torch: Any) -> None:
+        self.process = os.getpid()
         self._torch = torch
         self._seen: Any = None
 
@@ -144,7 +161,7 @@ class _History:
             with contextlib.suppress(Exception):
                 newest._seen = newest._torch.cuda.memory._snapshot()
 
-    def is_out_of_memory(self, error: BaseException | None) -> bool:
+    def is_out_of_memory(self, error: BaseException) -> bool:
         """Returns whether an error, or one that it was raised from, says that memory ran out."""
         return _is(error, getattr(self._torch, "OutOfMemoryError", None) or self._torch.cuda.OutOfMemoryError)
 
@@ -165,46 +182,37 @@ class _PoolHistory:
 
     SUFFIX = ".mpr"
 
-    def __init__(self, file: Path, recorder: Recorder) -> None:
-        self._file = file
-        self._recorder: Recorder | None = recorder
-        self._is_kept = False
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._refusals = refusals()
 
     @classmethod
     def begin(cls, page: Path) -> "_PoolHistory | None":
         """Begins a recording. Returns None, with a warning, if that is not possible."""
-        file = page.with_suffix(cls.SUFFIX)
         try:
-            return cls(file, Recorder(file))
+            PoolRecording.begin(page)
         except OSError as error:
             warnings.warn(f"catch_oom records nothing: {error}", stacklevel=3)
             return None
+        return cls()
 
-    def is_out_of_memory(self, error: BaseException | None) -> bool:
+    def is_out_of_memory(self, error: BaseException) -> bool:
         """Returns whether an error, or one that it was raised from, says that memory of a pool ran out."""
-        return _is(error, MemoryError)
+        return refusals() > self._refusals and _is(error, MemoryError)
 
     def write(self, file: Path) -> None:
-        """Completes the recording, which is in this file already."""
-        self._stop()
-        self._is_kept = True
+        """Completes the recording in this file."""
+        PoolRecording.keep(file)
 
     def end(self) -> None:
-        self._stop()
-        if not self._is_kept:
-            self._file.unlink(missing_ok=True)
-
-    def _stop(self) -> None:
-        recorder, self._recorder = self._recorder, None
-        if recorder is not None:
-            recorder.stop()
+        PoolRecording.end()
 
 
 def _torch() -> Any:
     """Returns PyTorch if it is installed and finds a CUDA device. Otherwise the memory is that of this package's pools."""
     try:
         import torch  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
+    except (ImportError, OSError):
         return None
     if not torch.cuda.is_available():
         warnings.warn("catch_oom records this package's pools only: PyTorch finds no CUDA device", stacklevel=3)
@@ -213,13 +221,17 @@ def _torch() -> Any:
 
 
 def _is(error: BaseException | None, known: type[BaseException]) -> bool:
-    """Returns whether an error, or one that it was raised from, is of this type."""
+    """Returns whether an error, one of its group, or one that it was raised from, is of this type."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, known):
             return True
+        if isinstance(error, BaseExceptionGroup) and any(_is(one, known) for one in error.exceptions):
+            return True
         seen.add(id(error))
-        error = error.__cause__ or error.__context__
+        # A program that ends, or that hides the error, has handled it.
+        is_handled = error.__suppress_context__ or not isinstance(error, Exception)
+        error = error.__cause__ or (None if is_handled else error.__context__)
     return False
 
 
@@ -264,6 +276,7 @@ def _is_first() -> bool:
 
 def _write(file: Path, snapshot: Any) -> None:
     """Writes a snapshot completely or not at all."""
+    refuse_others(file, b"segments", b"device_traces")
     part = file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
         with open(part, "wb") as out:

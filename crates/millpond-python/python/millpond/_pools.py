@@ -1,15 +1,21 @@
 """Pools of memory, with an account of every byte."""
 
 import contextlib
+import operator
 import os
 import sys
+import threading
 import weakref
-from collections.abc import Iterator
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar, Token
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex
 
+from . import _millpond
 from ._millpond import Block, Budget, NumpyHandler, Recorder, set_numpy_handler
 from ._millpond import Pool as _Pool
+from ._scope import Scope
 
 if TYPE_CHECKING:
     import numpy
@@ -18,11 +24,12 @@ if TYPE_CHECKING:
 #: The tag of the running code. Each thread and each task has its own.
 _TAG: ContextVar[str] = ContextVar("millpond.tag", default="")
 
-#: The pool of NumPy's arrays in this thread or task. None if they are in NumPy's own memory.
-numpy_pool: ContextVar["Pool | None"] = ContextVar("millpond.numpy", default=None)
+#: The pools of NumPy's arrays in this thread or task. None if they are in NumPy's own memory.
+numpy_state: ContextVar["NumpyState | None"] = ContextVar("millpond.numpy", default=None)
 
 #: The pools that are used or have blocks.
 _POOLS: "weakref.WeakSet[_Pool]" = weakref.WeakSet()
+_POOLS_LOCK = threading.Lock()
 
 #: The folder of this package, whose functions are no places of the program.
 _HERE = os.path.dirname(__file__)
@@ -74,7 +81,8 @@ class Pool:
         settings: str | None = None,
     ) -> None:
         self._pool = _Pool(name, memory, limit, budget, settings)
-        _POOLS.add(self._pool)
+        with _POOLS_LOCK:
+            _POOLS.add(self._pool)
         self._handlers: dict[str, NumpyHandler] = {}
 
     @property
@@ -96,13 +104,13 @@ class Pool:
 
         Raises:
             MemoryError: There is not enough memory. The text is a post-mortem: who holds the memory, and how much must be freed.
-            ValueError: The number is negative.
+            ValueError: The number is negative, or larger than any memory.
         """
-        if bytes < 0:
-            raise ValueError(f"{bytes} is no number of bytes")
+        if not 0 <= bytes <= sys.maxsize:
+            raise ValueError(f"{bytes} is no number of bytes that memory can have")
         return self._pool.block(bytes, zeroed, _tag_here("block"))
 
-    def empty(self, shape: int | tuple[int, ...], dtype: "DTypeLike" = "float64") -> "numpy.ndarray[Any, Any]":
+    def empty(self, shape: "SupportsIndex | Sequence[SupportsIndex]", dtype: "DTypeLike" = "float64") -> "numpy.ndarray[Any, Any]":
         """Returns a NumPy array of the pool's memory with arbitrary contents.
 
         Raises:
@@ -112,19 +120,20 @@ class Pool:
         """
         return self._array(shape, dtype, "empty")
 
-    def zeros(self, shape: int | tuple[int, ...], dtype: "DTypeLike" = "float64") -> "numpy.ndarray[Any, Any]":
+    def zeros(self, shape: "SupportsIndex | Sequence[SupportsIndex]", dtype: "DTypeLike" = "float64") -> "numpy.ndarray[Any, Any]":
         """Returns a NumPy array of the pool's memory, filled with zeros. Raises the same errors as :meth:`empty`."""
         return self._array(shape, dtype, "zeros")
 
-    def _array(self, shape: int | tuple[int, ...], dtype: "DTypeLike", operation: str) -> "numpy.ndarray[Any, Any]":
+    def _array(self, shape: "SupportsIndex | Sequence[SupportsIndex]", dtype: "DTypeLike", operation: str) -> "numpy.ndarray[Any, Any]":
         try:
             import numpy
         except ImportError as error:
             raise ImportError("arrays need NumPy; without it, Pool.block allocates bytes") from error
-        kind = numpy.dtype(dtype)
+        # This gives texts without a length the length that NumPy gives them.
+        kind = numpy.empty(0, dtype).dtype
         if kind.hasobject:
             raise ValueError("a pool holds no Python objects: choose a dtype of numbers")
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        sizes = tuple(map(operator.index, shape)) if isinstance(shape, Sequence) else (operator.index(shape),)
         bytes = kind.itemsize
         for size in sizes:
             if size < 0:
@@ -134,11 +143,6 @@ class Pool:
             raise ValueError(f"an array of shape {sizes} has more bytes than any memory")
         block = self._pool.block(bytes, operation == "zeros", _tag_here(operation))
         return numpy.ndarray(sizes, kind, buffer=memoryview(block))
-
-    def _take_refusal(self) -> str | None:
-        """Returns why NumPy got no memory last."""
-        refusals = [handler.take_refusal() for handler in self._handlers.values()]
-        return next((refusal for refusal in refusals if refusal is not None), None)
 
     def stats(self) -> dict[str, int]:
         """Returns the figures: ``requested``, ``allocated`` and ``reserved`` bytes with their peaks, and the numbers of ``allocations``,
@@ -169,25 +173,37 @@ def leaks() -> list[Live]:
 
     Called where nothing should be live any more, such as at the end of a test, it lists what was forgotten.
     """
-    found = [live for pool in list(_POOLS) for live in _live(pool)]
+    with _POOLS_LOCK:
+        pools = list(_POOLS)
+    found = [live for pool in pools for live in _live(pool)]
     return sorted(found, key=lambda live: -live.bytes)
 
 
-@contextlib.contextmanager
-def tag(name: str) -> Iterator[None]:
+class tag(Scope):
     """Names the memory that is allocated in a block or in a decorated function: ``with millpond.tag("weights"):``.
 
-    The tag belongs to the thread or the task that enters the block. The innermost tag counts.
+    The tag belongs to the thread or the task that enters the block. The innermost tag counts. A generator that waits inside the block lends
+    the tag to its caller. There are at most 65,536 pairs of tags and places, so a tag should not contain a counter.
     """
-    before = _TAG.set(name.replace(";", ","))
-    pool = numpy_pool.get()
-    handler = enter_numpy(pool) if pool is not None else None
-    try:
-        yield
-    finally:
-        _TAG.reset(before)
-        if handler is not None:
-            set_numpy_handler(handler)
+
+    def __init__(self, name: str) -> None:
+        self._name = _text(name)
+        self._before: list[Token[str]] = []
+
+    def _again(self) -> Self:
+        return type(self)(self._name)
+
+    def __enter__(self) -> None:
+        self._before.append(_TAG.set(self._name))
+        apply_numpy()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # If a generator is ended by another task, the task that entered the block is gone.
+        with contextlib.suppress(ValueError):
+            _TAG.reset(self._before.pop())
+            apply_numpy()
 
 
 @contextlib.contextmanager
@@ -199,11 +215,110 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
     Raises:
         OSError: The process already has a recording, or the file cannot be written.
     """
+    # This recording is what the program asks for, so it replaces that of `catch_oom`.
+    PoolRecording.discard()
     recorder = Recorder(path)
     try:
         yield
     finally:
         recorder.stop()
+
+
+def mark(text: str) -> None:
+    """Marks this moment in the recording of this process, if there is one."""
+    _millpond.mark(_text(text))
+
+
+class PoolRecording:
+    """The recording of all pools while blocks of ``catch_oom`` are open. It gets its name only when it is kept."""
+
+    _lock = threading.Lock()
+    _recorder: "Recorder | None" = None
+    _file: Path | None = None
+    _process = 0
+    _open = 0
+
+    @classmethod
+    def begin(cls, page: Path) -> None:
+        """Begins the recording beside a page, or goes on with one.
+
+        Raises:
+            OSError: The process has another recording, or the file cannot be written.
+        """
+        with cls._lock:
+            if cls._recorder is None or cls._process != os.getpid():
+                file = page.with_name(f".{page.stem}.{os.getpid()}.mpr.part")
+                cls._recorder, cls._file, cls._process, cls._open = Recorder(file), file, os.getpid(), 0
+            cls._open += 1
+
+    @classmethod
+    def keep(cls, file: Path) -> None:
+        """Completes the recording, and gives it this name.
+
+        Raises:
+            OSError: It cannot be completed, or it was given away, or the name is that of a file which is no recording.
+        """
+        with cls._lock:
+            if cls._recorder is None or cls._file is None:
+                raise OSError("the recording has ended before")
+            recorder, part = cls._recorder, cls._file
+            cls._recorder = cls._file = None
+            try:
+                recorder.stop()
+                refuse_others(file, part.read_bytes()[:6])
+                os.replace(part, file)
+            finally:
+                part.unlink(missing_ok=True)
+
+    @classmethod
+    def end(cls) -> None:
+        """Ends a block. The last one discards the recording."""
+        with cls._lock:
+            cls._open -= 1
+            is_last = cls._open == 0
+        if is_last:
+            cls.discard()
+
+    @classmethod
+    def discard(cls) -> None:
+        """Ends the recording if there is one, and removes it."""
+        with cls._lock:
+            if cls._recorder is None or cls._file is None or cls._process != os.getpid():
+                return
+            recorder, part = cls._recorder, cls._file
+            cls._recorder = cls._file = None
+            try:
+                recorder.stop()
+            finally:
+                part.unlink(missing_ok=True)
+
+
+def refuse_others(file: Path, *marks: bytes) -> None:
+    """Refuses to replace a file that has none of these marks at its beginning, as recordings have.
+
+    Raises:
+        FileExistsError: There is such a file.
+    """
+    with contextlib.suppress(FileNotFoundError), open(file, "rb") as there:
+        begin = there.read(256)
+        if not any(mark in begin for mark in marks):
+            raise FileExistsError(f"{file} is there already, and is no recording: name another page, or remove it")
+
+
+class NumpyState(NamedTuple):
+    """The pools of NumPy's arrays in a thread or task."""
+
+    original: object
+    """The handler of NumPy before all."""
+    enabled: tuple[tuple[object, Pool], ...]
+    """What has enabled a pool, and the pool. The last one is in use."""
+
+
+def apply_numpy() -> None:
+    """Makes NumPy use the last pool of this thread or task, with the tag of the running code."""
+    state = numpy_state.get()
+    if state is not None:
+        enter_numpy(state.enabled[-1][1])
 
 
 def enter_numpy(pool: Pool) -> object:
@@ -228,7 +343,7 @@ def _tag_here(operation: str) -> str:
     while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == _HERE:
         frame = frame.f_back
     code = frame.f_code
-    place = f"{code.co_filename.replace(';', ',')}:{code.co_name}:{frame.f_lineno}"
+    place = _text(f"{code.co_filename}:{code.co_name}:{frame.f_lineno}")
     # Memory without a tag gets the name of its place.
     return f"{_TAG.get() or _short(place)};;{operation};{place}"
 
@@ -237,3 +352,8 @@ def _short(place: str) -> str:
     """Returns the file and the line of a place."""
     file, _, line = place.rpartition(":")
     return f"{os.path.basename(file.rpartition(':')[0])}:{line}"
+
+
+def _text(text: str) -> str:
+    """Returns a text that names can contain: without the sign between the parts of a tag, and without half characters."""
+    return text.replace(";", ",").encode("utf-8", "backslashreplace").decode()

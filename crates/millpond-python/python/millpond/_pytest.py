@@ -25,5 +25,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     if marker is None:
         yield
         return
-    with limits(*marker.args, **marker.kwargs):
+    try:
+        if marker.args:
+            raise TypeError("write its limits with names, as in memory_limits(peak=\"2MiB\")")
+        limited = limits(**marker.kwargs)
+    except TypeError as error:
+        pytest.fail(f"the marker memory_limits is wrong: {error}", pytrace=False)
+    with limited:
         yield

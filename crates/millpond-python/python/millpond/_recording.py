@@ -31,7 +31,7 @@ class Recording:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+        self._path = Path(path).absolute()
         self._recording = _Recording(self._path)
         self._events: Table | None = None
 

@@ -3,8 +3,8 @@
 from types import TracebackType
 from typing import Self
 
-from ._millpond import set_numpy_handler
-from ._pools import Pool, enter_numpy, numpy_pool
+from ._millpond import set_numpy_handler, take_numpy_refusal
+from ._pools import NumpyState, Pool, apply_numpy, enter_numpy, numpy_state
 
 __all__ = ["enable"]
 
@@ -31,28 +31,49 @@ class enable:
     def __init__(self, pool: Pool | None = None) -> None:
         self.pool: Pool = pool if pool is not None else Pool(name="numpy")
         """The pool."""
-        self._token = numpy_pool.set(self.pool)
-        try:
-            self._before = enter_numpy(self.pool)
-        except BaseException:
-            numpy_pool.reset(self._token)
-            raise
-        self._is_enabled = True
+        self._was_disabled = False
+        self._enable()
+
+    def _is_enabled(self) -> bool:
+        state = numpy_state.get()
+        return state is not None and any(owner is self for owner, _ in state.enabled)
+
+    def _enable(self) -> None:
+        take_numpy_refusal(self.pool._pool)
+        before = enter_numpy(self.pool)
+        state = numpy_state.get() or NumpyState(before, ())
+        numpy_state.set(NumpyState(state.original, (*state.enabled, (self, self.pool))))
 
     def disable(self) -> None:
-        """Makes NumPy allocate as before. Arrays stay valid."""
-        if self._is_enabled:
-            self._is_enabled = False
-            set_numpy_handler(self._before)
-            numpy_pool.reset(self._token)
+        """Makes NumPy allocate as it would without this object. Arrays stay valid. A second call does nothing.
+
+        Raises:
+            RuntimeError: Another thread or task has enabled it.
+        """
+        state = numpy_state.get()
+        if state is None or not self._is_enabled():
+            if self._was_disabled:
+                return
+            raise RuntimeError("NumPy's memory belongs to the thread or task that called enable: disable it there")
+        self._was_disabled = True
+        others = tuple(one for one in state.enabled if one[0] is not self)
+        numpy_state.set(NumpyState(state.original, others) if others else None)
+        if others:
+            apply_numpy()
+        else:
+            set_numpy_handler(state.original)
 
     def __enter__(self) -> Self:
+        if not self._is_enabled():
+            self._enable()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.disable()
-        refusal = self.pool._take_refusal()
-        if refusal is not None and isinstance(error, MemoryError):
+        refusal = take_numpy_refusal(self.pool._pool)
+        # NumPy's own errors say one of these.
+        is_refused = isinstance(error, MemoryError) and str(error).lower().startswith(("unable to allocate", "cannot allocate"))
+        if refusal is not None and error is not None and is_refused:
             error.add_note(refusal)
