@@ -1,10 +1,12 @@
 """Tests of limits. Those of the plug-in run where pytest is installed."""
 
+import asyncio
 import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 
@@ -62,9 +64,61 @@ class Limits(unittest.TestCase):
             step(True)
         step(False)
 
+    def test_threads_and_coroutines_have_limits_of_their_own(self):
+        results = []
+
+        @millpond.limits(peak="2MiB")
+        def step(first, second, size):
+            first.wait(10)
+            block = self.pool.block(size)
+            second.set()
+            del block
+
+        def work(*arguments):
+            try:
+                step(*arguments)
+                results.append("within")
+            except AssertionError:
+                results.append("beyond")
+
+        begin, middle, end = threading.Event(), threading.Event(), threading.Event()
+        threads = [threading.Thread(target=work, args=(begin, middle, MIB)), threading.Thread(target=work, args=(middle, end, 3 * MIB))]
+        for thread in threads:
+            thread.start()
+        begin.set()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(sorted(results), ["beyond", "within"])
+
+        @millpond.limits(peak=0)
+        async def coroutine():
+            self.pool.block(MIB)
+
+        with self.assertRaises(AssertionError):
+            asyncio.run(coroutine())
+        scope, errors = millpond.limits(), []
+        with scope:
+            def end_elsewhere():
+                try:
+                    scope.__exit__(None, None, None)
+                except RuntimeError as error:
+                    errors.append(str(error))
+
+            thread = threading.Thread(target=end_elsewhere)
+            thread.start()
+            thread.join()
+        self.assertIn("of one thread", errors[0])
+
     def test_a_limit_is_a_size(self):
         with self.assertRaises(ValueError):
             with millpond.limits(peak="2 cups"):
+                pass
+        for limits in [{"peak": -1}, {"allocations": -1}]:
+            with self.assertRaises(ValueError):
+                with millpond.limits(**limits):
+                    pass
+        with self.assertRaises(TypeError):
+            with millpond.limits(peak=1.5):
                 pass
 
 

@@ -133,6 +133,61 @@ class Enabled(unittest.TestCase):
         thread.join()
         self.assertEqual((names["thread"], self.pool.live()), (self.before, []))
 
+    def test_the_order_of_ends_does_not_matter(self):
+        import numpy
+
+        other = millpond.Pool()
+        first, second = millpond.numpy.enable(self.pool), millpond.numpy.enable(other)
+        first.disable()
+        array = numpy.ones(MIB, "u1")
+        self.assertEqual((len(self.pool.live()), len(other.live())), (0, 1))
+        second.disable()
+        self.assertEqual(self.handler(), self.before)
+        with millpond.tag("tag"):
+            first = millpond.numpy.enable(self.pool)
+            tagged = numpy.ones(MIB, "u1")
+        untagged = numpy.ones(2 * MIB, "u1")
+        self.assertEqual([one.tag for one in self.pool.live()], ["", "tag"])
+        with millpond.tag("tag"):
+            first.disable()
+        self.assertEqual(self.handler(), self.before)
+        with first:
+            self.assertEqual(self.handler(), "millpond")
+        errors = []
+
+        def disable():
+            try:
+                second.disable()
+                third.disable()
+            except RuntimeError as error:
+                errors.append(str(error))
+
+        third = millpond.numpy.enable(self.pool)
+        thread = threading.Thread(target=disable)
+        thread.start()
+        thread.join()
+        self.assertIn("disable it there", errors[0])
+        self.assertEqual(self.handler(), "millpond")
+        third.disable()
+        del array, tagged, untagged
+
+    def test_the_note_is_of_the_error(self):
+        import numpy
+
+        with self.assertRaises(MemoryError) as refused:
+            with millpond.numpy.enable(self.pool):
+                with millpond.tag("first"), self.assertRaises(MemoryError):
+                    numpy.empty(70 * MIB, "u1")
+                with millpond.tag("second"):
+                    numpy.empty(80 * MIB, "u1")
+        self.assertIn("80.0 MiB requested", refused.exception.__notes__[0])
+        with self.assertRaises(MemoryError) as other:
+            with millpond.numpy.enable(self.pool):
+                with self.assertRaises(MemoryError):
+                    numpy.empty(70 * MIB, "u1")
+                bytearray(1 << 62)
+        self.assertFalse(hasattr(other.exception, "__notes__"))
+
     def test_objects_are_in_arrays_too(self):
         import numpy
 

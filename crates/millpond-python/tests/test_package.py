@@ -1,5 +1,6 @@
 """Tests of the package, with a fake of PyTorch."""
 
+import asyncio
 import contextlib
 import html
 import io
@@ -220,6 +221,121 @@ class Package(unittest.TestCase):
             self.assertEqual(["records nothing" in str(one.message) for one in warned], [True])
             self.assertEqual(warned[0].filename, __file__)
 
+    def without_torch(self):
+        return unittest.mock.patch.dict(sys.modules, {"torch": None})
+
+    def test_files_of_the_program_stay(self):
+        pool, kept = millpond.Pool("8MiB"), self.folder / "run.mpr"
+        block = pool.block(MIB)
+        with self.without_torch():
+            with millpond.record(kept):
+                pool.block(MIB)
+            before = kept.read_bytes()
+            with millpond.catch_oom(self.page):
+                pool.block(MIB)
+            self.assertEqual(kept.read_bytes(), before)
+            # The program changes its folder, and a child of it ends.
+            below = self.folder / "below"
+            below.mkdir()
+            (below / "run.mpr").write_text("precious")
+            here = os.getcwd()
+            os.chdir(self.folder)
+            try:
+                with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(MemoryError):
+                    with millpond.catch_oom("run.html"):
+                        os.chdir(below)
+                        child = os.fork()
+                        if child == 0:
+                            try:
+                                with contextlib.suppress(SystemExit), millpond.catch_oom("child.html"):
+                                    sys.exit(0)
+                            finally:
+                                os._exit(0)
+                        os.waitpid(child, 0)
+                        block = pool.block(6 * MIB), pool.block(6 * MIB)
+            finally:
+                os.chdir(here)
+            self.assertEqual((below / "run.mpr").read_text(), "precious")
+            self.assertTrue(self.page.exists())
+            # A file that is no recording is not replaced.
+            (self.folder / "other.mpr").write_text("precious")
+            said = io.StringIO()
+            with contextlib.redirect_stderr(said), self.assertRaises(MemoryError):
+                with millpond.catch_oom(self.folder / "other.html"):
+                    pool.block(9 * MIB)
+            self.assertIn("is no recording", said.getvalue())
+            self.assertEqual((self.folder / "other.mpr").read_text(), "precious")
+        self.assertEqual([file.name for file in self.folder.rglob("*.part")], [])
+        del block
+
+    def test_a_recording_of_the_program_goes_before(self):
+        pool = millpond.Pool()
+        with self.without_torch(), millpond.catch_oom(self.page):
+            with millpond.record(self.folder / "own.mpr"):
+                pool.block(MIB)
+        self.assertIn("1 block", str(millpond.read(self.folder / "own.mpr").report()))
+
+    def test_only_pools_that_run_out_are_explained(self):
+        pool = millpond.Pool("8MiB")
+
+        def handled():
+            try:
+                pool.block(9 * MIB)
+            except MemoryError:
+                sys.exit(0)
+
+        def hidden():
+            try:
+                pool.block(9 * MIB)
+            except MemoryError:
+                raise KeyError from None
+
+        def other():
+            raise MemoryError
+
+        def group():
+            try:
+                pool.block(9 * MIB)
+            except MemoryError as error:
+                raise ExceptionGroup("tasks", [error]) from None
+
+        with self.without_torch():
+            for work, is_explained in [(handled, False), (hidden, False), (other, False), (group, True)]:
+                answers = []
+                with self.assertRaises((SystemExit, KeyError, MemoryError, ExceptionGroup)):
+                    with millpond.catch_oom(self.page, tell=answers.append):
+                        pool.block(MIB)
+                        work()
+                self.assertEqual(len(answers), is_explained, work)
+
+            def refuse(_):
+                raise OSError("no terminal")
+
+            said = io.StringIO()
+            with contextlib.redirect_stderr(said), self.assertRaises(MemoryError):
+                with millpond.catch_oom(self.page, tell=refuse):
+                    pool.block(9 * MIB)
+            self.assertIn("no terminal", said.getvalue())
+
+    def test_calls_of_a_coroutine_are_explained(self):
+        pool, answers = millpond.Pool("8MiB"), []
+
+        @millpond.catch_oom(self.page, tell=answers.append)
+        async def work():
+            await asyncio.sleep(0)
+            return pool.block(6 * MIB), pool.block(6 * MIB)
+
+        async def both():
+            return await asyncio.gather(work(), work(), return_exceptions=True)
+
+        with self.without_torch():
+            self.assertEqual([type(one) for one in asyncio.run(both())], [MemoryError, MemoryError])
+        self.assertEqual(len(answers), 2)
+        with self.assertRaises(TypeError):
+            @millpond.catch_oom(self.page)
+            def generator():
+                yield
+
     def test_without_a_device_the_program_runs_with_a_warning(self):
         torch.State.is_available = False
         with warnings.catch_warnings(record=True) as warned:
@@ -232,6 +348,9 @@ class Package(unittest.TestCase):
     def test_wrong_arguments_are_refused(self):
         with self.assertRaisesRegex(ValueError, "at least 1"):
             millpond.catch_oom(self.page, max_entries=0)
+        for page in ["", "run.pickle", "run.mpr"]:
+            with self.assertRaisesRegex(ValueError, "no name of a page"):
+                millpond.catch_oom(page)
 
     def python(self, *arguments):
         return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=self.folder)

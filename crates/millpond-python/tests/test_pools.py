@@ -98,6 +98,57 @@ class Pools(unittest.TestCase):
         del weights, cache
         self.assertEqual(len(self.pool.block(4 * MIB)), 4 * MIB)
 
+    def test_names_are_any_text(self):
+        names = {}
+        exec(compile("def allocate(pool):\n    return pool.block(10)\n", "/tmp/\udcff/x;y.py", "exec"), names)
+        with millpond.tag("half \ud800"):
+            block = names["allocate"](self.pool)
+        self.assertEqual([live.tag for live in self.pool.live()], ["half \\ud800"])
+        self.assertIn("x,y.py:allocate:2", self.pool.live()[0].place)
+        millpond.mark("\ud800")
+        del block
+
+    def test_a_generator_may_end_elsewhere(self):
+        async def numbers():
+            with millpond.tag("inside"):
+                yield 1
+                yield 2
+
+        async def first():
+            async for _ in numbers():
+                break
+
+        problems = []
+
+        async def run():
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+            await first()
+
+        asyncio.run(run())
+        self.assertEqual(problems, [])
+
+    def test_pools_are_listed_while_others_are_made(self):
+        errors, ends = [], threading.Event()
+
+        def make():
+            while not ends.is_set():
+                millpond.Pool()
+
+        def listed():
+            try:
+                for _ in range(200):
+                    millpond.leaks()
+            except RuntimeError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=make), threading.Thread(target=listed)]
+        for thread in threads:
+            thread.start()
+        threads[1].join()
+        ends.set()
+        threads[0].join()
+        self.assertEqual(errors, [])
+
     def test_pools_share_a_budget(self):
         both = millpond.Budget("both", "7MiB")
         one, two = millpond.Pool(budget=both), millpond.Pool(budget=millpond.Budget("part", parent=both))
@@ -122,10 +173,19 @@ class Pools(unittest.TestCase):
             (lambda: millpond.Pool(settings="nope:1"), "unknown setting 'nope'"),
             (lambda: millpond.Budget("b", "-1"), "not a size"),
             (lambda: self.pool.block(-1), "no number of bytes"),
+            (lambda: self.pool.block(1 << 70), "no number of bytes"),
+            (lambda: millpond.Pool(-1), "-1 is no number of bytes"),
+            (lambda: millpond.Pool(1 << 64), "below 2^64"),
+            (lambda: millpond.Table([("a", [1 << 63])]), "64 bits"),
+            (lambda: millpond.Table([("a", [1]), ("a", [2])]), "two columns"),
         ]:
             with self.assertRaises(ValueError) as raised:
                 call()
             self.assertIn(said, str(raised.exception))
+        for wrong in [True, 1.5, None]:
+            with self.assertRaisesRegex(TypeError, "a size is a number of bytes"):
+                self.pool.limit = wrong
+        self.assertEqual(len(millpond.Table([])), 0)
         with self.assertRaises(MemoryError):
             self.pool.block(1 << 62)
         self.pool.limit = "1MiB"
@@ -251,6 +311,9 @@ class Arrays(unittest.TestCase):
                 array, expected = self.pool.zeros(shape, dtype), numpy.zeros(shape, dtype)
                 self.assertEqual((array.shape, array.dtype), (expected.shape, expected.dtype))
                 self.assertEqual(array.tolist(), expected.tolist())
+        for shape in [numpy.int64(3), (numpy.uint8(200), 3), [numpy.int32(2)]]:
+            self.assertEqual(self.pool.zeros(shape, "S").shape, numpy.zeros(shape, "S").shape)
+        self.assertEqual(self.pool.zeros(3, "S").dtype, numpy.zeros(3, "S").dtype)
         for shape, dtype in [(-1, "f8"), ((2, -3), "f8"), (1 << 62, "f8"), (3, "O")]:
             with self.assertRaises(ValueError):
                 self.pool.empty(shape, dtype)
