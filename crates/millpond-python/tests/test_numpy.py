@@ -188,6 +188,18 @@ class Enabled(unittest.TestCase):
                 bytearray(1 << 62)
         self.assertFalse(hasattr(other.exception, "__notes__"))
 
+    def test_a_refusal_of_earlier_is_no_note(self):
+        import numpy
+
+        enabled = millpond.numpy.enable(self.pool)
+        with self.assertRaises(MemoryError):
+            numpy.empty(70 * MIB, "u1")
+        enabled.disable()
+        with self.assertRaises(MemoryError) as other:
+            with millpond.numpy.enable(self.pool):
+                raise MemoryError("cannot allocate anything")
+        self.assertFalse(hasattr(other.exception, "__notes__"))
+
     def test_objects_are_in_arrays_too(self):
         import numpy
 

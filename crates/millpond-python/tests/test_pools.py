@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import os
 import random
+import sys
 import tempfile
 import threading
 import unittest
@@ -129,6 +130,9 @@ class Pools(unittest.TestCase):
 
     def test_pools_are_listed_while_others_are_made(self):
         errors, ends = [], threading.Event()
+        many = [millpond.Pool() for _ in range(100)]
+        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(1e-6)
 
         def make():
             while not ends.is_set():
@@ -141,13 +145,16 @@ class Pools(unittest.TestCase):
             except RuntimeError as error:
                 errors.append(error)
 
-        threads = [threading.Thread(target=make), threading.Thread(target=listed)]
-        for thread in threads:
+        makers = [threading.Thread(target=make) for _ in range(2)]
+        listers = [threading.Thread(target=listed) for _ in range(2)]
+        for thread in makers + listers:
             thread.start()
-        threads[1].join()
+        for thread in listers:
+            thread.join()
         ends.set()
-        threads[0].join()
-        self.assertEqual(errors, [])
+        for thread in makers:
+            thread.join()
+        self.assertEqual((errors, len(many)), ([], 100))
 
     def test_pools_share_a_budget(self):
         both = millpond.Budget("both", "7MiB")
