@@ -170,8 +170,7 @@ class Recording:
         return f"millpond.read({os.fspath(self._path)!r})"
 
     def _repr_html_(self) -> str:
-        heading = f"<b>{html.escape(self._path.name)}</b>"
-        return heading + (self.timeline().picture if self.devices else self.report()._repr_html_())
+        return self.timeline().picture if self.devices else self.report()._repr_html_()
 
 
 class _Told:
