@@ -1,6 +1,7 @@
 """Tests of limits. Those of the plug-in run where pytest is installed."""
 
 import asyncio
+import importlib.metadata
 import importlib.util
 import os
 import subprocess
@@ -145,8 +146,11 @@ def test_part(memory_limits):
         pool.block(1)
 """
             )
+            # An installed package brings its plug-in itself.
+            is_installed = any(one.value == "millpond._pytest" for one in importlib.metadata.entry_points(group="pytest11"))
+            plugin = [] if is_installed else ["-p", "millpond._pytest"]
             done = subprocess.run(
-                [sys.executable, "-B", "-m", "pytest", "-p", "millpond._pytest", "-q", "--strict-markers", "-p", "no:cacheprovider", folder],
+                [sys.executable, "-B", "-m", "pytest", *plugin, "-q", "--strict-markers", "-p", "no:cacheprovider", folder],
                 capture_output=True,
                 text=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
