@@ -305,19 +305,23 @@ pub(crate) fn traces(path: &Path, quiet: bool, selection: &Selection) -> Result<
     if recording.traces.is_empty() {
         return Err(no_history(path));
     }
+    check_times(path, &recording.traces, selection)?;
+    Ok(recording.traces)
+}
+
+/// Checks that traces have times if the selection needs them.
+pub(crate) fn check_times(path: &Path, traces: &[Trace], selection: &Selection) -> Result<(), CliError> {
     let timeless = |trace: &Trace| {
-        trace
-            .cautions
-            .iter()
-            .any(|caution| matches!(caution, Caution::NoTimes))
+        let mut cautions = trace.cautions.iter();
+        cautions.any(|caution| matches!(caution, Caution::NoTimes))
     };
-    if selection.window_us.is_some() && recording.traces.iter().any(timeless) {
-        return Err(CliError::Usage(format!(
+    match selection.window_us.is_some() && traces.iter().any(timeless) {
+        false => Ok(()),
+        true => Err(CliError::Usage(format!(
             "{} has no times, so --time-window cannot choose from it",
             path.display()
-        )));
+        ))),
     }
-    Ok(recording.traces)
 }
 
 /// Returns the error for a recording without a history.

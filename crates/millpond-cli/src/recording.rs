@@ -12,7 +12,7 @@ use crate::{files, replay, report, tune};
 use arrow_array::RecordBatch;
 use clap::Args;
 use millpond_replay::analysis::Timeline;
-use millpond_replay::{ReplayError, Threads, chart};
+use millpond_replay::{Selection, Threads, chart};
 #[cfg(feature = "parquet")]
 use millpond_trace::export::ExportOptions;
 use millpond_trace::{ReadError, Trace};
@@ -70,12 +70,6 @@ impl Error {
             _ => None,
         }
     }
-
-    /// Returns whether [`Threads::interrupt`] ended the work.
-    #[must_use]
-    pub fn is_interrupted(&self) -> bool {
-        matches!(self.0, CliError::Replay(ReplayError::Interrupted))
-    }
 }
 
 impl Recording {
@@ -109,6 +103,7 @@ impl Recording {
         threads: &Threads,
     ) -> Result<Vec<Answer>, Error> {
         let args = self.parsed::<ReplayArgs>("replay", options)?;
+        files::check_times(&self.path, &self.traces, &Selection::from(&args.selection))?;
         let one = self.trace(device)?;
         let traces = match device {
             Some(_) => std::slice::from_ref(one),
@@ -128,6 +123,7 @@ impl Recording {
         threads: &Threads,
     ) -> Result<Answer, Error> {
         let args = self.parsed::<TuneArgs>("tune", options)?;
+        files::check_times(&self.path, &self.traces, &Selection::from(&args.selection))?;
         Ok(tune::answer(&args, self.trace(device)?, threads)?)
     }
 
@@ -197,7 +193,7 @@ impl Recording {
         })
     }
 
-    /// Parses the options of a command. The file is this recording.
+    /// Parses the options of a command, whose file is this recording.
     fn parsed<A: Args>(
         &self,
         command: &'static str,
@@ -211,5 +207,39 @@ impl Recording {
             .try_get_matches_from(all)
             .and_then(|matches| A::from_arg_matches(&matches))
             .map_err(|error| CliError::Usage(exit::line(&error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_those_of_the_command() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/pairs/unet.csv.zst");
+        let recording = Recording::read(&path).expect("a recording");
+        let threads = Threads::default();
+        let replay = |options: &[&str]| recording.replay(None, options, &threads);
+        let answers = replay(&["--policy=none", "--device=24GiB"]).expect("replayed");
+        assert!(
+            answers[0].json.contains("\"policy\": \"none\""),
+            "{}",
+            answers[0].json
+        );
+        for (options, said) in [
+            (&["--source=host"][..], "leave out --source"),
+            (&["--check"], "--check"),
+            (&["--policy=nope"], "unknown policy"),
+            (&["--no-such-option"], "--no-such-option"),
+            (&["--device=24Q"], "24Q"),
+        ] {
+            let refused = replay(options).expect_err("refused").to_string();
+            assert!(refused.contains(said) && !refused.contains('\n'), "{refused}");
+        }
+        let tuned = recording.tune(None, ["--source=host"], &threads);
+        assert!(tuned.is_err_and(|error| error.to_string().contains("simulated device")));
+        assert!(recording.tune(Some(7), [""; 0], &threads).is_err());
+        let missing = Recording::read(&path.with_file_name("none.csv"));
+        assert!(missing.is_err_and(|error| error.io().is_some()));
     }
 }

@@ -64,6 +64,12 @@ pub(crate) fn answers(
     traces: &[Trace],
     threads: &Threads,
 ) -> Result<Vec<Answer>, CliError> {
+    if args.device.source != SourceKind::Sim {
+        return Err(CliError::Usage(
+            "a recording in memory is replayed on a simulated device: leave out --source".to_owned(),
+        ));
+    }
+    host::refuse_without(args)?;
     let mut options = settings::options(args)?;
     options.threads = threads.clone();
     let several = traces.len() > 1;

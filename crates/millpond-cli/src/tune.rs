@@ -17,13 +17,6 @@ use millpond_trace::Trace;
 
 /// Runs the command.
 pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
-    if args.device.source != SourceKind::Sim {
-        return Err(CliError::Usage(
-            "tune tries settings on a simulated device; replay one with `replay --source host --conf`, or on a GPU with \
-             `replay --source cuda:0 --conf`"
-                .to_owned(),
-        ));
-    }
     let quiet = args.output.quiet;
     let options = options(args, args.output.threads())?;
     let traces = files::traces(&args.file, quiet, &options.selection)?;
@@ -58,6 +51,13 @@ pub(crate) fn answer(args: &TuneArgs, trace: &Trace, threads: &Threads) -> Resul
 }
 
 fn options(args: &TuneArgs, threads: Threads) -> Result<TuneOptions, CliError> {
+    if args.device.source != SourceKind::Sim {
+        return Err(CliError::Usage(
+            "tune tries settings on a simulated device; replay one with `replay --source host --conf`, or on a GPU with \
+             `replay --source cuda:0 --conf`"
+                .to_owned(),
+        ));
+    }
     Ok(TuneOptions {
         families: families(&args.policy)?,
         device: device::device(&args.device)?,

@@ -77,7 +77,7 @@ fn attribute(at: u64, which: CUpointer_attribute) -> u64 {
     value
 }
 
-/// Returns the place of the last prefetch of a range.
+/// Returns the device to which a range was prefetched last, or -1 for the host.
 fn last_prefetch(at: u64, bytes: usize) -> i32 {
     let mut place = 0i32;
     let which = CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION;

@@ -42,7 +42,7 @@ mod _millpond {
     #[pymodule_export]
     use super::command;
     #[pymodule_export]
-    use super::limits::Scope;
+    use super::limits::LimitsScope;
     #[pymodule_export]
     use super::numpy::{NumpyHandler, set_numpy_handler, take_numpy_refusal};
     #[pymodule_export]

@@ -1,16 +1,16 @@
 //! Limits on the memory of a part of a program, for tests.
 
 use crate::pools::{Figures, Size, refused};
-use millpond::limits::{Limits as Most, LimitsError, LimitsScope};
+use millpond::limits::{Limits as Most, LimitsError, LimitsScope as Entered};
 use pyo3::exceptions::{PyAssertionError, PyRuntimeError};
 use pyo3::prelude::*;
 
 /// A part of a program of this thread whose memory is measured, from its creation to its end.
 #[pyclass(unsendable, module = "millpond._millpond")]
-pub(crate) struct Scope(Option<LimitsScope>);
+pub(crate) struct LimitsScope(Option<Entered>);
 
 #[pymethods]
-impl Scope {
+impl LimitsScope {
     #[new]
     fn new(
         peak: Option<Size>,

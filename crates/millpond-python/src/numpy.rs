@@ -1,7 +1,13 @@
 //! Makes NumPy allocate the data of its arrays from a pool.
 //!
-//! NumPy calls four functions of a *handler* for the data of arrays (NEP 49). It keeps the handler of each array, so arrays outlive the time
-//! in which a handler is in use. The handler in use belongs to the thread or the task.
+//! NumPy calls four functions of a *handler* for the data of arrays (NEP 49). Each array keeps its handler, so an array can outlive the use of
+//! the handler. Each thread and each task of `asyncio` selects its own handler.
+//!
+//! ```text
+//!   Handler        NumPy's structure, in a capsule that arrays hold
+//!   Source         the pool and the tag of a handler, with the head before the data of each array
+//!   NumpyHandler   the handler as a Python object
+//! ```
 
 use crate::pools::{self, Pool};
 use millpond::{AllocError, Tag};
@@ -53,7 +59,7 @@ struct Handler {
     free: unsafe extern "C" fn(&Source, *mut c_void, usize),
 }
 
-// SAFETY: `source` is owned, and is `Send` and `Sync`.
+// SAFETY: the handler owns its source, and the type of the source is `Send` and `Sync`. The other fields are data and functions.
 unsafe impl Send for Handler {}
 
 impl Drop for Handler {

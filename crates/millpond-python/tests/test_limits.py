@@ -108,7 +108,7 @@ class Limits(unittest.TestCase):
             thread = threading.Thread(target=end_elsewhere)
             thread.start()
             thread.join()
-        self.assertIn("of one thread", errors[0])
+        self.assertIn("belongs to one thread", errors[0])
 
     def test_a_limit_is_a_size(self):
         with self.assertRaises(ValueError):

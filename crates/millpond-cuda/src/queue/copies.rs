@@ -1,7 +1,7 @@
 //! Copies between ordinary memory of the host and the tensors of a queue.
 //!
-//! Large copies go through pinned slots, because the driver copies ordinary memory with one thread and without overlap. Where there is no
-//! slot, or nothing to gain, the driver copies, so no copy fails for lack of pinned memory.
+//! Large copies go through pinned slots, because the driver copies ordinary memory with one thread and without overlap. If there is no free
+//! slot, or slots would not make the copy faster, the driver copies directly. So no copy fails because pinned memory is short.
 
 use super::CudaQueue;
 use crate::buffer::DeviceBuffer;

@@ -12,8 +12,8 @@ from ._scope import Scope
 class limits(Scope):
     """Limits the memory that a block or a function may use: ``with millpond.limits(peak="2MiB", leaked=0):``.
 
-    The memory of all pools counts that the thread allocates in the block. The bytes are those of blocks, which are slightly larger than what
-    was asked for and the same in every run.
+    All memory counts that the thread allocates from pools within the block. The bytes are those of the pool's blocks. A block is slightly
+    larger than the request, by the same amount in every run.
 
         @millpond.limits(peak="2MiB", leaked=0)
         def test_step():
@@ -43,7 +43,7 @@ class limits(Scope):
         if allocations is not None and allocations < 0:
             raise ValueError(f"{allocations} is no number of allocations")
         self._limits = (peak, total, leaked, allocations)
-        self._open: list[tuple[int, _millpond.Scope]] = []
+        self._open: list[tuple[int, _millpond.LimitsScope]] = []
         self.usage: dict[str, int] = {}
         """What the last block used: ``peak``, ``total`` and ``leaked`` bytes, and ``allocations``."""
 
@@ -52,7 +52,7 @@ class limits(Scope):
         return type(self)(peak=peak, total=total, leaked=leaked, allocations=allocations)
 
     def __enter__(self) -> Self:
-        self._open.append((threading.get_ident(), _millpond.Scope(*self._limits)))
+        self._open.append((threading.get_ident(), _millpond.LimitsScope(*self._limits)))
         return self
 
     def __exit__(
@@ -61,7 +61,7 @@ class limits(Scope):
         thread = threading.get_ident()
         at = next((at for at in reversed(range(len(self._open))) if self._open[at][0] == thread), None)
         if at is None:
-            raise RuntimeError("limits are of one thread: end the block in the thread that began it")
+            raise RuntimeError("a block with limits belongs to one thread: end it in the thread that began it")
         # Objects that hold each other are not leaked, and would be freed later.
         gc.collect()
         usage, exceeded = self._open.pop(at)[1].end()

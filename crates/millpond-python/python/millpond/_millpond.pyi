@@ -105,7 +105,7 @@ class Budget:
     def refusals(self) -> int:
         """The number of refusals. A pool asks again with less before it refuses a request."""
 
-class Scope:
+class LimitsScope:
     """A part of a program of this thread whose memory is measured, from its creation to its end."""
 
     def __init__(self, peak: str | int | None, total: str | int | None, leaked: str | int | None, allocations: int | None) -> None: ...

@@ -1,4 +1,4 @@
-"""Records a PyTorch program, and explains why it ran out of memory."""
+"""Records a program, and explains why it ran out of memory."""
 
 import contextlib
 import html

@@ -158,7 +158,7 @@ class Pool:
         self._pool.trim()
 
     def reset_peak(self) -> None:
-        """Lets the peaks begin again at the present figures."""
+        """Sets the peaks to the present figures."""
         self._pool.reset_peak()
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ class Pool:
 def leaks() -> list[Live]:
     """Returns the live blocks of all pools of this process by tag and place, the largest sum first.
 
-    Called where nothing should be live any more, such as at the end of a test, it lists what was forgotten.
+    At the end of a test, or at another point where no block should be live, these are the blocks that the program forgot to free.
     """
     with _POOLS_LOCK:
         pools = list(_POOLS)
@@ -215,7 +215,7 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
     Raises:
         OSError: The process already has a recording, or the file cannot be written.
     """
-    # This recording is what the program asks for, so it replaces that of `catch_oom`.
+    # A process has one recording. The program asks for this one, so it replaces that of `catch_oom`.
     PoolRecording.discard()
     recorder = Recorder(path)
     try:
@@ -256,16 +256,18 @@ class PoolRecording:
         """Completes the recording, and gives it this name.
 
         Raises:
-            OSError: It cannot be completed, or it was given away, or the name is that of a file which is no recording.
+            OSError: The recording has ended, it cannot be completed, or there is a file with this name that is no recording.
         """
         with cls._lock:
             if cls._recorder is None or cls._file is None:
-                raise OSError("the recording has ended before")
+                raise OSError("an earlier error has the recording, or the program records its pools itself")
             recorder, part = cls._recorder, cls._file
             cls._recorder = cls._file = None
             try:
                 recorder.stop()
-                refuse_others(file, part.read_bytes()[:6])
+                with open(part, "rb") as written:
+                    mark = written.read(6)
+                refuse_others(file, mark)
                 os.replace(part, file)
             finally:
                 part.unlink(missing_ok=True)
@@ -294,7 +296,7 @@ class PoolRecording:
 
 
 def refuse_others(file: Path, *marks: bytes) -> None:
-    """Refuses to replace a file that has none of these marks at its beginning, as recordings have.
+    """Refuses to replace a file whose first bytes contain none of these marks of recordings.
 
     Raises:
         FileExistsError: There is such a file.
@@ -309,9 +311,9 @@ class NumpyState(NamedTuple):
     """The pools of NumPy's arrays in a thread or task."""
 
     original: object
-    """The handler of NumPy before all."""
+    """The handler that NumPy used before."""
     enabled: tuple[tuple[object, Pool], ...]
-    """What has enabled a pool, and the pool. The last one is in use."""
+    """The objects that enabled a pool, each with its pool. The last pool is in use."""
 
 
 def apply_numpy() -> None:
@@ -355,5 +357,5 @@ def _short(place: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Returns a text that names can contain: without the sign between the parts of a tag, and without half characters."""
+    """Returns a text for the account: commas replace semicolons, which separate the parts of a tag, and escapes replace lone surrogates."""
     return text.replace(";", ",").encode("utf-8", "backslashreplace").decode()

@@ -94,9 +94,7 @@ class Recording:
         Raises:
             ValueError: A value is wrong, or the recording cannot be replayed.
         """
-        options = _common(device, edits) + _listed("policy", policies)
-        if policies == "all":
-            options = _common(device, edits) + ["--all"]
+        options = _common(device, edits) + (["--all"] if policies == "all" else _listed("policy", policies))
         options += [f"--{name}={value}" for name, value in (("conf", conf), ("torch-conf", torch_conf)) if value is not None]
         options += ["--fit"] if fit else []
         return Replay(self._recording.replay(self._number(of), options)[0])
