@@ -60,7 +60,6 @@ impl Block {
     ///
     /// # Safety
     /// `view` is null or a structure to be filled, as Python guarantees.
-    #[allow(unsafe_code)]
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("the view is null"));

@@ -5,21 +5,28 @@
 //!   pools       pools, budgets and recordings of them
 //!   limits      limits of tests
 //!   block       blocks of pools as memory for Python
+//!   buffer      memory of other libraries on the host
+//!   devices     arrays in a device's memory
+//!   dlpack      arrays for other libraries and of them, by DLPack
+//!   stream      streams of other libraries
 //!   numpy       data of NumPy's arrays from a pool
 //!   table       tables for other libraries, through Arrow's C interface
 //!   work        long work without the interpreter's lock
 //! ```
-#![deny(unsafe_code)]
 
 mod block;
+mod buffer;
+#[forbid(unsafe_code)]
+mod devices;
+mod dlpack;
 #[forbid(unsafe_code)]
 mod limits;
-#[allow(unsafe_code)]
 mod numpy;
 #[forbid(unsafe_code)]
 mod pools;
 #[forbid(unsafe_code)]
 mod recording;
+mod stream;
 #[forbid(unsafe_code)]
 mod table;
 #[forbid(unsafe_code)]
@@ -41,6 +48,8 @@ mod _millpond {
     use super::block::Block;
     #[pymodule_export]
     use super::command;
+    #[pymodule_export]
+    use super::devices::{DeviceArray, device_array, device_copy};
     #[pymodule_export]
     use super::limits::LimitsScope;
     #[pymodule_export]

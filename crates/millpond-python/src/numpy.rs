@@ -167,7 +167,7 @@ impl NumpyHandler {
     #[new]
     fn new(pool: &Bound<'_, Pool>, tag: &str) -> PyResult<Self> {
         let source = Source {
-            pool: pool.get().pool().clone(),
+            pool: pool.get().host()?.clone(),
             tag: Tag::new(tag),
             object: pool.clone().unbind(),
         };
@@ -198,7 +198,8 @@ impl NumpyHandler {
 #[pyfunction]
 pub(crate) fn take_numpy_refusal(pool: &Bound<'_, Pool>) -> Option<String> {
     let (number, text) = REFUSAL.take()?;
-    (number == pool.get().pool().id()).then_some(text)
+    let pool = pool.get().host().ok()?;
+    (number == pool.id()).then_some(text)
 }
 
 /// Makes NumPy use a handler in this thread or task. Returns the handler that was in use.

@@ -1,7 +1,8 @@
 //! Pools, their blocks, budgets, and recordings of them.
 
 use crate::block::{Block, Memory};
-use crate::work;
+use crate::{stream, work};
+use millpond::cuda::{CudaDevice, DevicePool, DevicePoolError};
 use millpond::engine::{Gauge, display_size, parse_size};
 use millpond::record::RecordError;
 use millpond::{AllocError, Budget as Limited, PoolStats, Recorder as Recording, Tag, Tracking};
@@ -43,7 +44,43 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
 
 /// A pool of memory.
 #[pyclass(frozen, weakref, module = "millpond._millpond")]
-pub(crate) struct Pool(millpond::Pool);
+pub(crate) struct Pool(Kind);
+
+enum Kind {
+    Host(millpond::Pool),
+    Device(DevicePool),
+}
+
+/// Calls a method that pools of both kinds have.
+macro_rules! of_both {
+    ($pool:expr, $method:ident($($argument:expr),*)) => {
+        match &$pool.0 {
+            Kind::Host(pool) => pool.$method($($argument),*),
+            Kind::Device(pool) => pool.$method($($argument),*),
+        }
+    };
+}
+
+/// Sets a builder's settings. The builders of both kinds of pools have the same methods and no common type.
+macro_rules! with_settings {
+    ($builder:expr, $name:ident, $limit:ident, $budget:ident, $settings:ident) => {{
+        // A stack would be that of the interpreter. Objects of modules are often alive at the end of a program.
+        let mut builder = $builder.track(Some(Tracking::All)).stacks(false).leak_report(false);
+        if let Some(name) = $name {
+            builder = builder.name(name);
+        }
+        if let Some(limit) = $limit {
+            builder = builder.limit(limit.0);
+        }
+        if let Some(budget) = $budget {
+            builder = builder.budget(&budget.0);
+        }
+        if let Some(settings) = $settings {
+            builder = builder.settings(settings);
+        }
+        builder
+    }};
+}
 
 /// Figures by name.
 pub(crate) type Figures = Vec<(&'static str, u64)>;
@@ -57,58 +94,55 @@ impl Pool {
     fn new(
         name: Option<String>,
         memory: &str,
+        device: Option<u32>,
         limit: Option<Size>,
         budget: Option<PyRef<'_, Budget>>,
         settings: Option<&str>,
     ) -> PyResult<Self> {
-        let mut builder = millpond::Pool::builder();
-        // A stack would be that of the interpreter. Objects of modules are often alive at the end of a program.
-        builder = builder
-            .track(Some(Tracking::All))
-            .stacks(false)
-            .leak_report(false);
-        if let Some(name) = name {
-            builder = builder.name(name);
-        }
-        if let Some(limit) = limit {
-            builder = builder.limit(limit.0);
-        }
-        if let Some(budget) = budget {
-            builder = builder.budget(&budget.0);
-        }
-        if let Some(settings) = settings {
-            builder = builder.settings(settings);
-        }
-        let pool = match memory {
-            "host" => builder.host(),
-            "pinned" => builder.pinned(),
-            other => {
-                return Err(PyValueError::new_err(format!(
-                    "unknown memory '{other}': write 'host' or 'pinned'"
-                )));
-            }
+        let Some(device) = device else {
+            let builder = with_settings!(millpond::Pool::builder(), name, limit, budget, settings);
+            let pool = match memory {
+                "host" => builder.host(),
+                "pinned" => builder.pinned(),
+                other => {
+                    return Err(PyValueError::new_err(format!(
+                        "unknown memory '{other}': write 'host' or 'pinned'"
+                    )));
+                }
+            };
+            return Ok(Self(Kind::Host(pool.map_err(refused)?)));
         };
-        Ok(Self(pool.map_err(refused)?))
+        let device = CudaDevice::get(device).map_err(stream::failed)?;
+        let builder = with_settings!(DevicePool::builder(), name, limit, budget, settings);
+        match builder.build(&device) {
+            Ok(pool) => Ok(Self(Kind::Device(pool))),
+            Err(DevicePoolError::Cuda(error)) => Err(stream::failed(error)),
+            Err(DevicePoolError::Start(error)) => Err(out_of_memory(error)),
+            Err(error) => Err(refused(error)),
+        }
     }
 
     #[getter]
     fn name(&self) -> &str {
-        self.0.name()
+        of_both!(self, name())
     }
 
     #[getter]
     fn limit(&self) -> Option<u64> {
-        self.0.limit()
+        match &self.0 {
+            Kind::Host(pool) => pool.limit(),
+            Kind::Device(pool) => Some(pool.limit()),
+        }
     }
 
     #[setter]
-    fn set_limit(&self, limit: Size) {
-        self.0.set_limit(limit.0);
+    fn set_limit(&self, py: Python<'_>, limit: Size) {
+        py.detach(|| of_both!(self, set_limit(limit.0)));
     }
 
     /// Allocates a block with a tag.
     fn block(slf: &Bound<'_, Self>, bytes: usize, zeroed: bool, tag: &str) -> PyResult<Block> {
-        let pool = &slf.get().0;
+        let pool = slf.get().host()?;
         let allocate = || {
             let _tag = Tag::new(tag).enter();
             match zeroed {
@@ -127,12 +161,12 @@ impl Pool {
 
     /// Returns the figures by name.
     fn stats(&self) -> Figures {
-        figures(&self.0.stats())
+        figures(&of_both!(self, stats()))
     }
 
     /// Returns the live blocks by tag, the largest sum first.
     fn live(&self) -> Vec<Live> {
-        let report = self.0.leak_report();
+        let report = of_both!(self, leak_report());
         let groups = report.iter().flat_map(|report| &report.groups);
         let name = |tag: Tag| if tag == Tag::NONE { "" } else { tag.name() };
         groups
@@ -141,21 +175,35 @@ impl Pool {
     }
 
     fn trim(&self, py: Python<'_>) {
-        py.detach(|| self.0.trim());
+        py.detach(|| of_both!(self, trim()));
     }
 
     fn reset_peak(&self) {
-        self.0.reset_peak();
+        of_both!(self, reset_peak());
     }
 
     fn __str__(&self) -> String {
-        format!("pool '{}': {}", self.0.name(), self.0.stats())
+        format!("pool '{}': {}", self.name(), of_both!(self, stats()))
     }
 }
 
 impl Pool {
-    pub(crate) fn pool(&self) -> &millpond::Pool {
-        &self.0
+    pub(crate) fn host(&self) -> PyResult<&millpond::Pool> {
+        match &self.0 {
+            Kind::Host(pool) => Ok(pool),
+            Kind::Device(_) => Err(PyTypeError::new_err(
+                "the pool has memory of a device, and this needs memory of the host",
+            )),
+        }
+    }
+
+    pub(crate) fn device(&self) -> PyResult<&DevicePool> {
+        match &self.0 {
+            Kind::Device(pool) => Ok(pool),
+            Kind::Host(_) => Err(PyTypeError::new_err(
+                "the pool has memory of the host, and this needs memory of a device",
+            )),
+        }
     }
 }
 
@@ -279,7 +327,7 @@ fn unwritten(error: &RecordError) -> PyErr {
 }
 
 /// Returns the exception for a refused request: a `MemoryError` with the post-mortem.
-fn out_of_memory(error: AllocError) -> PyErr {
+pub(crate) fn out_of_memory(error: AllocError) -> PyErr {
     REFUSED.fetch_add(1, Ordering::Relaxed);
     PyMemoryError::new_err(without_places(&error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! Runs the tests of the Python package (`test_*.py`) with the library that this build made.
+//! Runs the tests of the Python package (`test_*.py`) with the library that this build made, and with the emulated CUDA driver.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,13 +36,20 @@ fn the_package_passes_its_tests() {
         }
     }
     let test = std::env::current_exe().expect("the path of this test");
-    let library = test.with_file_name("lib_millpond.so");
-    std::os::unix::fs::symlink(library, package.join("_millpond.abi3.so")).expect("linked");
+    let driver = installed.join("driver");
+    std::fs::create_dir_all(&driver).expect("a folder");
+    for (library, name) in [
+        ("lib_millpond.so", package.join("_millpond.abi3.so")),
+        ("libmillpond_cuda_emu.so", driver.join("libcuda.so.1")),
+    ] {
+        std::os::unix::fs::symlink(test.with_file_name(library), name).expect("linked");
+    }
     let path = std::env::join_paths([&installed, &here.join("tests")]).expect("paths");
     let done = Command::new(python)
         .args(["-B", "-W", "error", "-m", "unittest", "discover", "-s"])
         .arg(here.join("tests"))
         .env("PYTHONPATH", path)
+        .env("LD_LIBRARY_PATH", driver)
         .output()
         .expect("Python starts");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

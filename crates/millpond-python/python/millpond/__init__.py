@@ -24,7 +24,8 @@ Memory with an account of every byte:
 """
 
 from . import numpy
-from ._millpond import Block, Budget, Table
+from ._devices import DevicePool
+from ._millpond import Block, Budget, DeviceArray, Table
 from ._limits import limits
 from ._oom import catch_oom
 from ._pools import Live, Pool, leaks, mark, record, tag
@@ -33,6 +34,8 @@ from ._recording import Recording, Replay, Report, Timeline, Tuned, Verdict, rea
 __all__ = [
     "Block",
     "Budget",
+    "DeviceArray",
+    "DevicePool",
     "Live",
     "Pool",
     "Recording",

@@ -1,6 +1,10 @@
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
+from typing import Any
+
+import numpy
+from typing_extensions import Buffer
 
 def command(arguments: list[str]) -> int:
     """Runs the command ``millpond`` with these arguments. Returns the exit code."""
@@ -49,7 +53,7 @@ class Table:
 class Pool:
     """A pool of memory."""
 
-    def __init__(self, name: str | None, memory: str, limit: str | int | None, budget: Budget | None, settings: str | None) -> None: ...
+    def __init__(self, name: str | None, memory: str, device: int | None, limit: str | int | None, budget: Budget | None, settings: str | None) -> None: ...
     @property
     def name(self) -> str: ...
     @property
@@ -71,6 +75,66 @@ class Block:
         """The address of the first byte, a multiple of 64."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class DeviceArray:
+    """An array in a device's memory, with its elements in C order. PyTorch, CuPy, Numba and other libraries use it without a copy.
+
+    The memory goes back to the pool when neither the array nor an object of another library uses it any more.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the dimensions."""
+
+    @property
+    def dtype(self) -> str:
+        """The type of the elements, such as ``"float32"``."""
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+
+    @property
+    def device(self) -> str:
+        """The name of the device, such as ``"cuda:0"``."""
+
+    @property
+    def address(self) -> int:
+        """The address of the first element on the device, a multiple of 256, or 0 if there are no elements."""
+
+    def record_use(self, stream: object) -> None:
+        """Declares that work on a stream uses the array. After the array has gone, its memory is reused only when the work that is queued
+        on the stream by then is complete."""
+
+    def copy_from(self, array: Buffer) -> None:
+        """Copies the bytes of an object with the buffer protocol, such as a NumPy array, to the array, and waits until the copy is
+        complete."""
+
+    def copy_to(self, array: Buffer) -> None:
+        """Copies the bytes of the array to an object with the buffer protocol, and waits until the copy is complete. The copy comes after
+        the work that is queued on the array's own stream."""
+
+    def to_numpy(self) -> numpy.ndarray[Any, Any]:
+        """Returns a copy of the array in NumPy's memory."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __len__(self) -> int: ...
+
+def device_array(pool: Pool, shape: Sequence[int], dtype: str, zeroed: bool, tag: str, stream: object) -> DeviceArray:
+    """Allocates an array with a tag, with arbitrary contents or with zeros."""
+
+def device_copy(pool: Pool, array: object, tag: str, stream: object) -> DeviceArray:
+    """Allocates an array with a tag, and copies the elements of an object with DLPack."""
 
 class Budget:
     """A limit on the memory of several pools together, such as that of one tenant.

@@ -1,6 +1,7 @@
 """Pools of memory, with an account of every byte."""
 
 import contextlib
+import math
 import operator
 import os
 import sys
@@ -13,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex
 
 from . import _millpond
-from ._millpond import Block, Budget, NumpyHandler, Recorder, set_numpy_handler
+from ._millpond import Block, Budget, DeviceArray, NumpyHandler, Recorder, set_numpy_handler
 from ._millpond import Pool as _Pool
 from ._scope import Scope
 
@@ -50,7 +51,61 @@ class Live(NamedTuple):
     """The sum of their bytes."""
 
 
-class Pool:
+class PoolBase:
+    """What pools of all kinds of memory have."""
+
+    def __init__(
+        self,
+        limit: str | int | None,
+        name: str | None,
+        memory: str,
+        device: int | None,
+        budget: Budget | None,
+        settings: str | None,
+    ) -> None:
+        self._pool = _Pool(name, memory, device, limit, budget, settings)
+        with _POOLS_LOCK:
+            _POOLS.add(self._pool)
+
+    @property
+    def name(self) -> str:
+        """The name in reports."""
+        return self._pool.name
+
+    @property
+    def limit(self) -> int | None:
+        """The most bytes that the pool takes from the system or the device. It can be changed at any time."""
+        return self._pool.limit
+
+    @limit.setter
+    def limit(self, limit: str | int) -> None:
+        self._pool.limit = limit
+
+    def stats(self) -> dict[str, int]:
+        """Returns the figures: ``requested``, ``allocated`` and ``reserved`` bytes with their peaks, and the numbers of ``allocations``,
+        ``frees``, ``hits`` (served without the system or the driver) and ``refusals``."""
+        return dict(self._pool.stats())
+
+    def live(self) -> list[Live]:
+        """Returns the live blocks by tag and place, the largest sum first."""
+        return _live(self._pool)
+
+    def trim(self) -> None:
+        """Returns free memory to the system or the device."""
+        self._pool.trim()
+
+    def reset_peak(self) -> None:
+        """Sets the peaks to the present figures."""
+        self._pool.reset_peak()
+
+    def __str__(self) -> str:
+        return str(self._pool)
+
+    def __repr__(self) -> str:
+        return f"<millpond.{type(self).__name__}: {self}>"
+
+
+class Pool(PoolBase):
     """A pool of memory. Freed memory is kept for later requests, up to a limit, and every live byte has a tag and a place.
 
         pool = millpond.Pool(limit="2GiB")
@@ -80,24 +135,8 @@ class Pool:
         budget: Budget | None = None,
         settings: str | None = None,
     ) -> None:
-        self._pool = _Pool(name, memory, limit, budget, settings)
-        with _POOLS_LOCK:
-            _POOLS.add(self._pool)
+        super().__init__(limit, name, memory, None, budget, settings)
         self._handlers: dict[str, NumpyHandler] = {}
-
-    @property
-    def name(self) -> str:
-        """The name in reports."""
-        return self._pool.name
-
-    @property
-    def limit(self) -> int | None:
-        """The most bytes that the pool takes from the system. It can be changed at any time."""
-        return self._pool.limit
-
-    @limit.setter
-    def limit(self, limit: str | int) -> None:
-        self._pool.limit = limit
 
     def block(self, bytes: int, *, zeroed: bool = False) -> Block:
         """Allocates bytes at a multiple of 64. ``memoryview`` and other users of the buffer protocol read and write them.
@@ -108,7 +147,7 @@ class Pool:
         """
         if not 0 <= bytes <= sys.maxsize:
             raise ValueError(f"{bytes} is no number of bytes that memory can have")
-        return self._pool.block(bytes, zeroed, _tag_here("block"))
+        return self._pool.block(bytes, zeroed, tag_here("block"))
 
     def empty(self, shape: "SupportsIndex | Sequence[SupportsIndex]", dtype: "DTypeLike" = "float64") -> "numpy.ndarray[Any, Any]":
         """Returns a NumPy array of the pool's memory with arbitrary contents.
@@ -124,6 +163,20 @@ class Pool:
         """Returns a NumPy array of the pool's memory, filled with zeros. Raises the same errors as :meth:`empty`."""
         return self._array(shape, dtype, "zeros")
 
+    def copy(self, array: Any) -> "numpy.ndarray[Any, Any]":
+        """Returns a copy of an array in the pool's memory: of NumPy's, of an array of another library that NumPy can read, or of a
+        :class:`DeviceArray`. Raises the same errors as :meth:`empty`, and those of NumPy."""
+        import numpy
+
+        if isinstance(array, DeviceArray):
+            copy = self._array(array.shape, array.dtype, "copy")
+            array.copy_to(copy)
+            return copy
+        source = numpy.asarray(array)
+        copy = self._array(source.shape, source.dtype, "copy")
+        copy[...] = source
+        return copy
+
     def _array(self, shape: "SupportsIndex | Sequence[SupportsIndex]", dtype: "DTypeLike", operation: str) -> "numpy.ndarray[Any, Any]":
         try:
             import numpy
@@ -133,39 +186,9 @@ class Pool:
         kind = numpy.empty(0, dtype).dtype
         if kind.hasobject:
             raise ValueError("a pool holds no Python objects: choose a dtype of numbers")
-        sizes = tuple(map(operator.index, shape)) if isinstance(shape, Sequence) else (operator.index(shape),)
-        bytes = kind.itemsize
-        for size in sizes:
-            if size < 0:
-                raise ValueError(f"the shape {sizes} has a negative size")
-            bytes *= size
-        if bytes > sys.maxsize:
-            raise ValueError(f"an array of shape {sizes} has more bytes than any memory")
-        block = self._pool.block(bytes, operation == "zeros", _tag_here(operation))
+        sizes = sizes_of(shape, kind.itemsize)
+        block = self._pool.block(kind.itemsize * math.prod(sizes), operation == "zeros", tag_here(operation))
         return numpy.ndarray(sizes, kind, buffer=memoryview(block))
-
-    def stats(self) -> dict[str, int]:
-        """Returns the figures: ``requested``, ``allocated`` and ``reserved`` bytes with their peaks, and the numbers of ``allocations``,
-        ``frees``, ``hits`` (served without the system) and ``refusals``."""
-        return dict(self._pool.stats())
-
-    def live(self) -> list[Live]:
-        """Returns the live blocks by tag and place, the largest sum first."""
-        return _live(self._pool)
-
-    def trim(self) -> None:
-        """Returns free memory to the system."""
-        self._pool.trim()
-
-    def reset_peak(self) -> None:
-        """Sets the peaks to the present figures."""
-        self._pool.reset_peak()
-
-    def __str__(self) -> str:
-        return str(self._pool)
-
-    def __repr__(self) -> str:
-        return f"<millpond.Pool: {self}>"
 
 
 def leaks() -> list[Live]:
@@ -339,7 +362,21 @@ def _live(pool: _Pool) -> list[Live]:
     return found
 
 
-def _tag_here(operation: str) -> str:
+def sizes_of(shape: "SupportsIndex | Sequence[SupportsIndex]", itemsize: int) -> tuple[int, ...]:
+    """Returns the sizes of the dimensions of an array.
+
+    Raises:
+        ValueError: A size is negative, or memory cannot have so many bytes.
+    """
+    sizes = tuple(map(operator.index, shape)) if isinstance(shape, Sequence) else (operator.index(shape),)
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"the shape {sizes} has a negative size")
+    if itemsize * math.prod(size or 1 for size in sizes) > sys.maxsize:
+        raise ValueError(f"an array of shape {sizes} has more bytes than any memory")
+    return sizes
+
+
+def tag_here(operation: str) -> str:
     """Returns the tag with the operation and the place that calls this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == _HERE:

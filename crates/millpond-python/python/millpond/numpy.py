@@ -26,9 +26,12 @@ class enable:
 
     Raises:
         ImportError: NumPy is not installed, or is older than 1.22.
+        TypeError: The pool is no pool of memory of the host.
     """
 
     def __init__(self, pool: Pool | None = None) -> None:
+        if not isinstance(pool, Pool | None):
+            raise TypeError(f"NumPy's arrays need a millpond.Pool, and not {type(pool)}")
         self.pool: Pool = pool if pool is not None else Pool(name="numpy")
         """The pool."""
         self._was_disabled = False

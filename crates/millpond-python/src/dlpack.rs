@@ -1,0 +1,311 @@
+//! Arrays of devices for other libraries, and arrays of other libraries, by DLPack.
+
+use millpond::DType;
+use millpond::cuda::{CudaError, CudaStream, DeviceBuffer};
+use millpond::dlpack::{
+    DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor, Form, ManagedTensor, VERSION,
+};
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict};
+use std::ffi::{CStr, c_void};
+use std::ptr::{self, NonNull};
+
+/// The standard's numbers of the kinds of memory that are exchanged: of the host, of a device, of the host and known to the driver, and of
+/// both.
+const HOST: i32 = 1;
+pub(crate) const CUDA: i32 = 2;
+const PINNED: i32 = 3;
+const MANAGED: i32 = 13;
+
+/// The forms of the structure in a capsule.
+trait Exchanged: Form {
+    /// The name of a capsule whose structure nobody has taken.
+    const NAME: &'static CStr;
+    /// The name of a capsule whose structure was taken.
+    const TAKEN: &'static CStr;
+
+    fn describe(tensor: DLTensor, context: *mut c_void) -> Self;
+
+    fn tensor(&self) -> &DLTensor;
+
+    fn context(&self) -> *mut c_void;
+}
+
+impl Exchanged for DLManagedTensor {
+    const NAME: &'static CStr = c"dltensor";
+    const TAKEN: &'static CStr = c"used_dltensor";
+
+    fn describe(dl_tensor: DLTensor, manager_ctx: *mut c_void) -> Self {
+        Self {
+            dl_tensor,
+            manager_ctx,
+            deleter: Some(delete::<Self>),
+        }
+    }
+
+    fn tensor(&self) -> &DLTensor {
+        &self.dl_tensor
+    }
+
+    fn context(&self) -> *mut c_void {
+        self.manager_ctx
+    }
+}
+
+impl Exchanged for DLManagedTensorVersioned {
+    const NAME: &'static CStr = c"dltensor_versioned";
+    const TAKEN: &'static CStr = c"used_dltensor_versioned";
+
+    fn describe(dl_tensor: DLTensor, manager_ctx: *mut c_void) -> Self {
+        Self {
+            version: VERSION,
+            manager_ctx,
+            deleter: Some(delete::<Self>),
+            flags: 0,
+            dl_tensor,
+        }
+    }
+
+    fn tensor(&self) -> &DLTensor {
+        &self.dl_tensor
+    }
+
+    fn context(&self) -> *mut c_void {
+        self.manager_ctx
+    }
+}
+
+/// An exported structure, and what it points to.
+///
+/// Invariant: made by `export_as`, it is at the address of its context until its deleter is called, and the structure is written before
+/// anybody sees it.
+struct Export<F> {
+    managed: Option<F>,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+    /// Keeps the elements. Without the interpreter, the reference is given back later.
+    _array: Py<PyAny>,
+}
+
+/// The deleter of exported structures.
+///
+/// # Safety
+/// The pointer is null, or to the structure of an [`Export`] that nobody uses any more.
+unsafe extern "C" fn delete<F: Exchanged>(managed: *mut F) {
+    // SAFETY: the caller's promise.
+    let Some(managed) = (unsafe { managed.as_ref() }) else {
+        return;
+    };
+    let export = managed.context().cast::<Export<F>>();
+    // SAFETY: by the invariant the context is the address of the boxed whole.
+    drop(unsafe { Box::from_raw(export) });
+}
+
+/// Returns a capsule with elements in C order on a device. They belong to an array, which is kept. `at` is their address, and the number of
+/// the device.
+pub(crate) fn export<'py>(
+    array: &Bound<'py, PyAny>,
+    at: (u64, u32),
+    shape: &[usize],
+    dtype: DType,
+    is_new: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    match is_new {
+        true => export_as::<DLManagedTensorVersioned>(array, at, shape, dtype),
+        false => export_as::<DLManagedTensor>(array, at, shape, dtype),
+    }
+}
+
+fn export_as<'py, F: Exchanged>(
+    array: &Bound<'py, PyAny>,
+    (address, device): (u64, u32),
+    shape: &[usize],
+    dtype: DType,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut strides = vec![1; shape.len()];
+    for dim in (1..shape.len()).rev() {
+        // Sizes of an array that exists are below 2^63.
+        strides[dim - 1] = strides[dim] * shape[dim].max(1) as i64;
+    }
+    let mut export = Box::new(Export::<F> {
+        managed: None,
+        shape: shape.iter().map(|size| *size as i64).collect(),
+        strides,
+        _array: array.clone().unbind(),
+    });
+    let tensor = DLTensor {
+        data: ptr::with_exposed_provenance_mut(usize::try_from(address)?),
+        device: DLDevice {
+            device_type: CUDA,
+            device_id: i32::try_from(device)?,
+        },
+        ndim: i32::try_from(shape.len())?,
+        dtype: dtype.into(),
+        shape: export.shape.as_mut_ptr(),
+        strides: export.strides.as_mut_ptr(),
+        byte_offset: 0,
+    };
+    let export = Box::into_raw(export);
+    // SAFETY: the box was made just now, and is ours alone.
+    let managed = unsafe { &mut (*export).managed }.insert(F::describe(tensor, export.cast()));
+    let managed = NonNull::from(managed);
+    // SAFETY: the structure is whole, and its deleter frees the box. The destructor is for capsules of this form.
+    unsafe { PyCapsule::new_with_pointer_and_destructor(array.py(), managed.cast(), F::NAME, Some(end::<F>)) }
+        .map(Bound::into_any)
+        .inspect_err(|_| {
+            // SAFETY: nobody got the structure.
+            unsafe { delete(managed.as_ptr()) };
+        })
+}
+
+/// The destructor of capsules. It deletes the structure if nobody has taken it.
+///
+/// # Safety
+/// The object is a capsule, and the interpreter is attached.
+unsafe extern "C" fn end<F: Exchanged>(capsule: *mut ffi::PyObject) {
+    // SAFETY: the caller's promise.
+    if unsafe { ffi::PyCapsule_IsValid(capsule, F::NAME.as_ptr()) } == 0 {
+        return;
+    }
+    // SAFETY: the capsule has this name, and so a structure of this form that nobody has taken.
+    unsafe { delete(ffi::PyCapsule_GetPointer(capsule, F::NAME.as_ptr()).cast::<F>()) };
+}
+
+/// The elements of an array of another library, which are in C order.
+pub(crate) struct Elements {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) dtype: DType,
+    place: DLDevice,
+    /// The address of the first element, or anything if there are no elements.
+    address: usize,
+    bytes: usize,
+    /// Keeps the elements.
+    _owner: Box<dyn Send + Sync>,
+}
+
+impl Elements {
+    /// Takes the elements of an array on the host or on this device, for use on a stream of the device.
+    pub(crate) fn of(array: &Bound<'_, PyAny>, device: u32, stream: &CudaStream) -> PyResult<Self> {
+        let place: (i32, i32) = array.call_method0("__dlpack_device__")?.extract()?;
+        let options = PyDict::new(array.py());
+        if matches!(place.0, CUDA | MANAGED) {
+            // The standard's number of the default stream is 1.
+            options.set_item("stream", stream.as_raw().addr().max(1))?;
+        }
+        options.set_item("max_version", (VERSION.major, VERSION.minor))?;
+        let capsule = array
+            .call_method("__dlpack__", (), Some(&options))
+            .or_else(|error| {
+                // Older libraries do not know the versions.
+                if !error.is_instance_of::<PyTypeError>(array.py()) {
+                    return Err(error);
+                }
+                options.del_item("max_version")?;
+                array.call_method("__dlpack__", (), Some(&options))
+            })?;
+        let capsule = capsule.cast_into::<PyCapsule>()?;
+        let elements = match capsule.is_valid_checked(Some(DLManagedTensorVersioned::NAME)) {
+            true => Self::take::<DLManagedTensorVersioned>(&capsule),
+            false => Self::take::<DLManagedTensor>(&capsule),
+        }?;
+        let DLDevice {
+            device_type,
+            device_id,
+        } = elements.place;
+        match device_type {
+            HOST | PINNED => Ok(elements),
+            CUDA | MANAGED if u32::try_from(device_id) == Ok(device) => Ok(elements),
+            _ => Err(PyBufferError::new_err(format!(
+                "the array is on {}, and the pool on cuda:{device}: copy the array to the host first",
+                elements.place
+            ))),
+        }
+    }
+
+    fn take<F: Exchanged>(capsule: &Bound<'_, PyCapsule>) -> PyResult<Self> {
+        let pointer = capsule.pointer_checked(Some(F::NAME))?.cast::<F>();
+        // SAFETY: the capsule has the name of a structure that nobody has taken. It is renamed below, so only this takes it. By the
+        // standard the structure is whole, and its elements stay until its deleter is called.
+        let owner = unsafe { ManagedTensor::from_raw(pointer.as_ptr()) };
+        // SAFETY: the capsule is valid, and the name lives forever.
+        if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), F::TAKEN.as_ptr()) } != 0 {
+            // The capsule still owns the structure.
+            std::mem::forget(owner);
+            return Err(PyErr::fetch(capsule.py()));
+        }
+        let owner = owner.map_err(refused)?;
+        // SAFETY: the structure was checked, and is owned.
+        let tensor = *unsafe { &*owner.as_ptr() }.tensor();
+        let shape = numbers(&tensor, tensor.shape).ok_or_else(|| refused("the array has no shape"))?;
+        let strides = numbers(&tensor, tensor.strides);
+        let shape: Result<Vec<_>, _> = shape.iter().map(|size| usize::try_from(*size)).collect();
+        let shape = shape.map_err(|_| refused("the array has a negative size"))?;
+        if strides.is_some_and(|strides| !is_in_order(&shape, strides)) {
+            return Err(refused(
+                "the elements are not in C order: use a copy of the array in C order",
+            ));
+        }
+        let dtype = tensor.dtype.dtype();
+        let dtype = dtype.ok_or_else(|| refused(format!("a pool has no arrays of {}", tensor.dtype)))?;
+        let bytes = shape.iter().copied().try_fold(dtype.size(), usize::checked_mul);
+        let bytes = bytes.filter(|bytes| isize::try_from(*bytes).is_ok());
+        let bytes = bytes.ok_or_else(|| refused("the array has more bytes than any memory"))?;
+        let address = tensor.data.expose_provenance();
+        let address = usize::try_from(tensor.byte_offset)
+            .ok()
+            .and_then(|offset| address.checked_add(offset))
+            .filter(|_| bytes == 0 || address != 0)
+            .ok_or_else(|| refused("the array has elements and no address"))?;
+        Ok(Self {
+            shape,
+            dtype,
+            place: tensor.device,
+            address,
+            bytes,
+            _owner: Box::new(owner),
+        })
+    }
+
+    /// Copies the elements to as many bytes on a device, and waits until the copy is complete.
+    pub(crate) fn copy_to(&self, to: &mut DeviceBuffer<u8>, stream: &CudaStream) -> Result<(), CudaError> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
+        if matches!(self.place.device_type, HOST | PINNED) {
+            let address = ptr::with_exposed_provenance(self.address);
+            // SAFETY: by the standard the elements are there, in C order, and may be read.
+            return to.copy_from_host(unsafe { std::slice::from_raw_parts(address, self.bytes) });
+        }
+        // SAFETY: the elements are on the stream's device, and their library has ordered them before the stream. They are only read, and
+        // the stream is waited for before the owner is dropped.
+        let from =
+            unsafe { DeviceBuffer::<u8>::foreign(self.address as u64, self.bytes, stream, Box::new(())) };
+        let copied = to.copy_from(&from);
+        stream.synchronize().and(copied)
+    }
+}
+
+/// Returns a number for each dimension, or nothing if there are none.
+fn numbers(tensor: &DLTensor, pointer: *const i64) -> Option<&[i64]> {
+    match usize::try_from(tensor.ndim).ok()? {
+        0 => Some(&[]),
+        // SAFETY: by the standard there is a number for each dimension unless the pointer is null.
+        count => (!pointer.is_null()).then(|| unsafe { std::slice::from_raw_parts(pointer, count) }),
+    }
+}
+
+fn is_in_order(shape: &[usize], strides: &[i64]) -> bool {
+    let mut expected = 1_i64;
+    shape.contains(&0)
+        || shape.iter().zip(strides).rev().all(|(size, stride)| {
+            let is_next = *size == 1 || *stride == expected;
+            expected = expected.saturating_mul(i64::try_from(*size).unwrap_or(i64::MAX));
+            is_next
+        })
+}
+
+fn refused(error: impl std::fmt::Display) -> PyErr {
+    PyBufferError::new_err(error.to_string())
+}
