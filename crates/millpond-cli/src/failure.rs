@@ -247,16 +247,16 @@ fn cached(state: &CacheState) -> String {
 /// Returns the line of a group.
 fn row(holder: &Holder) -> String {
     let age = match (holder.oldest_steps, holder.oldest_us) {
-        (Some(steps), _) if steps > 0 => counted(steps, "step"),
-        (_, Some(us)) => duration_us(us as f64),
-        (Some(_), None) => "this step".to_owned(),
+        (Some(steps), _) if steps > 0 => format!("for {}", counted(steps, "step")),
+        (_, Some(us)) => format!("for {}", duration_us(us as f64)),
+        (Some(_), None) => "in this step".to_owned(),
         (None, None) => String::new(),
     };
     let blocks = counted(holder.blocks, "block");
     format!(
         "{:>9}  {blocks:>13}  {}  {}",
         size(holder.bytes),
-        dim(&format!("{age:>8}")),
+        dim(&format!("{age:<12}")),
         holder.tag
     )
 }
@@ -276,11 +276,11 @@ pub(crate) fn where_from(tag: &str) -> Vec<String> {
         lines.push(format!("in {}", labels.join("; ")));
     }
     let frames: Vec<&str> = tag_frames(frames).filter(|frame| !frame.is_empty()).collect();
-    // Frames of Python are lines of the program. Those of the libraries below it are only counted.
+    // Frames of Python are lines of the program. Those of the libraries below it, and of the command that runs it, are only counted.
     let of_program: Vec<&str> = frames
         .iter()
         .copied()
-        .filter(|frame| frame.contains(".py:"))
+        .filter(|frame| frame.contains(".py:") && !frame.starts_with("millpond/__main__.py:"))
         .collect();
     let told = if of_program.is_empty() {
         &frames
@@ -308,6 +308,14 @@ mod tests {
                 "at train.py:run:54",
                 "   … 2 more frames"
             ]
+        );
+    }
+
+    #[test]
+    fn the_command_that_runs_a_program_is_not_shown() {
+        assert_eq!(
+            where_from("train.py:load:5<millpond/__main__.py:run:54<millpond/__main__.py:main:20"),
+            ["at train.py:load:5", "   … 2 more frames"]
         );
     }
 

@@ -1,5 +1,6 @@
 """Tests of pools of a device's memory. They need a CUDA driver, which may be the emulated one. Some use CuPy, Numba and PyTorch where installed."""
 
+import contextlib
 import ctypes
 import gc
 import importlib.util
@@ -108,7 +109,11 @@ class Devices(unittest.TestCase):
         class Named:
             name = "bfloat16"
 
-        for dtype, expected in [("bf16", "bfloat16"), (Named(), "bfloat16"), (float, "float64"), (bool, "bool"), *zip(TYPES, TYPES)]:
+        class OfTorch:
+            def __str__(self):
+                return "torch.float16"
+
+        for dtype, expected in [("bf16", "bfloat16"), (Named(), "bfloat16"), (OfTorch(), "float16"), (float, "float64"), (bool, "bool"), *zip(TYPES, TYPES)]:
             self.assertEqual(self.pool.empty(3, dtype).dtype, expected)
         for other in [Named, "float12", None]:
             with self.assertRaisesRegex(ValueError, "there is no element type"):
@@ -166,6 +171,8 @@ class Devices(unittest.TestCase):
         for stream in [7, "stream", object()]:
             with self.assertRaises(TypeError):
                 self.pool.empty(3, stream=stream)
+            with self.assertRaises(TypeError):
+                self.pool.copy(array, stream=stream)
             with self.assertRaises(TypeError):
                 array.record_use(stream)
         with self.assertRaisesRegex(TypeError, "per-thread"):
@@ -304,6 +311,51 @@ class Devices(unittest.TestCase):
         for thread in threads:
             thread.join()
         self.assertEqual(failures, [])
+
+    def test_random_programs_keep_their_account(self):
+        # More programs are for a run under valgrind.
+        for seed in range(int(os.environ.get("MILLPOND_PROGRAMS", "100"))):
+            with self.subTest(seed=seed):
+                self.run_program(random.Random(seed))
+
+    def run_program(self, chance):
+        """Runs a random program on arrays of a device, and compares with what they must contain."""
+        pool = millpond.DevicePool(chance.choice([None, 8 * MIB, "64MiB"]))
+        live, exported = [], []
+        for _ in range(chance.randrange(20)):
+            step = chance.randrange(8)
+            if step < 3:
+                size, value = chance.choice([0, 1, 255, 4096, 100_000, MIB, 5 * MIB]), chance.randrange(256)
+                try:
+                    with millpond.tag(chance.choice("abc")):
+                        array = pool.empty(size, "uint8")
+                except MemoryError as error:
+                    self.assertIn("requested", str(error))
+                    continue
+                array.copy_from(bytes([value]) * size)
+                live.append((array, size, value))
+            elif step == 3 and live:
+                array, size, value = chance.choice(live)
+                with contextlib.suppress(MemoryError):
+                    theirs = Library(array, versions=chance.random() < 0.5)
+                    live.append((pool.copy(theirs), size, value))
+            elif step == 4 and live:
+                array, size, value = chance.choice(live)
+                options = chance.choice([{}, {"max_version": (1, 0)}])
+                exported.append((array.__dlpack__(**options), size))
+                self.assertEqual(array.__cuda_array_interface__["data"], (array.address, False))
+            elif step < 7 and live:
+                array, size, value = live.pop(chance.randrange(len(live)))
+                self.assertEqual(bytes_of(array), bytes([value]) * size)
+            else:
+                exported.clear()
+                pool.trim()
+                pool.reset_peak()
+            array = theirs = None
+            self.assertGreaterEqual(pool.stats()["requested"], sum(size for _, size, _ in live))
+        live.clear()
+        exported.clear()
+        self.assertEqual((pool.stats()["requested"], pool.live()), (0, []))
 
     def test_the_child_of_a_fork_is_told(self):
         array = self.pool.zeros(10)

@@ -34,7 +34,7 @@ pub use remedy::{Remedy, RemedyKind};
 use crate::tags::tag_group;
 use crate::web::text::Count;
 pub(crate) use event::{moment, time_us};
-pub(crate) use explain::{Own, failure};
+pub(crate) use explain::{Own, failure, recorded_device};
 pub(crate) use layout::Look;
 use millpond_engine::display_size;
 pub(crate) use rules::Rules;

@@ -106,11 +106,11 @@ class DeviceArray:
         """Declares that work on a stream uses the array. After the array has gone, its memory is reused only when the work that is queued
         on the stream by then is complete."""
 
-    def copy_from(self, array: Buffer) -> None:
+    def copy_from(self, array: Buffer | numpy.ndarray[Any, Any]) -> None:
         """Copies the bytes of an object with the buffer protocol, such as a NumPy array, to the array, and waits until the copy is
         complete."""
 
-    def copy_to(self, array: Buffer) -> None:
+    def copy_to(self, array: Buffer | numpy.ndarray[Any, Any]) -> None:
         """Copies the bytes of the array to an object with the buffer protocol, and waits until the copy is complete. The copy comes after
         the work that is queued on the array's own stream."""
 

@@ -21,6 +21,15 @@ use millpond_trace::Trace;
 /// The most groups of each list.
 const HOLDERS: usize = 8;
 
+/// Returns the bytes that the recorded program could have when it ran out of memory last, if the recording says so.
+pub(crate) fn recorded_device(trace: &Trace, options: &Options) -> Option<u64> {
+    let (last, _) = options.selection.refused(trace).last()?;
+    let own = Own::recorded(trace);
+    let at = at_event(trace, last as usize, &Rules::of(&own.policy, &own.settings));
+    let free = device_free(trace, trace.events.get(last as usize)?)?;
+    Some(at.reserved?.saturating_add(free))
+}
+
 impl OutOfMemory {
     /// Explains the last request that the recorded allocator refused. Returns `None` if there is none among the
     /// selected events.

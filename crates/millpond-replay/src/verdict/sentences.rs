@@ -1,6 +1,7 @@
 //! The sentences of a verdict.
 
 use super::WORTH;
+use crate::oom::recorded_device;
 use crate::prepared::Prepared;
 use crate::report::Choice;
 use crate::web::text::Count;
@@ -20,6 +21,7 @@ pub(super) fn sentences(
         peak: prepared.program().peak_requested,
         allocations: f64::from(prepared.trace().allocations),
         device: prepared.options().device.bytes,
+        had: recorded_device(prepared.trace(), prepared.options()),
         own,
         better,
         is_complete,
@@ -40,6 +42,8 @@ struct Facts<'a> {
     peak: u64,
     allocations: f64,
     device: Option<u64>,
+    /// The bytes that the recorded program could have when it ran out of memory.
+    had: Option<u64>,
     own: &'a Choice,
     better: Option<&'a Choice>,
     is_complete: bool,
@@ -59,7 +63,12 @@ impl Facts<'_> {
                 "{holds} and needs {} under {}{}.",
                 display_size_up(needs),
                 own.name,
-                fits_on(own, ": it fits on")
+                match self.had {
+                    Some(had) if needs > had =>
+                        format!(", {} more than it could have", display_size(needs - had)),
+                    Some(_) => String::new(),
+                    None => fits_on(own, ": it fits on"),
+                }
             ),
             None => format!("{holds}, and does not finish under {} on any device.", own.name),
         };
@@ -205,7 +214,7 @@ impl Facts<'_> {
         let fits = match self.device {
             Some(_) if self.own.result.first_failure.is_some() => " and finishes there".to_owned(),
             Some(_) => String::new(),
-            None if better.card == self.own.card => String::new(),
+            None if self.had.is_some() || better.card == self.own.card => String::new(),
             None => fits_on(better, " and fits on"),
         };
         format!(
@@ -218,7 +227,8 @@ impl Facts<'_> {
     /// Says how much more time the driver takes, if that is noticeable.
     fn price(&self, better: &Choice) -> String {
         let extra = better.result.modelled_driver_ms - self.own.result.modelled_driver_ms;
-        if 1000.0 * extra < TIME_NOTICED * self.allocations || self.own.result.first_failure.is_some() {
+        let is_noticed = 1000.0 * extra >= TIME_NOTICED * self.allocations && extra >= 1.0;
+        if !is_noticed || self.own.result.first_failure.is_some() {
             return String::new();
         }
         format!(", for {extra:.0} ms more in driver calls (modelled)")

@@ -13,6 +13,8 @@ const LEAST_BYTES: u64 = 1 << 20;
 #[derive(Default)]
 pub(super) struct Hole {
     segments: Map<u32, Ranges<()>>,
+    /// The pools with a block in two segments. Holes of other pools end with their segment.
+    joined: Vec<u32>,
     /// The largest request that found no hole.
     worst: Option<Blocked>,
     times: u64,
@@ -40,6 +42,19 @@ struct Free {
 }
 
 impl Hole {
+    /// Notes whether a block goes on in a second segment.
+    fn placed(&mut self, row: &Row) {
+        if row.address == 0 || self.joined.contains(&row.pool) {
+            return;
+        }
+        let segments = self.segments.get_mut(&row.pool);
+        if let Some((start, bytes, ())) = segments.and_then(|segments| segments.of(row.address))
+            && row.address.saturating_add(row.bytes) > start.saturating_add(bytes)
+        {
+            self.joined.push(row.pool);
+        }
+    }
+
     fn wanted(&mut self, ledger: &Ledger<'_>, row: &Row, bytes: u64) {
         let Some(state) = ledger.pools.get(&row.pool) else {
             return;
@@ -68,7 +83,7 @@ impl Hole {
             .map(|block| (block.address, block.bytes, block.groups[By::Tag as usize]))
             .collect();
         blocks.sort_unstable();
-        let free = look(segments, &blocks);
+        let free = look(segments, &blocks, self.joined.contains(&row.pool));
         // If a hole is large enough, the pool had another reason not to use it.
         if free.bytes < u128::from(bytes) || free.largest >= bytes {
             return;
@@ -90,8 +105,9 @@ impl Hole {
     }
 }
 
-/// Returns the free bytes of segments between blocks, both in order of addresses.
-fn look(segments: &Ranges<()>, blocks: &[(u64, u64, u32)]) -> Free {
+/// Returns the free bytes of segments between blocks, both in order of addresses. `joined` says whether a hole can continue in the next
+/// segment.
+fn look(segments: &Ranges<()>, blocks: &[(u64, u64, u32)], joined: bool) -> Free {
     let mut free = Free::default();
     let mut next = 0;
     // The start and the end of the previous hole, for adjacent segments.
@@ -112,7 +128,7 @@ fn look(segments: &Ranges<()>, blocks: &[(u64, u64, u32)]) -> Free {
         let end = start + bytes;
         let (mut at, mut left) = match open.take() {
             // A hole continues into a segment that begins at its end.
-            Some((from, to, left)) if to == start => (from, left),
+            Some((from, to, left)) if joined && to == start => (from, left),
             Some((from, to, left)) => {
                 close(&mut free, from, to, left, None);
                 (start, None)
@@ -142,6 +158,7 @@ impl Watch for Hole {
         match row.kind {
             Kind::Reserve => self.wanted(ledger, row, row.bytes),
             Kind::Refused => self.wanted(ledger, row, row.requested.max(row.bytes)),
+            Kind::Alloc | Kind::Live => self.placed(row),
             _ => {}
         }
         note_segment(&mut self.segments, row, ());

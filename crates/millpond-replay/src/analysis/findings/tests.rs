@@ -326,6 +326,54 @@ fn holes(block: u64, wanted: u64) -> Made {
 }
 
 #[test]
+fn holes_of_adjacent_segments_are_one_only_where_blocks_are_in_both() {
+    let start = 0x7000_0000_0000;
+    let made = |is_joined: bool| {
+        let mut made = Made::new(3);
+        let of = |kind, address, bytes| Row {
+            address: start + address,
+            bytes,
+            requested: bytes,
+            pool: 1,
+            ..Row::new(kind, 0)
+        };
+        for segment in 0..2 {
+            made.next(of(Kind::Reserve, segment * 10 * MIB, 10 * MIB));
+        }
+        if is_joined {
+            let row = Row {
+                id: 9,
+                ..of(Kind::Alloc, 9 * MIB, 2 * MIB)
+            };
+            let block = made.next(row);
+            made.free(block);
+        }
+        made.next(Row {
+            id: 1,
+            tag: 1,
+            ..of(Kind::Alloc, 0, 4 * MIB)
+        });
+        made.next(Row {
+            id: 2,
+            tag: 2,
+            ..of(Kind::Alloc, 14 * MIB, 6 * MIB)
+        });
+        made.next(Row {
+            address: 0,
+            ..of(Kind::Refused, 0, 8 * MIB)
+        });
+        made
+    };
+    let finding = one(made(false), "no hole large enough");
+    assert!(
+        finding.evidence.contains("2 holes of at most 6.00 MiB"),
+        "{}",
+        finding.evidence
+    );
+    none(made(true));
+}
+
+#[test]
 fn the_hole_that_was_too_small_is_named() {
     let finding = one(holes(4 * MIB, 8 * MIB), "no hole large enough");
     assert_eq!(finding.bytes, 32 * MIB);
