@@ -390,6 +390,23 @@ class Devices(unittest.TestCase):
         self.assertIn("millpond: out of memory", said[0])
 
 
+@unittest.skipUnless(has_device() and has("numpy"), "needs a CUDA driver and NumPy")
+class WithNumpy(unittest.TestCase):
+    def test_arrays_go_to_the_device_and_back(self):
+        import numpy
+
+        device, host = millpond.DevicePool("64MiB"), millpond.Pool("64MiB")
+        for source in [numpy.arange(12, dtype="int16").reshape(3, 4), numpy.ones(()), numpy.zeros((2, 0)), numpy.ones(3, bool)]:
+            array = device.copy(source)
+            self.assertEqual((array.dtype, array.shape), (source.dtype, source.shape))
+            for back in [array.to_numpy(), host.copy(array)]:
+                self.assertEqual((back.dtype, back.shape, back.tolist()), (source.dtype, source.shape, source.tolist()))
+            array.copy_from(numpy.zeros_like(source))
+            self.assertFalse(array.to_numpy().any())
+        with self.assertRaisesRegex(BufferError, "C order"):
+            device.copy(numpy.ones((3, 4)).T)
+
+
 @unittest.skipUnless(has_device() and has("cupy"), "needs a CUDA driver and CuPy")
 class WithCupy(unittest.TestCase):
     def test_arrays_are_exchanged_without_a_copy(self):

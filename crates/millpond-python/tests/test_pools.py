@@ -325,6 +325,21 @@ class Arrays(unittest.TestCase):
             with self.assertRaises(ValueError):
                 self.pool.empty(shape, dtype)
 
+    def test_arrays_of_other_libraries_are_copied(self):
+        import numpy
+
+        source = numpy.arange(12, dtype="int16").reshape(3, 4)
+        for other in [source, source.T, source[::2, ::-1], [[1, 2], [3, 4]], 7, memoryview(b"abc")]:
+            copy, expected = self.pool.copy(other), numpy.asarray(other)
+            self.assertEqual((copy.dtype, copy.shape, copy.tolist()), (expected.dtype, expected.shape, expected.tolist()))
+            self.assertEqual(self.pool.stats()["requested"], copy.nbytes)
+            copy[...] = 0
+        self.assertEqual(source.sum(), 66)
+        with self.assertRaises(ValueError):
+            self.pool.copy([object()])
+        with self.assertRaises(MemoryError):
+            self.pool.copy(numpy.zeros(65 * MIB, "u1"))
+
     def test_a_limit_refuses_arrays(self):
         with millpond.tag("images"):
             images = self.pool.empty((32, 1024, 1024), "u1")
