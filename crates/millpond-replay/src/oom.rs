@@ -36,7 +36,7 @@ use crate::web::text::Count;
 pub(crate) use event::{moment, time_us};
 pub(crate) use explain::{Own, failure, recorded_device};
 pub(crate) use layout::Look;
-use millpond_engine::display_size;
+use millpond_engine::{Fidelity, display_size};
 pub(crate) use rules::Rules;
 use serde::Serialize;
 
@@ -120,7 +120,7 @@ pub struct OutOfMemory {
 }
 
 impl OutOfMemory {
-    /// Returns two or three sentences: what was requested, the cause, and the best remedy.
+    /// Returns two to four sentences: what was requested, the cause, the best remedy, and who holds the most if no remedy is known.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let request = &self.request;
@@ -147,7 +147,24 @@ impl OutOfMemory {
             self.why.clone(),
         ];
         sentences.extend(self.advice());
+        sentences.extend(self.largest());
         sentences
+    }
+
+    /// Says who holds the most, if the program has to hold less and no change of it is known.
+    fn largest(&self) -> Option<String> {
+        let is_only_hint = self.cause == Cause::NothingFree && self.remedies.is_empty();
+        let most = self.holders.first();
+        let most = most.filter(|most| is_only_hint && !most.tag.starts_with('('))?;
+        let blocks = match most.blocks {
+            1 => "1 block".to_owned(),
+            some => format!("{} blocks", Count(some)),
+        };
+        Some(format!(
+            "{} holds the most: {} in {blocks}.",
+            most.tag,
+            display_size(most.bytes)
+        ))
     }
 
     /// Returns what to do in one sentence, if anything is known.
@@ -156,7 +173,10 @@ impl OutOfMemory {
             if best.kind == RemedyKind::Change {
                 return Some(format!("With {}, the program would have finished.", best.text));
             }
-            return Some(format!("{} would have served it.", best.text));
+            return Some(match best.fidelity == Fidelity::Estimate.as_str() {
+                true => format!("By an estimate, {} would have served it.", best.text),
+                false => format!("{} would have served it.", best.text),
+            });
         }
         match self.reproduced {
             Some(false) => Some(format!(

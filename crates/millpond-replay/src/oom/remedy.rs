@@ -181,20 +181,8 @@ impl Trials<'_> {
         match self.own.policy.as_str() {
             "torch-native" | "torch-expandable" => {
                 candidates.extend(self.settings(Family::Torch));
-                let conf = TorchConf {
-                    backend: TorchBackend::CudaMallocAsync,
-                    ..TorchConf::default()
-                };
-                let driver = Candidate {
-                    kind: RemedyKind::Setting,
-                    text: format!("{}=backend:cudaMallocAsync", Family::Torch.variable()),
-                    policy: "cuda-async",
-                    settings: Settings {
-                        torch: conf,
-                        ..Settings::default()
-                    },
-                };
-                candidates.insert(candidates.len().min(1), driver);
+                let second = candidates.len().min(1);
+                candidates.splice(second..second, self.driver());
             }
             "millpond" | "planned" => {
                 candidates.extend(self.settings(Family::Millpond));
@@ -220,6 +208,27 @@ impl Trials<'_> {
         candidates.retain(runs);
         candidates.truncate(Self::most_replays(self.program));
         candidates
+    }
+
+    /// Returns the setting with which PyTorch uses the driver's allocator. Returns `None` for a program with private pools: under this
+    /// setting `MemPool` is refused, and the memory of a CUDA graph belongs to the graph, which no replay shows.
+    fn driver(&self) -> Option<Candidate> {
+        if self.program.ops.iter().any(|op| op.pool != 0) {
+            return None;
+        }
+        let conf = TorchConf {
+            backend: TorchBackend::CudaMallocAsync,
+            ..TorchConf::default()
+        };
+        Some(Candidate {
+            kind: RemedyKind::Setting,
+            text: format!("{}=backend:cudaMallocAsync", Family::Torch.variable()),
+            policy: "cuda-async",
+            settings: Settings {
+                torch: conf,
+                ..Settings::default()
+            },
+        })
     }
 
     /// Returns the settings of a family to try, without those in use. Single settings come first.
