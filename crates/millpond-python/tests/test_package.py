@@ -53,7 +53,7 @@ class Package(unittest.TestCase):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.page = self.folder / "run.html"
         torch.State.is_available = True
-        torch.State.is_initialized = torch.State.is_enabled = False
+        torch.State.is_initialized = torch.State.is_enabled = torch.State.refuses = False
         torch.State.snapshot = snapshot(self.folder)
         torch.State.calls.clear()
         for name in ("WORLD_SIZE", "RANK"):
@@ -99,6 +99,12 @@ class Package(unittest.TestCase):
             self.assertTrue(torch.State.is_enabled)
         self.assertEqual(torch.State.calls[1:], [(None, {})])
         self.assertFalse(self.page.exists())
+
+    def test_a_program_runs_where_pytorch_does_not_record(self):
+        torch.State.refuses = True
+        with self.assertWarnsRegex(UserWarning, "records nothing: cudaMallocAsync"), millpond.catch_oom(self.page):
+            ran = True
+        self.assertTrue(ran)
 
     def test_the_last_of_overlapping_blocks_ends_the_recording(self):
         first, second = millpond.catch_oom(self.page), millpond.catch_oom(self.page)

@@ -138,12 +138,16 @@ class _History:
         self._seen: Any = None
 
     @classmethod
-    def begin(cls, torch: Any, max_entries: int) -> "_History":
-        """Begins a recording."""
+    def begin(cls, torch: Any, max_entries: int) -> "_History | None":
+        """Begins a recording. Returns None, with a warning, if PyTorch refuses, as it does under ``backend:cudaMallocAsync``."""
         history = cls(torch)
         if not cls._running and not _is_recorded(torch):
+            try:
+                torch.cuda.memory._record_memory_history(max_entries=max_entries, stacks="python")
+            except RuntimeError as error:
+                warnings.warn(f"catch_oom records nothing: {error}", stacklevel=3)
+                return None
             cls._owns = True
-            torch.cuda.memory._record_memory_history(max_entries=max_entries, stacks="python")
         if not cls._is_observed:
             attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
             if attach is not None:

@@ -13,6 +13,7 @@ class State:
     is_available = True
     is_initialized = False
     is_enabled = False
+    refuses = False
     snapshot = None
     observers = []
     calls = []
@@ -26,6 +27,8 @@ def allocate():
 
 
 def _record(enabled="all", **options):
+    if State.refuses:
+        raise RuntimeError("cudaMallocAsync does not yet support recordHistory.")
     State.is_initialized = True
     State.is_enabled = enabled is not None
     State.calls.append((enabled, options))
