@@ -59,9 +59,12 @@ cargo xtask COMMAND
                     card, and runs it if this machine has a card; target/card needs neither Rust
                     nor a network; --build only builds, --rehearse runs it on the emulated driver,
                     --quick runs few rounds, --dev builds the dev profile, --nvrtc adds NVRTC
-  python [--numpy]  the Python package as users get it: builds and checks the wheel, installs it in a
+  python [--numpy] [--torch]
+                    the Python package as users get it: builds and checks the wheel, installs it in a
                     new environment, and runs its tests and type checkers there with the packages of
-                    others; --numpy runs NumPy's own tests without and with arrays in a pool
+                    others; --numpy runs NumPy's own tests without and with arrays in a pool;
+                    --torch fetches PyTorch, runs programs that run out of memory on the emulated
+                    driver, tries what their answers advise, and measures what recording costs
   dialects          what `millpond convert` writes, read by the programs it is written for;
                     fetches those that can be had
   pictures          the pictures of the README and of the book, taken anew: of real pages in chromium

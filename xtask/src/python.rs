@@ -1,5 +1,7 @@
 //! The Python package as users get it: its wheel, and its tests with the packages of others.
 
+mod torch;
+
 use crate::shell::{Result, root, shell, target};
 use std::path::Path;
 use std::time::Instant;
@@ -18,16 +20,21 @@ const OTHERS: [&str; 8] = [
     "pytest-timeout",
 ];
 const NUMPY_TESTS: [&str; 5] = ["hypothesis", "meson", "ninja", "cython", "setuptools"];
+/// Its build needs a driver of the version that the emulated driver is told to report.
+const TORCH: &str = "torch==2.15.0";
 const PIP: [&str; 5] = ["--quiet", "--retries", "1", "--timeout", "60"];
 
 /// Builds the wheel, installs it in a new environment, and runs its tests there. With `--numpy`, also runs NumPy's own tests with and
-/// without arrays in a pool.
+/// without arrays in a pool. With `--torch`, also runs programs of PyTorch that run out of memory, on the emulated driver.
 pub(crate) fn run(arguments: &[String]) -> Result {
-    let with_numpy = match arguments {
-        [] => false,
-        [one] if one == "--numpy" => true,
-        _ => return Err("`cargo xtask python` takes --numpy, or nothing".into()),
-    };
+    let (mut with_numpy, mut with_torch) = (false, false);
+    for argument in arguments {
+        match argument.as_str() {
+            "--numpy" => with_numpy = true,
+            "--torch" => with_torch = true,
+            _ => return Err("`cargo xtask python` takes --numpy and --torch, or nothing".into()),
+        }
+    }
     let sh = shell()?;
     let folder = target().join("python");
     sh.remove_path(&folder)?;
@@ -43,6 +50,10 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     if with_numpy {
         cmd!(sh, "{python} -m pip install {PIP...} {NUMPY_TESTS...}").run()?;
         numpy(&sh, &folder, &bin)?;
+    }
+    if with_torch {
+        cmd!(sh, "{python} -m pip install {PIP...} {TORCH}").run()?;
+        torch::run(&sh, &folder, &python)?;
     }
     Ok(())
 }
