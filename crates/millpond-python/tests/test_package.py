@@ -100,6 +100,26 @@ class Package(unittest.TestCase):
         self.assertEqual(torch.State.calls[1:], [(None, {})])
         self.assertFalse(self.page.exists())
 
+    def test_the_first_request_may_fail(self):
+        frame = {"name": "load", "filename": "train.py", "line": 5}
+        refused = {"action": "oom", "addr": 0, "size": 150 << 20, "stream": 0, "time_us": 5, "device_free": 100 << 20, "frames": [frame]}
+        torch.State.snapshot = {"segments": [], "device_traces": [[refused]]}
+        said = []
+        with self.assertRaises(torch.OutOfMemoryError), millpond.catch_oom(self.page, tell=said.append):
+            torch.allocate()
+        [text] = said
+        self.assertIn("150 MiB were requested for train.py:load:5.", " ".join(text.split()))
+        self.assertIn("The program held nothing, and the device had 100 MiB free, 50.0 MiB too little.", " ".join(text.split()))
+        self.assertNotIn("page:", text)
+
+    def test_nested_blocks_explain_an_error_once(self):
+        said = []
+        outer = self.page.with_stem("outer")
+        with self.assertRaises(torch.OutOfMemoryError), millpond.catch_oom(outer, tell=said.append):
+            with millpond.catch_oom(self.page, tell=said.append):
+                torch.allocate()
+        self.assertEqual((len(said), self.page.exists(), outer.exists()), (1, True, False))
+
     def test_a_program_runs_where_pytorch_does_not_record(self):
         torch.State.refuses = True
         with self.assertWarnsRegex(UserWarning, "records nothing: cudaMallocAsync"), millpond.catch_oom(self.page):

@@ -636,7 +636,7 @@ fn a_refused_request_is_replayed_as_an_allocation() {
         verdict.own.needs()
     );
     let answer = report.answer().join(" ");
-    let first = "With the refused request, the program holds at most 550 MiB at once and needs ";
+    let first = "Up to the refused request, the program holds at most 550 MiB at once and needs ";
     assert!(answer.contains(first), "{answer}");
     // The device of the recording is too small for it.
     let report = replay(

@@ -109,14 +109,14 @@ impl Answer {
         };
         let find = |part: &str| sentences.iter().copied().find(|sentence| sentence.contains(part));
         let served = find("would have served it.");
-        let needs = find("With the refused ").and_then(|sentence| mib(sentence, " needs "));
+        let needs = find("the program holds at most ").and_then(|sentence| mib(sentence, " needs "));
         let better = find("it then needs ").filter(|sentence| sentence.starts_with("Set "));
         Some(Self {
             why: (*sentences.get(1)?).to_owned(),
             setting: served.and_then(conf),
             is_estimate: served.is_some_and(|sentence| sentence.starts_with("By an estimate, ")),
             needs,
-            has_retried: find("With the refused request,").is_none(),
+            has_retried: find("Up to the refused request,").is_none(),
             better: better.and_then(|sentence| Some((conf(sentence)?, mib(sentence, " then needs ")?))),
             text: text.to_owned(),
         })
@@ -339,7 +339,7 @@ mod tests {
             → The program ran out of memory at event 30, 0.00 s in: 150 MiB were requested for a.py:f:5.\n\
             → 100 MiB free on the device and 300 MiB free in 10 holes are too little.\n\
             → By an estimate, PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync would have served it.\n\
-            → With the refused request, the program holds at most 420 MiB at once and needs 650 MiB under it.\n\
+            → Up to the refused request, the program holds at most 420 MiB at once and needs 650 MiB under it.\n\
             → Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: it then needs 419.5 MiB, 230 MiB less.\n";
         let answer = Answer::of(printed).expect("it has an answer");
         assert_eq!((answer.needs, answer.is_estimate), (Some(650), true));

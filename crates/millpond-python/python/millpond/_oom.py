@@ -23,6 +23,9 @@ from ._scope import Scope
 #: The number of allocations and frees that PyTorch remembers.
 MAX_ENTRIES = 1_000_000
 
+#: The attribute of an error that was explained.
+_EXPLAINED = "_millpond_explained"
+
 #: When this process began to use the package, in seconds since 1970.
 _STARTED = time.time()
 
@@ -86,7 +89,9 @@ class catch_oom(Scope):
         if history is None or history.process != os.getpid():
             return
         try:
-            if error is not None and history.is_out_of_memory(error):
+            # A block inside this one may have explained the same error.
+            if error is not None and not hasattr(error, _EXPLAINED) and history.is_out_of_memory(error):
+                setattr(error, _EXPLAINED, True)
                 self._explain(history)
         except Exception as other:
             say(f"millpond: out of memory, and there is no answer: {other}")
@@ -103,7 +108,12 @@ class catch_oom(Scope):
         try:
             history.write(file)
             is_written = True
-            explained = Recording(file).replay(None, ["--quiet", f"--html={page}"])
+            recording = Recording(file)
+            try:
+                explained = recording.replay(None, ["--quiet", f"--html={page}"])
+            except ValueError:
+                # The first request failed, so there is nothing to replay.
+                explained = [recording.report(["--quiet"])]
         except Exception as error:
             where = f"; the recording is in {file}" if is_written else ""
             self._tell(f"millpond: out of memory, and there is no answer: {error}{where}")
@@ -114,12 +124,14 @@ class catch_oom(Scope):
         lines = ["", "millpond: out of memory"]
         for answer in explained:
             lines += [_wrapped(sentence, width) for sentence in answer.sentences]
-            lines.append(f"  page: {answer.page}")
+            if answer.page is not None:
+                lines.append(f"  page: {answer.page}")
         lines.append(f"  more: python -m millpond report {file}")
         self._tell("\n".join(lines))
         for answer in explained:
             with contextlib.suppress(Exception):
-                _show(answer.page or page)
+                if answer.page is not None:
+                    _show(answer.page)
 
 
 class _History:

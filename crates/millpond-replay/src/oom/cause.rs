@@ -53,6 +53,15 @@ impl Shortage<'_> {
     /// Returns the cause, and a sentence that explains it with its figures.
     pub(crate) fn explain(&self) -> (Cause, String) {
         let Some(layout) = self.layout else {
+            let bytes = self.wanted.bytes;
+            if let Some(free) = self.free.filter(|free| self.held == 0 && *free < bytes) {
+                let why = format!(
+                    "The program held nothing, and the device had {} free, {} too little.",
+                    display_size(free),
+                    display_size(bytes - free)
+                );
+                return (Cause::NothingFree, why);
+            }
             let why = "The recording does not say where the allocator's memory was.";
             return (Cause::Unknown, why.to_owned());
         };

@@ -6,6 +6,7 @@ use crate::prepared::Prepared;
 use crate::report::Choice;
 use crate::web::text::Count;
 use millpond_engine::{display_size, display_size_exact, display_size_up};
+use millpond_trace::{Action, Trace};
 
 /// Additional driver time below this is not mentioned, in microseconds for each allocation.
 const TIME_NOTICED: f64 = 10.0;
@@ -26,6 +27,7 @@ pub(super) fn sentences(
         better,
         is_complete,
         made: prepared.program().refused,
+        is_last: ends_with_refusal(prepared.trace()),
         refused: prepared.options().selection.refused(prepared.trace()).count() as u64,
     };
     match facts.device {
@@ -51,6 +53,8 @@ struct Facts<'a> {
     refused: u64,
     /// The number of those that the replays make again.
     made: u64,
+    /// Whether the recording ends with a refused request, so that nothing is known of later requests.
+    is_last: bool,
 }
 
 impl Facts<'_> {
@@ -87,6 +91,7 @@ impl Facts<'_> {
         };
         match (self.refused, self.refused - self.made) {
             (0, _) => "The program".to_owned(),
+            (1, 0) if self.is_last => "Up to the refused request, the program".to_owned(),
             (all, 0) => format!("With the refused {}, the program", requests(all)),
             (_, left) => format!(
                 "Without the {} that no device can serve, the program",
@@ -233,6 +238,13 @@ impl Facts<'_> {
         }
         format!(", for {extra:.0} ms more in driver calls (modelled)")
     }
+}
+
+/// Returns whether no request follows the last refused one.
+fn ends_with_refusal(trace: &Trace) -> bool {
+    let mut events = trace.events.iter().rev();
+    let last = events.find(|event| matches!(event.action, Action::Alloc | Action::OutOfMemory));
+    last.is_some_and(|event| event.action == Action::OutOfMemory)
 }
 
 fn fits_on(choice: &Choice, words: &str) -> String {
