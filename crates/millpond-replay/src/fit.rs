@@ -1,5 +1,6 @@
 //! Finds the smallest device on which a policy finishes a program.
 
+use crate::parallel::Threads;
 use crate::program::Program;
 use crate::run::{Device, Run, run};
 use crate::ticks::Ticks;
@@ -18,7 +19,7 @@ pub struct Smallest {
 /// without a limit. Returns `None` if the policy does not finish on a device of twice that size.
 ///
 /// `ticks` says when time passes in each replay. `to_come` is called before each replay with the approximate
-/// number of replays that remain.
+/// number of replays that remain. Returns `None` if `threads` are interrupted.
 ///
 /// A policy need not finish on every larger device. The answer is a device on which the policy finishes, while it does
 /// not finish on a device that is one page smaller. If possible, the policy also finishes on a device of the size that
@@ -28,11 +29,13 @@ pub fn smallest_device(
     unlimited: &Run,
     paged: bool,
     ticks: Ticks<'_>,
+    threads: &Threads,
     build: &dyn Fn() -> Box<dyn Policy>,
     to_come: &dyn Fn(u32),
 ) -> Option<Smallest> {
     let page = Simulated::PAGE;
     let try_with = |bytes: u64, low: u64| {
+        threads.check().ok()?;
         to_come(
             (bytes.saturating_sub(low) / page)
                 .checked_ilog2()

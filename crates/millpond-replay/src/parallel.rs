@@ -1,8 +1,9 @@
 //! Runs independent pieces of work on several threads.
 
 use crate::error::ReplayError;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use millpond_trace::Interrupt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The number of threads of a replay, and a way to interrupt it. Clones interrupt each other's work.
 ///
@@ -23,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Threads {
     /// 0 means as many as the machine has.
     most: usize,
-    is_interrupted: Arc<AtomicBool>,
+    interrupt: Interrupt,
 }
 
 impl Threads {
@@ -39,13 +40,20 @@ impl Threads {
     /// Interrupts the work on these threads, now and later. The functions that do it return
     /// [`ReplayError::Interrupted`] as soon as the runs that have begun are finished.
     pub fn interrupt(&self) {
-        self.is_interrupted.store(true, Ordering::Relaxed);
+        self.interrupt.set();
+    }
+
+    /// Returns the flag that [`interrupt`](Self::interrupt) sets. Given to [`ReadOptions`](millpond_trace::ReadOptions), it also interrupts
+    /// reading a recording.
+    #[must_use]
+    pub fn flag(&self) -> &Interrupt {
+        &self.interrupt
     }
 
     /// # Errors
     /// Returns an error if the work was interrupted, because some results are then missing.
     pub(crate) fn check(&self) -> Result<(), ReplayError> {
-        match self.is_interrupted.load(Ordering::Relaxed) {
+        match self.interrupt.is_set() {
             false => Ok(()),
             true => Err(ReplayError::Interrupted),
         }

@@ -199,6 +199,7 @@ fn replay_one(
     to_come: &dyn Fn(u32),
 ) -> Result<Row, ReplayError> {
     let (program, options) = (prepared.program(), prepared.options());
+    options.threads.check()?;
     let source = options.device.source();
     let (mut result, outcome, placement) = if options.placements {
         let mut recorder = PlacementRecorder::new(program);
@@ -232,7 +233,15 @@ fn replay_one(
                 &mut ticks.clock(),
             ),
         };
-        if let Some(smallest) = smallest_device(program, &unlimited, paged, ticks, &build, to_come) {
+        if let Some(smallest) = smallest_device(
+            program,
+            &unlimited,
+            paged,
+            ticks,
+            &options.threads,
+            &build,
+            to_come,
+        ) {
             result.smallest_device_bytes = Some(smallest.bytes);
             result.fit = Some(Fit::new(&smallest.run, &options.costs));
         }

@@ -195,7 +195,7 @@ impl Search<'_> {
         let done = AtomicUsize::new(self.tried);
         let measured = parallel::map(&self.options.threads, chosen.len(), |index| {
             let (policy, settings) = family.settings(&trials[chosen[index]].conf)?;
-            let smallest = smallest(self.program, policy, &settings, self.options.device.paged);
+            let smallest = smallest(self.program, policy, &settings, self.options);
             (self.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, self.planned);
             Some((chosen[index], smallest?))
         });
@@ -252,6 +252,7 @@ impl Search<'_> {
             trial.ok()
         });
         self.tried = self.planned;
+        self.options.threads.check()?;
         Ok(trials)
     }
 
@@ -300,17 +301,19 @@ pub(crate) fn smallest(
     program: &Program,
     policy: &str,
     settings: &Settings,
-    paged: bool,
+    options: &Options,
 ) -> Option<Smallest> {
     let build =
         || policies::build(policy, settings).unwrap_or_else(|_| unreachable!("the policy was built before"));
+    let paged = options.device.paged;
     let source = Device {
         paged,
         ..Device::UNLIMITED
     }
     .source();
     let unlimited = run(program, policies::build(policy, settings).ok()?, source, &mut ());
-    smallest_device(program, &unlimited, paged, Ticks::NEVER, &build, &|_| {})
+    let threads = &options.threads;
+    smallest_device(program, &unlimited, paged, Ticks::NEVER, threads, &build, &|_| {})
 }
 
 /// The most combinations of one space.

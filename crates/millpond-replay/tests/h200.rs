@@ -6,7 +6,7 @@
 
 use millpond_engine::{Engine, Settings, Simulated, TorchConf, policies};
 use millpond_replay::{
-    Device, Observer, Op, OpKind, Program, Run, Selection, Ticks, cards, run, smallest_device,
+    Device, Observer, Op, OpKind, Program, Run, Selection, Threads, Ticks, cards, run, smallest_device,
 };
 use millpond_trace::{ReadOptions, read};
 use std::path::Path;
@@ -51,7 +51,15 @@ fn on(program: &Program, policy: &str, device: Device) -> Run {
 
 fn smallest(program: &Program, policy: &str, unlimited: &Run) -> u64 {
     let build = || policies::build(policy, &Settings::default()).expect("a policy");
-    let found = smallest_device(program, unlimited, true, Ticks::NEVER, &build, &|_| {});
+    let found = smallest_device(
+        program,
+        unlimited,
+        true,
+        Ticks::NEVER,
+        &Threads::default(),
+        &build,
+        &|_| {},
+    );
     found.expect("it finishes somewhere").bytes
 }
 

@@ -4,8 +4,8 @@ mod support;
 
 use millpond_engine::{Settings, Simulated, policies};
 use millpond_replay::{
-    Device, MOST_HELD, Options, PlacementRecorder, Program, ReplayError, Selection, Steps, TickEvery, Ticks,
-    replay, run, smallest_device,
+    Device, MOST_HELD, Options, PlacementRecorder, Program, ReplayError, Selection, Steps, Threads,
+    TickEvery, Ticks, replay, run, smallest_device,
 };
 use millpond_trace::{Action, ReadOptions, Recording, read_bytes};
 use proptest::prelude::*;
@@ -263,7 +263,7 @@ proptest! {
         for name in ["torch-native", "torch-expandable"] {
             let build = || policies::build(name, &Settings::default()).expect("known");
             let unlimited = run(&program, build(), Simulated::new(), &mut ());
-            let found = smallest_device(&program, &unlimited, true, Ticks::NEVER, &build, &|_| {}).expect("finite");
+            let found = smallest_device(&program, &unlimited, true, Ticks::NEVER, &Threads::default(), &build, &|_| {}).expect("finite");
             prop_assert!(found.bytes >= program.peak_requested);
             prop_assert!(found.run.stop.is_none());
             let less = found.bytes - Simulated::PAGE;
@@ -314,4 +314,21 @@ fn progress_moves_within_a_search_and_ends_whole() {
     let (done, all) = *seen.last().expect("calls");
     assert_eq!(done, all);
     assert!(seen[0].0 > 0 && seen[0].0 < all / 2, "{seen:?}");
+}
+
+#[test]
+fn an_interrupt_ends_a_search() {
+    let recording =
+        read("0,alloc,1,50000000,0,\n1,alloc,2,50000000,0,\n2,free,1,50000000,0,\n3,alloc,3,90000000,0,\n");
+    let mut options = options(&["torch-native"], None);
+    options.fit = true;
+    let calls = std::sync::Mutex::new(0);
+    let progress = |_, _| {
+        *calls.lock().expect("one thread") += 1;
+        options.threads.interrupt();
+    };
+    let outcome = replay(&recording.traces[0], &options, &progress);
+    assert_eq!(outcome.err(), Some(ReplayError::Interrupted));
+    // The first replay of the search ends, and the policy is finished.
+    assert_eq!(calls.into_inner().expect("one thread"), 2);
 }

@@ -106,6 +106,9 @@ pub enum ReadError {
         /// The reason.
         what: String,
     },
+    /// Reading was interrupted by [`Interrupt::set`](crate::Interrupt::set).
+    #[error("interrupted")]
+    Interrupted,
     /// A recording with more allocations than there are serial numbers.
     #[error("more than {limit} allocations; split the recording")]
     TooManyAllocations {

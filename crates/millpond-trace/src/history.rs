@@ -22,7 +22,7 @@ pub use symbols::Symbols;
 
 use crate::formats::read_file;
 use crate::recording::{Batch, End, Kind, Reader, RecordingError, Row};
-use crate::{Caution, ReadError, ReadOptions, Trace};
+use crate::{Caution, Interrupt, ReadError, ReadOptions, Trace};
 use define::cut;
 use file::{FromStart, Opened};
 use index::KeyframeIndex;
@@ -34,6 +34,8 @@ use std::thread::Builder;
 
 /// Maximum number of batches that are decoded without a second thread.
 const SMALL: usize = 4;
+/// Number of rows in memory between two checks for an interrupt.
+const ROWS: usize = 4096;
 
 /// Why a recording could not be opened or read.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +76,7 @@ pub enum HistoryError {
 #[derive(Debug)]
 pub struct History {
     rows: RowSource,
+    interrupt: Interrupt,
     /// The meaning of the numbers in rows.
     pub definitions: Definitions,
     /// Facts about the recording, by name.
@@ -127,10 +130,11 @@ impl History {
         mut watch: impl FnMut(&Row, &Definitions),
     ) -> Result<Self, HistoryError> {
         if is_ours(path)? {
-            return Self::of_file(path, watch);
+            return Self::of_file(path, options, watch);
         }
         let recording = read_file(path, options)?;
         let mut history = from_traces::history(&recording);
+        history.interrupt = options.interrupt.cloned().unwrap_or_default();
         history.standing = recording.standing;
         history.walk(|row, _| {
             watch(row, &history.definitions);
@@ -139,12 +143,18 @@ impl History {
         Ok(history)
     }
 
-    fn of_file(path: &Path, mut watch: impl FnMut(&Row, &Definitions)) -> Result<Self, HistoryError> {
+    fn of_file(
+        path: &Path,
+        options: &ReadOptions<'_>,
+        mut watch: impl FnMut(&Row, &Definitions),
+    ) -> Result<Self, HistoryError> {
         let file = Opened::new(path).map_err(RecordingError::from)?;
+        let total = file.bytes();
         let reader = Reader::new(file.read_from_start())?;
         let mut history = Self {
             facts: reader.facts().to_vec(),
             rows: RowSource::Rows(Vec::new()),
+            interrupt: options.interrupt.cloned().unwrap_or_default(),
             definitions: Definitions::default(),
             duration: 0,
             len: 0,
@@ -159,7 +169,12 @@ impl History {
         let mut refused = Ok(());
         let reader = batches(reader, u64::MAX, |places, batch| {
             let allowance = Allowance::of_file(places.end);
-            refused = allowance.check_rows(history.len.saturating_add(batch.len() as u64));
+            if let Some(progress) = options.progress {
+                progress(places.end, Some(total));
+            }
+            let rows = history.len.saturating_add(batch.len() as u64);
+            let interrupted = history.interrupt.check().map_err(HistoryError::from);
+            refused = interrupted.and_then(|()| allowance.check_rows(rows));
             if refused.is_err() {
                 return Flow::Stop;
             }
@@ -256,8 +271,9 @@ impl History {
     ) -> Result<(), HistoryError> {
         let (file, bytes) = match &self.rows {
             RowSource::Rows(rows) => {
-                for row in rows {
-                    if each(row, None) == Flow::Stop {
+                for rows in rows.chunks(ROWS) {
+                    self.interrupt.check()?;
+                    if rows.iter().any(|row| each(row, None) == Flow::Stop) {
                         break;
                     }
                 }
@@ -275,9 +291,13 @@ impl History {
                 return Ok(());
             }
         }
-        let mut stopped = false;
+        let (mut stopped, mut interrupted) = (false, Ok(()));
         // Rows added since the recording was opened are skipped, so that all walks see the same rows.
         let reader = batches(reader, bytes, |_, batch| {
+            interrupted = self.interrupt.check();
+            if interrupted.is_err() {
+                return Flow::Stop;
+            }
             let mut found = batch.rows();
             while let Some(row) = found.next() {
                 rows += 1;
@@ -292,6 +312,7 @@ impl History {
             }
             Flow::On
         })?;
+        interrupted?;
         let is_other = !stopped && (reader.bytes() < bytes || rows != self.len);
         if is_other || file.is_written_over().map_err(RecordingError::from)? {
             return Err(HistoryError::Changed);

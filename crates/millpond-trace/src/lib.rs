@@ -43,7 +43,7 @@ pub use model::{
     Action, Allocation, DeviceState, Event, Format, InitialBlock, InitialSegment, NO_ALLOCATION, OLDER,
     Origin, PoolState, Recording, Settings, Trace,
 };
-pub use options::{Progress, ReadOptions};
+pub use options::{Interrupt, Progress, ReadOptions};
 pub use read::read;
 pub use stack::{AROUND_CALLS, is_plumbing, split_frames, split_tag, tag_site};
 pub use strings::Strings;

@@ -1,7 +1,37 @@
 //! Options for reading a file.
 
+use crate::ReadError;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 /// A callback for progress. It receives the bytes read so far and the size of the file if known.
 pub type Progress<'a> = &'a dyn Fn(u64, Option<u64>);
+
+/// A flag that interrupts reading. Clones share the flag.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Interrupts everything that looks at this flag, now and later.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the flag is set.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// # Errors
+    /// Returns [`ReadError::Interrupted`] if the flag is set.
+    pub(crate) fn check(&self) -> Result<(), ReadError> {
+        match self.is_set() {
+            false => Ok(()),
+            true => Err(ReadError::Interrupted),
+        }
+    }
+}
 
 /// Options for reading a file. [`ReadOptions::default`] suits recordings of any normal size.
 #[derive(Clone, Copy)]
@@ -15,6 +45,8 @@ pub struct ReadOptions<'a> {
     pub progress: Option<Progress<'a>>,
     /// The name of the recording, in place of the file name.
     pub name: Option<&'a str>,
+    /// Interrupts reading, and the walks of a `History` that was opened with these options.
+    pub interrupt: Option<&'a Interrupt>,
 }
 
 impl Default for ReadOptions<'_> {
@@ -24,6 +56,7 @@ impl Default for ReadOptions<'_> {
             max_expansion: 100,
             progress: None,
             name: None,
+            interrupt: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Only one buffer is held. A file that decompresses to a terabyte takes time up to the limit in the options, but no
 //! memory. The compression is detected from the first bytes, never from the name.
 
-use crate::{ReadError, ReadOptions, options::Progress};
+use crate::{Interrupt, ReadError, ReadOptions, options::Progress};
 use std::cell::Cell;
 use std::io::{self, Read};
 use std::rc::Rc;
@@ -38,6 +38,7 @@ pub(crate) struct Source<'a> {
     meter: Rc<Meter>,
     max_decompressed: u64,
     max_expansion: u64,
+    interrupt: Option<&'a Interrupt>,
 }
 
 /// The progress in the raw file, shared with the reader below the decoder.
@@ -120,6 +121,7 @@ impl<'a> Source<'a> {
             meter,
             max_decompressed: options.max_decompressed,
             max_expansion: options.max_expansion,
+            interrupt: options.interrupt,
         })
     }
 
@@ -168,6 +170,7 @@ impl<'a> Source<'a> {
     /// Buffers at least `wanted` unconsumed bytes, or fewer at the end of the file.
     pub(crate) fn fill(&mut self, wanted: usize) -> Result<(), ReadError> {
         while self.end - self.at < wanted && !self.finished {
+            self.interrupt.map_or(Ok(()), Interrupt::check)?;
             if self.at > 0 {
                 self.before += self.at as u64;
                 self.buffer.copy_within(self.at..self.end, 0);

@@ -2,7 +2,7 @@
 
 mod support;
 
-use millpond_trace::{Action, Caution, Finding, Format, ReadError, ReadOptions, read_bytes};
+use millpond_trace::{Action, Caution, Finding, Format, Interrupt, ReadError, ReadOptions, read_bytes};
 use std::cell::Cell;
 use support::read;
 
@@ -135,6 +135,29 @@ fn progress_reaches_the_end() {
     };
     read_bytes(text.as_bytes(), "x.pickle", &options).unwrap();
     assert_eq!(last.get(), (text.len() as u64, Some(text.len() as u64)));
+}
+
+#[test]
+fn an_interrupt_ends_reading() {
+    let text = format!("action,id,bytes\n{}", "alloc,1,1\nfree,1,1\n".repeat(200_000));
+    let interrupt = Interrupt::default();
+    let last = Cell::new(0);
+    let progress = |read, _| {
+        interrupt.set();
+        last.set(read);
+    };
+    let options = ReadOptions {
+        progress: Some(&progress),
+        interrupt: Some(&interrupt),
+        ..ReadOptions::default()
+    };
+    let outcome = read_bytes(text.as_bytes(), "x.csv", &options);
+    assert!(matches!(outcome, Err(ReadError::Interrupted)), "{outcome:?}");
+    assert!(
+        last.get() < text.len() as u64 / 2,
+        "{} bytes were read",
+        last.get()
+    );
 }
 
 #[test]

@@ -133,18 +133,21 @@ impl Replays<'_> {
 
     /// Returns the result of changes. Returns `None` if they do not save enough.
     fn replay(&self, edits: &[Edit]) -> Option<Proposal> {
-        let device = self.prepared.options().device;
+        let options = self.prepared.options();
         let (own, best) = (&self.prepared.own().setup, self.best);
         let (edited, program) = self.edited(edits)?;
-        let needs =
-            |setup: &Setup| Some(smallest(&program, &setup.policy, &setup.settings, device.paged)?.bytes);
+        let needs = |setup: &Setup| Some(smallest(&program, &setup.policy, &setup.settings, options)?.bytes);
         let needs_bytes = needs(own)?;
         if needs_bytes as f64 > self.unchanged as f64 * (1.0 - WORTH) {
             return None;
         }
         let finishes = || {
             let policy = policies::build(&best.policy, &best.settings).ok()?;
-            Some(run(&program, policy, device.source(), &mut ()).stop.is_none())
+            Some(
+                run(&program, policy, options.device.source(), &mut ())
+                    .stop
+                    .is_none(),
+            )
         };
         Some(Proposal {
             edits: edited.edits,
@@ -157,7 +160,7 @@ impl Replays<'_> {
                 true => needs_bytes,
                 false => needs(best)?,
             },
-            fits: device.bytes.is_none() || finishes()?,
+            fits: options.device.bytes.is_none() || finishes()?,
         })
     }
 }

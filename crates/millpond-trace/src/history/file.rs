@@ -38,6 +38,11 @@ impl Opened {
         })
     }
 
+    /// Returns the bytes of the file when it was opened.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub(super) fn read_from_start(&self) -> FromStart {
         let file = Arc::clone(&self.file);
         BufReader::with_capacity(BUFFER, SharedFileReader { file, at: 0 })

@@ -3,7 +3,7 @@
 use super::{Definitions, History, RowSource};
 use crate::model::NO_ALLOCATION;
 use crate::recording::{Kind, Row};
-use crate::{Action, Recording, Trace};
+use crate::{Action, Interrupt, Recording, Trace};
 
 /// Returns the rows of every device's trace, in order of time. The tags and streams of each device have separate
 /// numbers, and each private pool becomes a pool.
@@ -31,6 +31,7 @@ pub(super) fn history(recording: &Recording) -> History {
         duration: rows.last().map_or(0, |row| row.time),
         len: rows.len() as u64,
         rows: RowSource::Rows(rows),
+        interrupt: Interrupt::default(),
         definitions,
         facts,
         lost: 0,

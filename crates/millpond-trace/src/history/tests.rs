@@ -2,7 +2,7 @@
 
 use super::{Flow, History, HistoryError, Live};
 use crate::recording::{End, Kind, Row, Writer};
-use crate::{InitialBlock, InitialSegment, ReadError, ReadOptions, read_bytes};
+use crate::{InitialBlock, InitialSegment, Interrupt, ReadError, ReadOptions, read_bytes};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -331,6 +331,33 @@ fn many_batches_are_walked_in_order() {
     std::fs::write(&file.0, &whole[..whole.len() / 2]).expect("room for a small file");
     let cut = History::open(&file.0, &ReadOptions::default()).expect("a recording");
     assert!(matches!(cut.end, Some(End::Cut { .. })) && cut.len > 5 && cut.len < ROWS);
+}
+
+#[test]
+fn an_interrupt_ends_walks_and_opening() {
+    let ours = Scratch::new("interrupted.mpr", &blocks(1..=40));
+    let csv = format!("action,id,bytes\n{}", "alloc,1,1\nfree,1,1\n".repeat(20_000));
+    let csv = Scratch::new("interrupted.csv", csv.as_bytes());
+    for (file, most) in [(&ours, 2), (&csv, super::ROWS)] {
+        let interrupt = Interrupt::default();
+        let options = ReadOptions {
+            interrupt: Some(&interrupt),
+            ..ReadOptions::default()
+        };
+        let history = History::open(&file.0, &options).expect("a recording");
+        let mut rows = 0;
+        let walked = history.walk(|_, _| {
+            rows += 1;
+            interrupt.set();
+            Flow::On
+        });
+        let is_interrupted =
+            |error: &HistoryError| matches!(error, HistoryError::Read(ReadError::Interrupted));
+        assert!(walked.as_ref().is_err_and(is_interrupted), "{walked:?}");
+        assert!(rows <= most, "{rows} rows");
+        let opened = History::open(&file.0, &options);
+        assert!(opened.as_ref().is_err_and(is_interrupted), "{opened:?}");
+    }
 }
 
 /// Returns the block numbers of all rows of a walk.
