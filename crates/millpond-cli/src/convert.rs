@@ -5,7 +5,7 @@ pub(crate) mod table;
 
 use crate::args::{ConvertArgs, Counted};
 use crate::exit::{CliError, Exit};
-use crate::progress::Progress;
+use crate::progress::{Progress, Work};
 use crate::symbols::ModuleSymbols;
 use crate::text::{counted, nearest, size};
 use crate::{files, output};
@@ -34,10 +34,11 @@ pub(crate) fn command(args: &ConvertArgs) -> Result<Exit, CliError> {
     }
     files::check_regular(&args.input)?;
     output::check_writable(&args.output)?;
-    let history = files::open_history(&args.input, args.quiet)?;
+    let work = Work::new(args.quiet);
+    let history = files::open_history(&args.input, &work)?;
     let symbols = ModuleSymbols::new(&history.definitions);
     let bar = Progress::share(
-        args.quiet,
+        &work,
         &format!(
             "writing {}",
             args.output.file_name().unwrap_or_default().to_string_lossy()

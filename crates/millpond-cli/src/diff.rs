@@ -2,6 +2,7 @@
 
 use crate::args::DiffArgs;
 use crate::exit::{CliError, Exit, complain};
+use crate::progress::Work;
 use crate::stack;
 use crate::symbols::ModuleSymbols;
 use crate::table::{Align, Grid, Row};
@@ -76,7 +77,7 @@ impl Side {
 }
 
 fn side(path: &Path, moment: Moment, quiet: bool) -> Result<Side, CliError> {
-    let history = files::open_history(path, quiet)?;
+    let history = files::open_history(path, &Work::new(quiet))?;
     let failed = |source| CliError::Analysis {
         path: path.to_owned(),
         source,

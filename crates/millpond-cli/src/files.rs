@@ -2,7 +2,7 @@
 
 use crate::args::ReplayArgs;
 use crate::exit::{CliError, complain};
-use crate::progress::Progress;
+use crate::progress::{Progress, Work};
 use crate::spool::{STDIN, rereadable};
 use millpond_replay::{Program, Redactor, ReplayError, Selection};
 use millpond_trace::history::{History, HistoryError};
@@ -175,12 +175,13 @@ fn is_pipe(_: &Metadata) -> bool {
 }
 
 /// Reads one file, with a progress bar if that takes long.
-pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
-    let bar = reading(path, quiet);
+pub(crate) fn load(path: &Path, work: &Work) -> Result<Recording, CliError> {
+    let bar = reading(path, work);
     let report = |done, all| bar.set(done, all);
     let options = ReadOptions {
         progress: Some(&report),
         name: stdin_name(path),
+        interrupt: Some(work.threads().flag()),
         ..ReadOptions::default()
     };
     let open = |source| CliError::Open {
@@ -204,9 +205,9 @@ fn stdin_name(path: &Path) -> Option<&'static str> {
 }
 
 /// Returns the progress bar of reading a file.
-fn reading(path: &Path, quiet: bool) -> Progress {
+fn reading(path: &Path, work: &Work) -> Progress {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    Progress::bytes(quiet, &format!("reading {name}"))
+    Progress::bytes(work, &format!("reading {name}"))
 }
 
 fn unread(path: &Path, source: ReadError) -> CliError {
@@ -251,7 +252,8 @@ pub(crate) fn replay_each<T>(
         files: paths.len(),
     };
     for path in &paths {
-        let traces = traces(path, args.output.quiet, &Selection::from(&args.selection));
+        let work = Work::new(args.output.quiet);
+        let traces = traces(path, &work, &Selection::from(&args.selection));
         let replayed = traces.and_then(|traces| {
             let several = traces.len() > 1;
             let one = |mut trace: Trace| {
@@ -300,8 +302,8 @@ pub(crate) fn check_window(args: &ReplayArgs, events: u64, label: &str) -> Resul
 ///
 /// # Errors
 /// Returns an error if the file has no traces, or if the selection needs times that it does not have.
-pub(crate) fn traces(path: &Path, quiet: bool, selection: &Selection) -> Result<Vec<Trace>, CliError> {
-    let recording = load(path, quiet)?;
+pub(crate) fn traces(path: &Path, work: &Work, selection: &Selection) -> Result<Vec<Trace>, CliError> {
+    let recording = load(path, work)?;
     if recording.traces.is_empty() {
         return Err(no_history(path));
     }
@@ -342,14 +344,14 @@ pub(crate) fn heaviest<T: Borrow<Trace>>(traces: Vec<T>) -> Option<T> {
 }
 
 /// Opens one file as rows, with a progress bar if reading takes long.
-pub(crate) fn open_history(path: &Path, quiet: bool) -> Result<History, CliError> {
-    opened(path, quiet, History::open)
+pub(crate) fn open_history(path: &Path, work: &Work) -> Result<History, CliError> {
+    opened(path, work, History::open)
 }
 
 /// Opens one file with `how`, and shows a progress bar if that takes long.
 pub(crate) fn opened<T>(
     path: &Path,
-    quiet: bool,
+    work: &Work,
     how: impl FnOnce(&Path, &ReadOptions<'_>) -> Result<T, HistoryError>,
 ) -> Result<T, CliError> {
     let open = |source| CliError::Open {
@@ -366,11 +368,12 @@ pub(crate) fn opened<T>(
     if !std::fs::metadata(&place).map_err(open)?.is_file() {
         return Err(CliError::NotAFile(path.to_owned()));
     }
-    let bar = reading(path, quiet);
+    let bar = reading(path, work);
     let report = |done, all| bar.set(done, all);
     let options = ReadOptions {
         progress: Some(&report),
         name: stdin_name(path),
+        interrupt: Some(work.threads().flag()),
         ..ReadOptions::default()
     };
     how(&place, &options).map_err(|source| match source {

@@ -3,6 +3,7 @@
 use crate::args::InfoArgs;
 use crate::exit::{CliError, Exit, complain};
 use crate::facts::{DeviceFacts, FileFacts, History, PoolFacts, gather, total};
+use crate::progress::Work;
 use crate::state::State;
 use crate::table::{Align, Grid};
 use crate::terminal::{bold, width, yellow};
@@ -19,7 +20,7 @@ pub(crate) fn command(args: &InfoArgs) -> Result<Exit, CliError> {
     let mut all = Vec::new();
     let mut failed = 0;
     for path in &paths {
-        match files::load(path, args.quiet) {
+        match files::load(path, &Work::new(args.quiet)) {
             Ok(recording) => all.push(gather(&recording, std::fs::metadata(path).ok().map(|m| m.len()))),
             Err(error) if paths.len() == 1 => return Err(error),
             Err(error) => {

@@ -67,7 +67,7 @@ pub use answer::Answer;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use exit::{BAD_INPUT, CliError, Exit};
-pub use millpond_replay::Threads;
+pub use progress::{Stage, Work};
 #[cfg(feature = "parquet")]
 pub use recording::Events;
 pub use recording::{Error, Recording};

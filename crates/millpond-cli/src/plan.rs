@@ -2,6 +2,7 @@
 
 use crate::args::PlanArgs;
 use crate::exit::{CliError, Exit};
+use crate::progress::Work;
 use crate::terminal::{bold, width};
 use crate::text::{number, size, wrap};
 use crate::{files, output};
@@ -53,7 +54,7 @@ pub(crate) fn command(args: &PlanArgs) -> Result<Exit, CliError> {
         output::check_writable(path)?;
     }
     let selection = Selection::from(&args.selection);
-    let mut traces = files::traces(&args.file, args.quiet, &selection)?;
+    let mut traces = files::traces(&args.file, &Work::new(args.quiet), &selection)?;
     if traces.len() > 1 && (args.svg.is_some() || args.save.is_some()) {
         return Err(CliError::Usage(format!(
             "{} records {} devices; --svg and --save write the plan of one",

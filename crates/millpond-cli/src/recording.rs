@@ -6,13 +6,15 @@ use crate::args::{ReplayArgs, ReportArgs, TuneArgs};
 use crate::convert::table;
 use crate::exit::{self, CliError};
 #[cfg(feature = "parquet")]
+use crate::progress::Progress;
+#[cfg(feature = "parquet")]
 use crate::symbols::ModuleSymbols;
-use crate::{files, replay, report, tune};
+use crate::{Work, files, replay, report, tune};
 #[cfg(feature = "parquet")]
 use arrow_array::RecordBatch;
 use clap::Args;
 use millpond_replay::analysis::Timeline;
-use millpond_replay::{Selection, Threads, chart};
+use millpond_replay::{Selection, chart};
 #[cfg(feature = "parquet")]
 use millpond_trace::export::ExportOptions;
 use millpond_trace::{ReadError, Trace};
@@ -25,14 +27,17 @@ use std::path::{Path, PathBuf};
 /// Progress and notes go to standard error, as those of the command do.
 ///
 /// ```
-/// use millpond_cli::Recording;
-/// use millpond_replay::Threads;
+/// use millpond_cli::{Recording, Work};
 ///
 /// let path = std::env::temp_dir().join("millpond-recording.csv");
 /// std::fs::write(&path, "time_us,action,id,bytes,stream,tag\n0,alloc,1,1048576,0,\n1,free,1,1048576,0,\n")?;
-/// let recording = Recording::read(&path)?;
-/// let answers = recording.replay(None, ["--device=24GiB"], &Threads::default())?;
+/// let work = Work::default();
+/// let recording = Recording::read(&path, &work)?;
+/// let answers = recording.replay(None, ["--device=24GiB"], &work)?;
 /// assert!(answers[0].sentences[0].contains("1.00 MiB"));
+/// // Usually another thread does this, while the work runs.
+/// work.interrupt();
+/// assert!(recording.report([""; 0], &work).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -76,9 +81,9 @@ impl Recording {
     /// Reads a recording of any format that the command reads.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, or if it is not a recording.
-    pub fn read(path: &Path) -> Result<Self, Error> {
-        let traces = files::load(path, false)?.traces;
+    /// Returns an error if the file cannot be read, if it is not a recording, or if the work is interrupted.
+    pub fn read(path: &Path, work: &Work) -> Result<Self, Error> {
+        let traces = files::load(path, work)?.traces;
         Ok(Self {
             path: path.to_owned(),
             traces,
@@ -100,7 +105,7 @@ impl Recording {
         &self,
         device: Option<i32>,
         options: impl IntoIterator<Item = impl Into<OsString>>,
-        threads: &Threads,
+        work: &Work,
     ) -> Result<Vec<Answer>, Error> {
         let args = self.parsed::<ReplayArgs>("replay", options)?;
         files::check_times(&self.path, &self.traces, &Selection::from(&args.selection))?;
@@ -109,7 +114,7 @@ impl Recording {
             Some(_) => std::slice::from_ref(one),
             None => &self.traces,
         };
-        Ok(replay::answers(&args, traces, threads)?)
+        Ok(replay::answers(&args, traces, work)?)
     }
 
     /// Searches settings for one device, or for the device that holds the most, as `millpond tune` does.
@@ -120,11 +125,11 @@ impl Recording {
         &self,
         device: Option<i32>,
         options: impl IntoIterator<Item = impl Into<OsString>>,
-        threads: &Threads,
+        work: &Work,
     ) -> Result<Answer, Error> {
         let args = self.parsed::<TuneArgs>("tune", options)?;
         files::check_times(&self.path, &self.traces, &Selection::from(&args.selection))?;
-        Ok(tune::answer(&args, self.trace(device)?, threads)?)
+        Ok(tune::answer(&args, self.trace(device)?, work)?)
     }
 
     /// Returns the device that holds the most.
@@ -138,21 +143,27 @@ impl Recording {
     /// Reports who held memory and when, as `millpond report` does. Reads the file again.
     ///
     /// # Errors
-    /// Returns an error if the options are wrong, or if the file can no longer be read.
-    pub fn report(&self, options: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Answer, Error> {
-        Ok(report::answer(&self.parsed::<ReportArgs>("report", options)?)?)
+    /// Returns an error if the options are wrong, if the file can no longer be read, or if the work is interrupted.
+    pub fn report(
+        &self,
+        options: impl IntoIterator<Item = impl Into<OsString>>,
+        work: &Work,
+    ) -> Result<Answer, Error> {
+        let args = self.parsed::<ReportArgs>("report", options)?;
+        Ok(report::answer(&args, work)?)
     }
 
     /// Returns the bytes held over time, in 1,000 columns, and a picture of them as SVG. `options` are those of `millpond report`. Reads
     /// the file again.
     ///
     /// # Errors
-    /// Returns an error if the options are wrong, or if the file can no longer be read or has no history.
+    /// Returns an error if the options are wrong, if the file can no longer be read or has no history, or if the work is interrupted.
     pub fn timeline(
         &self,
         options: impl IntoIterator<Item = impl Into<OsString>>,
+        work: &Work,
     ) -> Result<(Timeline, String), Error> {
-        let timeline = report::timeline(&self.parsed::<ReportArgs>("report", options)?)?;
+        let timeline = report::timeline(&self.parsed::<ReportArgs>("report", options)?, work)?;
         let name = self.path.file_name().unwrap_or(self.path.as_os_str());
         let picture = chart::svg(&timeline, &name.to_string_lossy());
         Ok((timeline, picture))
@@ -161,14 +172,19 @@ impl Recording {
     /// Returns all events as a table, which has the columns of `millpond convert run.pickle run.parquet`. Reads the file again.
     ///
     /// # Errors
-    /// Returns an error if the file can no longer be read.
+    /// Returns an error if the file can no longer be read, or if the work is interrupted.
     #[cfg(feature = "parquet")]
-    pub fn events(&self) -> Result<Events, Error> {
-        let history = files::open_history(&self.path, false)?;
+    pub fn events(&self, work: &Work) -> Result<Events, Error> {
+        let history = files::open_history(&self.path, work)?;
         let symbols = ModuleSymbols::new(&history.definitions);
         let schema = std::sync::Arc::new(table::schema());
         let mut batches = Vec::new();
-        let options = ExportOptions::default();
+        let bar = Progress::share(work, "making the table of events");
+        let report = |done: u64, all: u64| bar.set(done, Some(all));
+        let options = ExportOptions {
+            progress: Some(&report),
+            ..ExportOptions::default()
+        };
         table::batches(&history, &symbols, &options, &schema, |batch| {
             batches.push(batch);
             Ok(())
@@ -217,9 +233,9 @@ mod tests {
     #[test]
     fn options_are_those_of_the_command() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/pairs/unet.csv.zst");
-        let recording = Recording::read(&path).expect("a recording");
-        let threads = Threads::default();
-        let replay = |options: &[&str]| recording.replay(None, options, &threads);
+        let work = Work::default();
+        let recording = Recording::read(&path, &work).expect("a recording");
+        let replay = |options: &[&str]| recording.replay(None, options, &work);
         let answers = replay(&["--policy=none", "--device=24GiB"]).expect("replayed");
         assert!(
             answers[0].json.contains("\"policy\": \"none\""),
@@ -236,10 +252,23 @@ mod tests {
             let refused = replay(options).expect_err("refused").to_string();
             assert!(refused.contains(said) && !refused.contains('\n'), "{refused}");
         }
-        let tuned = recording.tune(None, ["--source=host"], &threads);
+        let tuned = recording.tune(None, ["--source=host"], &work);
         assert!(tuned.is_err_and(|error| error.to_string().contains("simulated device")));
-        assert!(recording.tune(Some(7), [""; 0], &threads).is_err());
-        let missing = Recording::read(&path.with_file_name("none.csv"));
+        assert!(recording.tune(Some(7), [""; 0], &work).is_err());
+        let interrupted = Work::default();
+        interrupted.interrupt();
+        let device = recording.devices()[0];
+        let ended = [
+            Recording::read(&path, &interrupted).err(),
+            recording.replay(Some(device), [""; 0], &interrupted).err(),
+            recording.tune(Some(device), [""; 0], &interrupted).err(),
+            recording.report([""; 0], &interrupted).err(),
+            recording.timeline([""; 0], &interrupted).err(),
+        ];
+        for error in ended {
+            assert!(error.is_some_and(|error| error.to_string().contains("interrupted")));
+        }
+        let missing = Recording::read(&path.with_file_name("none.csv"), &work);
         assert!(missing.is_err_and(|error| error.io().is_some()));
     }
 }

@@ -7,12 +7,12 @@ use crate::cuda;
 use crate::exit::{CliError, Exit};
 use crate::files::Results;
 use crate::html::{self, Pages};
-use crate::progress::Progress;
+use crate::progress::{Progress, Work};
 use crate::ranks::{self, Labelled};
 use crate::side_by_side::{self, Shown};
 use crate::values::SourceKind;
 use crate::{device, edits, files, host, output, settings, terminal};
-use millpond_replay::{Options, Program, Report, Threads, page, replay};
+use millpond_replay::{Options, Program, Report, page, replay};
 use millpond_trace::Trace;
 use std::path::PathBuf;
 
@@ -59,11 +59,7 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
 }
 
 /// Replays traces in memory. Returns one answer for each.
-pub(crate) fn answers(
-    args: &ReplayArgs,
-    traces: &[Trace],
-    threads: &Threads,
-) -> Result<Vec<Answer>, CliError> {
+pub(crate) fn answers(args: &ReplayArgs, traces: &[Trace], work: &Work) -> Result<Vec<Answer>, CliError> {
     if args.device.source != SourceKind::Sim {
         return Err(CliError::Usage(
             "a recording in memory is replayed on a simulated device: leave out --source".to_owned(),
@@ -71,12 +67,13 @@ pub(crate) fn answers(
     }
     host::refuse_without(args)?;
     let mut options = settings::options(args)?;
-    options.threads = threads.clone();
+    options.threads = work.threads().clone();
+    let work = work.with_quiet(args.output.quiet);
     let several = traces.len() > 1;
     let mut pages = pages(args)?;
     let answer = |trace: &Trace| {
         let label = files::label(trace, several);
-        let done = one(trace, label, several, args, &options, pages.as_mut())?;
+        let done = one(trace, label, several, args, &options, pages.as_mut(), &work)?;
         Ok(Answer {
             device: done.report.device,
             sentences: done.report.answer(),
@@ -91,8 +88,9 @@ pub(crate) fn answers(
 /// Replays each trace of the files, and writes the pages.
 fn all(args: &ReplayArgs, options: &Options) -> Result<Results<Done>, CliError> {
     let mut pages = pages(args)?;
+    let work = Work::new(args.output.quiet);
     files::replay_each(args, |trace, label, several| {
-        one(trace, label, several, args, options, pages.as_mut())
+        one(trace, label, several, args, options, pages.as_mut(), &work)
     })
 }
 
@@ -112,11 +110,12 @@ fn one(
     args: &ReplayArgs,
     options: &Options,
     pages: Option<&mut Pages<'_>>,
+    work: &Work,
 ) -> Result<Done, CliError> {
     let quiet = args.output.quiet;
     let edited = edits::apply(trace, &args.edit)?;
     let trace = edited.as_ref().map_or(trace, |edited| &edited.trace);
-    let bar = Progress::share(quiet, &format!("replaying {label}"));
+    let bar = Progress::share(work, &format!("replaying {label}"));
     let mut replayed = replay(trace, options, &|done, all| {
         bar.set(done as u64, Some(all as u64));
     })?;

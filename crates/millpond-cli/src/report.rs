@@ -6,7 +6,7 @@ mod sections;
 use crate::answer::Answer;
 use crate::args::ReportArgs;
 use crate::exit::{CliError, Exit};
-use crate::progress::Progress;
+use crate::progress::{Progress, Work};
 use crate::state::State;
 use crate::symbols::ModuleSymbols;
 use crate::{files, output, plot, stack, terminal};
@@ -59,7 +59,8 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
     if let Some(path) = &args.plot {
         plot::check(path)?;
     }
-    let history = files::open_history(&args.file, args.quiet)?;
+    let work = Work::new(args.quiet);
+    let history = files::open_history(&args.file, &work)?;
     if history.state_only && args.plot.is_some() {
         return Err(CliError::NoHistory {
             path: args.file.clone(),
@@ -73,7 +74,7 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
             args.file.display()
         )));
     }
-    let told = told(args, &history)?;
+    let told = told(args, &history, &work)?;
     if let Some((path, whole)) = args.plot.as_ref().zip(told.whole.as_ref()) {
         plot::write(path, &whole.timeline, &told.name)?;
         output::note(args.quiet, &format!("wrote {}", path.display()));
@@ -87,9 +88,10 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
 }
 
 /// Returns the report on a recording in a file.
-pub(crate) fn answer(args: &ReportArgs) -> Result<Answer, CliError> {
-    let history = files::open_history(&args.file, args.quiet)?;
-    let told = told(args, &history)?;
+pub(crate) fn answer(args: &ReportArgs, work: &Work) -> Result<Answer, CliError> {
+    let work = &work.with_quiet(args.quiet);
+    let history = files::open_history(&args.file, work)?;
+    let told = told(args, &history, work)?;
     let verdict = told.verdict.iter().flat_map(|verdict| &verdict.sentences);
     let mut sentences: Vec<String> = told
         .out_of_memory
@@ -107,8 +109,9 @@ pub(crate) fn answer(args: &ReportArgs) -> Result<Answer, CliError> {
 }
 
 /// Returns the bytes held over time in a recording in a file, in as many columns as a plot in a file has.
-pub(crate) fn timeline(args: &ReportArgs) -> Result<Timeline, CliError> {
-    let history = files::open_history(&args.file, args.quiet)?;
+pub(crate) fn timeline(args: &ReportArgs, work: &Work) -> Result<Timeline, CliError> {
+    let work = &work.with_quiet(args.quiet);
+    let history = files::open_history(&args.file, work)?;
     if history.state_only {
         return Err(CliError::NoHistory {
             path: args.file.clone(),
@@ -117,7 +120,7 @@ pub(crate) fn timeline(args: &ReportArgs) -> Result<Timeline, CliError> {
         });
     }
     let options = options(args, PLOT_COLUMNS);
-    let told = tell(args, &history, window(args), &options).map_err(failed(&args.file))?;
+    let told = tell(args, &history, window(args), &options, work).map_err(failed(&args.file))?;
     told.whole
         .map(|whole| whole.timeline)
         .ok_or_else(|| CliError::Usage("one moment has no timeline".to_owned()))
@@ -128,27 +131,27 @@ fn window(args: &ReportArgs) -> Window {
     Window::Times { from, to }
 }
 
-fn told<'a>(args: &'a ReportArgs, history: &'a History) -> Result<Told<'a>, CliError> {
+fn told<'a>(args: &'a ReportArgs, history: &'a History, work: &Work) -> Result<Told<'a>, CliError> {
     let window = window(args);
     let columns = match args.plot {
         Some(_) => PLOT_COLUMNS,
         None => sections::plot_columns(),
     };
-    let mut told = tell(args, history, window, &options(args, columns)).map_err(failed(&args.file))?;
-    replay(&mut told, window)?;
+    let mut told = tell(args, history, window, &options(args, columns), work).map_err(failed(&args.file))?;
+    replay(&mut told, window, work)?;
     Ok(told)
 }
 
 /// Replays the recording, and adds why memory ran out on each device and what the program needs. This reads the file
 /// again, because rows cannot be replayed.
-fn replay(told: &mut Told<'_>, window: Window) -> Result<(), CliError> {
+fn replay(told: &mut Told<'_>, window: Window, work: &Work) -> Result<(), CliError> {
     let (args, history) = (told.args, told.history);
     let has_failed = told.at.summary.refused > 0;
     let is_short = told.at.summary.allocated.blocks <= Verdict::MOST_ALLOCATIONS;
     if told.whole.is_none() || !(is_short || has_failed) {
         return Ok(());
     }
-    let recording = match files::load(&args.file, args.quiet) {
+    let recording = match files::load(&args.file, work) {
         // Some recordings have rows that cannot be replayed.
         Err(_) if !has_failed => return Ok(()),
         loaded => loaded?,
@@ -166,6 +169,7 @@ fn replay(told: &mut Told<'_>, window: Window) -> Result<(), CliError> {
             window_us,
             ..Selection::default()
         },
+        threads: work.threads().clone(),
         ..Options::default()
     };
     if has_failed {
@@ -178,11 +182,11 @@ fn replay(told: &mut Told<'_>, window: Window) -> Result<(), CliError> {
         told.out_of_memory = explained.collect();
     }
     if is_short && let Some(trace) = files::heaviest(recording.traces) {
-        let bar = Progress::steps(args.quiet, "replaying");
+        let bar = Progress::steps(work, "replaying");
         let report = |done: usize, all: usize| bar.set(done as u64, Some(all as u64));
         told.verdict = Verdict::of(&trace, &options, &report).ok();
     }
-    Ok(())
+    work.check()
 }
 
 /// Returns the text of the last error of each device in the window. A recording of this library has it as a mark that
@@ -223,7 +227,9 @@ fn tell<'a>(
     history: &'a History,
     window: Window,
     options: &TimelineOptions,
+    work: &Work,
 ) -> Result<Told<'a>, AnalysisError> {
+    let _bar = Progress::share(work, "adding up the events");
     let symbols = ModuleSymbols::new(&history.definitions);
     // A recording that contains only the state at one moment is shown at its end.
     let moment = args.at.or(history.state_only.then_some(Moment::End));

@@ -3,7 +3,7 @@
 use crate::answer::Answer;
 use crate::args::TuneArgs;
 use crate::exit::{CliError, Exit};
-use crate::progress::Progress;
+use crate::progress::{Progress, Work};
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, width};
 use crate::text::{Unit, duration_us, nearest, number, overhead, size, wrap};
@@ -18,13 +18,14 @@ use millpond_trace::Trace;
 /// Runs the command.
 pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
     let quiet = args.output.quiet;
+    let work = Work::new(quiet);
     let options = options(args, args.output.threads())?;
-    let traces = files::traces(&args.file, quiet, &options.selection)?;
+    let traces = files::traces(&args.file, &work, &options.selection)?;
     let mut trace = heaviest(traces, quiet)?;
     if args.output.redact {
         Redactor::default().redact(&mut trace);
     }
-    let tuned = search(args, &options, &trace)?;
+    let tuned = search(args, &options, &trace, &work)?;
     if args.output.json {
         output::print_json(&tuned)?;
     } else {
@@ -38,9 +39,9 @@ pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
 }
 
 /// Searches settings for a trace in memory.
-pub(crate) fn answer(args: &TuneArgs, trace: &Trace, threads: &Threads) -> Result<Answer, CliError> {
-    let options = options(args, threads.clone())?;
-    let tuned = search(args, &options, trace)?;
+pub(crate) fn answer(args: &TuneArgs, trace: &Trace, work: &Work) -> Result<Answer, CliError> {
+    let options = options(args, work.threads().clone())?;
+    let tuned = search(args, &options, trace, &work.with_quiet(args.output.quiet))?;
     Ok(Answer {
         device: tuned.device,
         sentences: tuned.verdict.sentences.clone(),
@@ -68,14 +69,13 @@ fn options(args: &TuneArgs, threads: Threads) -> Result<TuneOptions, CliError> {
 }
 
 /// Applies the edits, and searches the settings.
-fn search(args: &TuneArgs, options: &TuneOptions, trace: &Trace) -> Result<Tuned, CliError> {
-    let quiet = args.output.quiet;
+fn search(args: &TuneArgs, options: &TuneOptions, trace: &Trace, work: &Work) -> Result<Tuned, CliError> {
     let edited = edits::apply(trace, &args.edit)?;
     let (trace, edits) = match &edited {
         Some(edited) => (&edited.trace, edited.edits.clone()),
         None => (trace, Vec::new()),
     };
-    let bar = Progress::steps(quiet, "trying settings");
+    let bar = Progress::steps(work, "trying settings");
     let mut tuned = tune(trace, options, &|done, all| {
         bar.set(done as u64, Some(all as u64));
     })?;

@@ -15,6 +15,7 @@ mod site;
 
 use crate::args::ViewArgs;
 use crate::exit::{CliError, Exit};
+use crate::progress::Work;
 use crate::symbols::ModuleSymbols;
 use crate::text::{counted, number, size};
 use crate::{files, output, settings};
@@ -52,7 +53,7 @@ pub(crate) fn command(args: &ViewArgs) -> Result<Exit, CliError> {
     let histories = args
         .files
         .iter()
-        .map(|path| files::opened(path, args.quiet, open_recording));
+        .map(|path| files::opened(path, &Work::new(args.quiet), open_recording));
     let opened = histories.collect::<Result<Vec<Opened>, CliError>>()?;
     let names: Vec<String> = args.files.iter().map(|path| name(path)).collect();
     match &args.html {
@@ -145,7 +146,7 @@ fn answer(path: &Path, overview: &Overview, quiet: bool) -> Result<Value, CliErr
     if overview.allocations > Verdict::MOST_ALLOCATIONS {
         return Ok(view::too_long());
     }
-    Ok(view::answer(&files::load(path, quiet)?.traces))
+    Ok(view::answer(&files::load(path, &Work::new(quiet))?.traces))
 }
 
 fn serve(

@@ -81,7 +81,7 @@ fn columns(timeline: Timeline) -> (Vec<Column>, Vec<String>) {
 impl Recording {
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let recording = work::run(py, move |_| millpond_cli::Recording::read(&path))?;
+        let recording = work::run(py, move |work| millpond_cli::Recording::read(&path, work))?;
         Ok(Self(Arc::new(recording)))
     }
 
@@ -97,18 +97,18 @@ impl Recording {
 
     fn replay(&self, py: Python<'_>, device: Option<i32>, options: Vec<OsString>) -> PyResult<Vec<Answer>> {
         let recording = Arc::clone(&self.0);
-        let answers = work::run(py, move |threads| recording.replay(device, options, threads))?;
+        let answers = work::run(py, move |work| recording.replay(device, options, work))?;
         Ok(answers.into_iter().map(Answer::from).collect())
     }
 
     fn tune(&self, py: Python<'_>, device: Option<i32>, options: Vec<OsString>) -> PyResult<Answer> {
         let recording = Arc::clone(&self.0);
-        Ok(work::run(py, move |threads| recording.tune(device, options, threads))?.into())
+        Ok(work::run(py, move |work| recording.tune(device, options, work))?.into())
     }
 
     fn report(&self, py: Python<'_>, options: Vec<OsString>) -> PyResult<Answer> {
         let recording = Arc::clone(&self.0);
-        Ok(work::run(py, move |_| recording.report(options))?.into())
+        Ok(work::run(py, move |work| recording.report(options, work))?.into())
     }
 
     /// Returns the columns of a timeline, the names of the groups in it, and a picture.
@@ -118,13 +118,15 @@ impl Recording {
         options: Vec<OsString>,
     ) -> PyResult<(Vec<Column>, Vec<String>, String)> {
         let recording = Arc::clone(&self.0);
-        let (timeline, picture) = work::run(py, move |_| recording.timeline(options))?;
+        let (timeline, picture) = work::run(py, move |work| recording.timeline(options, work))?;
         let (columns, groups) = columns(timeline);
         Ok((columns, groups, picture))
     }
 
     fn events(&self, py: Python<'_>) -> PyResult<Table> {
         let recording = Arc::clone(&self.0);
-        Ok(Table::of_events(work::run(py, move |_| recording.events())?))
+        Ok(Table::of_events(work::run(py, move |work| {
+            recording.events(work)
+        })?))
     }
 }

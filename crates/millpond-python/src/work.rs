@@ -1,29 +1,52 @@
-//! Runs long work without the interpreter's lock, so that other Python threads go on and Ctrl-C interrupts it.
+//! Runs long work without the interpreter's lock, so that other Python threads go on and Ctrl-C interrupts it. Shows its progress.
 
-use millpond_cli::{Error, Threads};
+use millpond_cli::{Error, Work};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::io;
 use std::path::Path;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
 /// How often signals are looked for.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// How many times signals are looked for before progress is shown, and from then on between two updates.
+const LONG: u32 = 10;
+const UPDATE: u32 = 4;
+
 /// Calls `work` in a thread of its own. If a signal handler raises an exception, such as `KeyboardInterrupt`, the work is interrupted, and
 /// the exception is returned at once.
 pub(crate) fn run<T: Send + 'static>(
     py: Python<'_>,
-    work: impl FnOnce(&Threads) -> Result<T, Error> + Send + 'static,
+    call: impl FnOnce(&Work) -> Result<T, Error> + Send + 'static,
 ) -> PyResult<T> {
-    let threads = Threads::default();
-    let theirs = threads.clone();
-    let (done, mut results) = mpsc::channel();
+    let work = Work::default();
+    let theirs = work.clone();
+    let (done, results) = mpsc::channel();
     // Nobody receives the result of work that was interrupted.
-    let begin = move || drop(done.send(work(&theirs)));
+    let begin = move || drop(done.send(call(&theirs)));
     thread::Builder::new().name("millpond".to_owned()).spawn(begin)?;
+    let mut shown = None;
+    let result = wait(py, &work, results, &mut shown);
+    if result.is_err() {
+        work.interrupt();
+    }
+    if let Some(shown) = shown {
+        shown.call_method0("close")?;
+    }
+    result
+}
+
+/// Waits for the result of work. Shows its progress in `shown` if the work takes long and the program runs in a notebook.
+fn wait<'py, T: Send + 'static>(
+    py: Python<'py>,
+    work: &Work,
+    mut results: Receiver<Result<T, Error>>,
+    shown: &mut Option<Bound<'py, PyAny>>,
+) -> PyResult<T> {
+    let mut looked = 0u32;
     loop {
         let result;
         (result, results) = py.detach(move || (results.recv_timeout(PATIENCE), results));
@@ -36,9 +59,18 @@ pub(crate) fn run<T: Send + 'static>(
                 ));
             }
         }
-        if let Err(signal) = py.check_signals() {
-            threads.interrupt();
-            return Err(signal);
+        py.check_signals()?;
+        looked = looked.wrapping_add(1);
+        if looked >= LONG
+            && looked.is_multiple_of(UPDATE)
+            && let Some(stage) = work.stage()
+        {
+            // Signals are also looked for in this call, which raises no other exceptions.
+            let show = match shown {
+                Some(shown) => shown,
+                None => shown.insert(py.import("millpond._notebook")?.getattr("Progress")?.call0()?),
+            };
+            show.call_method1("show", (stage.text, stage.share))?;
         }
     }
 }

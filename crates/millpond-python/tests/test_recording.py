@@ -1,6 +1,8 @@
 """Tests of recordings in memory. Those with pandas, polars and DuckDB run where these are installed."""
 
+import contextlib
 import ctypes
+import html
 import importlib.util
 import json
 import os
@@ -8,11 +10,14 @@ import signal
 import sys
 import tempfile
 import threading
+import time
+import types
 import unittest
 import unittest.mock
 from pathlib import Path
 
 import millpond
+from millpond import _notebook
 from millpond.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -22,6 +27,16 @@ GIB = 1 << 30
 
 def has(*names):
     return all(importlib.util.find_spec(name) for name in names)
+
+
+def threads_at_work():
+    """Returns the number of threads of the package that work."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        # A thread may end meanwhile.
+        with contextlib.suppress(OSError):
+            names.append((task / "comm").read_text())
+    return names.count("millpond\n")
 
 
 class Array(ctypes.Structure):
@@ -217,6 +232,42 @@ class Recordings(unittest.TestCase):
         # The recording still answers.
         self.assertEqual(len(slow.replay(["none"]).results), 1)
 
+    def test_an_interrupt_ends_the_work(self):
+        def write(name, steps):
+            with open(self.folder / name, "w") as out:
+                out.write("time_us,action,id,bytes,stream,tag\n")
+                for step in range(steps):
+                    out.writelines(f"{step},alloc,{at},{(1 + at) << 12},0,layer {at % 7}\n" for at in range(1000))
+                    out.writelines(f"{step},free,{at},{(1 + at) << 12},0,\n" for at in range(1000))
+            return self.folder / name
+
+        file = write("long.csv", 400)
+        # Reports and replays run the program many times.
+        long, short = millpond.read(file), millpond.read(write("short.csv", 40))
+        for work in (
+            lambda: millpond.read(file),
+            long.timeline,
+            lambda: long._recording.events(),
+            short.report,
+            lambda: short.replay(["millpond"], fit=True),
+        ):
+            began = time.monotonic()
+            work()
+            whole = time.monotonic() - began
+            before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, whole / 5)
+            try:
+                with self.assertRaises(KeyboardInterrupt):
+                    work()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+            # Four fifths of the work are left. The thread does not do them.
+            until = time.monotonic() + whole * 2 / 5
+            while threads_at_work():
+                self.assertLess(time.monotonic(), until, work)
+                time.sleep(0.005)
+
     def test_a_child_answers_too(self):
         self.recording.events()
         child = os.fork()
@@ -226,6 +277,94 @@ class Recordings(unittest.TestCase):
             finally:
                 os._exit(0 if answered else 1)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+
+class Cell:
+    """A fake of a notebook, with what its cell has shown."""
+
+    def __init__(self, shell, interrupts=False):
+        self.shown, self.updated, self.interrupts = [], threading.Event(), interrupts
+        display = types.SimpleNamespace(display=self.display)
+        self.modules = {"IPython": types.SimpleNamespace(get_ipython=lambda: shell, display=display), "IPython.display": display}
+
+    def display(self, data, raw, display_id):
+        assert raw and display_id
+        self.update(data, raw)
+        return self
+
+    def update(self, data, raw):
+        self.shown.append(data)
+        if len(self.shown) == 3:
+            self.updated.set()
+        if self.interrupts:
+            raise KeyboardInterrupt
+
+
+@unittest.skipUnless(hasattr(os, "mkfifo"), "needs named pipes")
+class Progress(unittest.TestCase):
+    """A pipe delays the work as long as needed."""
+
+    def setUp(self):
+        self.pipe = Path(self.enterContext(tempfile.TemporaryDirectory())) / "run<1>.csv"
+        os.mkfifo(self.pipe)
+
+    def read(self, cell, ready):
+        """Reads a recording of which the end comes when ``ready`` returns."""
+
+        def write():
+            with open(self.pipe, "w") as out:
+                out.write("action,id,bytes\n")
+                out.flush()
+                ready()
+                out.write("alloc,1,4096\n")
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            with unittest.mock.patch.dict(sys.modules, cell.modules):
+                return millpond.read(self.pipe)
+        finally:
+            writer.join()
+
+    def test_a_notebook_shows_progress_while_work_takes_long(self):
+        cell = Cell(types.SimpleNamespace(kernel=None))
+        recording = self.read(cell, lambda: cell.updated.wait(60))
+        self.assertEqual(recording.devices, [0])
+        self.assertEqual(cell.shown[0]["text/plain"], "reading run<1>.csv")
+        self.assertEqual(cell.shown[0]["text/html"], f"<progress></progress> {html.escape('reading run<1>.csv')}")
+        self.assertEqual(cell.shown[-1], {"text/plain": "", "text/html": ""})
+        # Short work shows nothing.
+        shown = len(cell.shown)
+        with unittest.mock.patch.dict(sys.modules, cell.modules):
+            recording.replay(["none"])
+        self.assertEqual(len(cell.shown), shown)
+
+    def test_an_interrupt_while_progress_is_shown_ends_the_work(self):
+        cell = Cell(types.SimpleNamespace(kernel=None), interrupts=True)
+        slow = millpond.read(ROOT / "traces" / "llama1b_train_varlen.csv.zst")
+        with unittest.mock.patch.dict(sys.modules, cell.modules), self.assertRaises(KeyboardInterrupt):
+            slow.tune(policies=["torch", "millpond"])
+        self.assertRegex(cell.shown[0]["text/plain"], r"^trying settings(: \d+ of \d+)?$")
+
+    def test_a_bar_has_a_share(self):
+        cell = Cell(types.SimpleNamespace(kernel=None))
+        progress = _notebook.Progress()
+        with unittest.mock.patch.dict(sys.modules, cell.modules):
+            progress.show("trying settings: 1 of 8", 0.125)
+        self.assertEqual(cell.shown[0]["text/html"], '<progress value="0.125"></progress> trying settings: 1 of 8')
+
+    def test_a_terminal_and_a_display_that_fails_show_nothing(self):
+        terminal = Cell(types.SimpleNamespace())
+        self.read(terminal, lambda: time.sleep(0.8))
+        self.assertEqual(terminal.shown, [])
+        cell, asked = Cell(types.SimpleNamespace(kernel=None)), threading.Event()
+
+        def refuse(*_, **__):
+            asked.set()
+            raise RuntimeError("no display")
+
+        cell.modules["IPython.display"].display = refuse
+        self.assertEqual(self.read(cell, lambda: asked.wait(60)).devices, [0])
 
 
 @unittest.skipUnless(has("pyarrow", "pandas", "polars", "duckdb"), "needs pyarrow, pandas, polars and duckdb")

@@ -4,7 +4,7 @@ use super::facts::{Facts, RunFacts, SourceFacts, calls_between};
 use super::{refuse_with, report};
 use crate::args::{Paged, ReplayArgs};
 use crate::exit::{CliError, Exit, complain};
-use crate::progress::Progress;
+use crate::progress::{Progress, Work};
 use crate::{files, output, settings};
 use millpond::cuda::{CudaDevice, CudaError, CudaMemory, CudaSource, CudaStream, DeviceMemory, driver_calls};
 use millpond_bench::device::{Streams, run_checked, streams};
@@ -122,7 +122,7 @@ fn measure(
     card: &Card,
 ) -> Result<Facts, CliError> {
     let before = card.look()?;
-    let bar = Progress::steps(args.output.quiet, &format!("replaying {label}"));
+    let bar = Progress::steps(&Work::new(args.output.quiet), &format!("replaying {label}"));
     let mut options = options.clone();
     let prepared = Prepared::new(trace, &options)?;
     files::check_window(args, prepared.program().events, &label)?;

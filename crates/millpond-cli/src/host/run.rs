@@ -5,7 +5,7 @@ use super::{refuse, report};
 use crate::args::{Paged, ReplayArgs, Touched};
 use crate::bench::BEHIND;
 use crate::exit::{CliError, Exit, complain};
-use crate::progress::Progress;
+use crate::progress::{Progress, Work};
 use crate::text::size;
 use crate::values::Scale;
 use crate::{files, output, settings};
@@ -85,7 +85,7 @@ fn measure(trace: &Trace, label: String, args: &ReplayArgs, rules: &Rules) -> Re
         policies: &rules.policies,
         conf: rules.conf.as_deref(),
     };
-    let bar = Progress::steps(args.output.quiet, &format!("replaying {label}"));
+    let bar = Progress::steps(&Work::new(args.output.quiet), &format!("replaying {label}"));
     let mut progress = |done: usize, all: usize| bar.set(done as u64, Some(all as u64));
     let replayed = replay_on_host(&what, &Again::behind(&BEHIND), &mut progress);
     drop(bar);

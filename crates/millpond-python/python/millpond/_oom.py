@@ -2,7 +2,6 @@
 
 import contextlib
 import html
-import importlib
 import os
 import pickle
 import shutil
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from ._millpond import Recording, refusals
+from ._notebook import display
 from ._pools import PoolRecording, refuse_others
 from ._scope import Scope
 
@@ -304,14 +304,12 @@ def _write(file: Path, snapshot: Any) -> None:
 
 def _show(page: Path) -> None:
     """Shows a page in the cell if the program runs in a notebook."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if not hasattr(shell, "kernel"):
+    notebook = display()
+    if notebook is None:
         return
     # The page is part of the cell, because a notebook's server may not serve its folder.
     text = html.escape(page.read_text(encoding="utf-8"))
-    display = importlib.import_module("IPython.display")
-    display.display(display.HTML(f'<iframe srcdoc="{text}" style="width: 100%; height: 40em; border: 0"></iframe>'))
+    notebook.display(notebook.HTML(f'<iframe srcdoc="{text}" style="width: 100%; height: 40em; border: 0"></iframe>'))
 
 
 def _wrapped(sentence: str, width: int) -> str:

@@ -24,7 +24,7 @@ def read(path: str | os.PathLike[str]) -> "Recording":
 class Recording:
     """A program's recorded allocations and frees, in memory.
 
-    Long work lets other threads run, shows its progress if standard error is a terminal, and is interrupted by Ctrl-C.
+    Long work lets other threads run, shows its progress in a terminal or a notebook, and is ended by Ctrl-C.
 
     Devices and sizes are given as on the command line (``"24GiB"``, ``"h100"``), or in bytes. ``of`` selects a device of the recorded
     process by its number. Without it, the answer is about the device that holds the most.
