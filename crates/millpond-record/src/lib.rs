@@ -70,8 +70,13 @@ pub enum RecordError {
         source: std::io::Error,
     },
     /// The file could not be written further. The part that was written before can be read.
-    #[error(transparent)]
-    Write(#[from] RecordingError),
+    #[error("{path} is incomplete: {source}; the rest is lost, and the part that was written can be read")]
+    Write {
+        /// The path.
+        path: PathBuf,
+        /// The error of the system or of the encoder.
+        source: RecordingError,
+    },
     /// The thread that writes the file could not be started.
     #[error("no thread could be made to write the recording: {0}")]
     Thread(std::io::Error),
@@ -167,9 +172,19 @@ impl RecorderBuilder {
             inner: BufWriter::new(file),
             bytes: 0,
         };
-        let mut writer = Writer::new(file, &facts)?;
-        // If the process is killed after this point, the file can still be opened.
-        writer.flush()?;
+        let begun = Writer::new(file, &facts).and_then(|mut writer| {
+            // If the process is killed after this point, the file can still be opened.
+            writer.flush()?;
+            Ok(writer)
+        });
+        let writer = begun.map_err(|error| {
+            // A file without a complete beginning is no recording, so no later recording would replace it.
+            let _ = std::fs::remove_file(path);
+            match error {
+                RecordingError::Io(source) => file_error(source),
+                error => unwritten(path, error),
+            }
+        })?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let session = Arc::new(Session::new(number, self.ring_bytes, self.stacks));
         let rows = RowBuilder::new(writer, Time::now().nanos());
@@ -274,7 +289,7 @@ pub fn step(number: u64) {
 /// The parts of a running recording.
 struct Running {
     session: Arc<Session>,
-    thread: JoinHandle<Result<RecordReport, RecordError>>,
+    thread: JoinHandle<Result<RecordReport, RecordingError>>,
     path: PathBuf,
     /// The process that is recorded. A child of a fork is not, because the writing thread belongs to its parent.
     process: u32,
@@ -394,11 +409,21 @@ fn stop() -> Result<RecordReport, RecordError> {
         _ => watchers.clone(),
     });
     running.session.stop();
-    let report = running.thread.join().unwrap_or(Err(RecordError::Panicked));
+    let report = match running.thread.join() {
+        Ok(written) => written.map_err(|error| unwritten(&running.path, error)),
+        Err(_) => Err(RecordError::Panicked),
+    };
     current()
         .ending
         .retain(|ending| !Arc::ptr_eq(ending, &running.session));
     report
+}
+
+fn unwritten(path: &Path, source: RecordingError) -> RecordError {
+    RecordError::Write {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// Registers an exit handler that completes the recording.

@@ -21,7 +21,7 @@ pub(super) use refused::{look_at_environment, recording_begins};
 
 use super::row_builder::RowBuilder;
 use super::writer::{Counted, measure};
-use super::{RecordError, facts, with_process};
+use super::{RecordError, facts, unwritten, with_process};
 use memmap2::MmapMut;
 use millpond_os::reentrancy::quiet;
 use millpond_trace::recording::Writer;
@@ -194,10 +194,13 @@ impl Snapshots {
             inner: BufWriter::new(file),
             bytes: 0,
         };
-        let mut rows = RowBuilder::new(Writer::new(file, &facts)?, 0);
-        let mut report = rows::write(&mut rows, &state, &measured, now, self.most_bytes, refusal)?;
-        report.file_bytes = rows.finish(now)?.bytes;
-        Ok(report)
+        let write = || {
+            let mut rows = RowBuilder::new(Writer::new(file, &facts)?, 0);
+            let mut report = rows::write(&mut rows, &state, &measured, now, self.most_bytes, refusal)?;
+            report.file_bytes = rows.finish(now)?.bytes;
+            Ok(report)
+        };
+        write().map_err(|error| unwritten(path, error))
     }
 }
 

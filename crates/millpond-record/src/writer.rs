@@ -4,7 +4,6 @@
 //! taken once no earlier event can still arrive. A thread marks its ring as busy before it reads the time of an event.
 //! An event that is not in the ring yet is therefore later than the last check at which the ring was not busy.
 
-use super::RecordError;
 use super::modules;
 use super::row_builder::{Measured, RowBuilder};
 use millpond_account::registry::live_pools;
@@ -109,7 +108,7 @@ impl<W: Write> EventWriter<W> {
     }
 
     /// Writes until the recording is stopped or a write fails.
-    pub(super) fn run(mut self) -> Result<RecordReport, RecordError> {
+    pub(super) fn run(mut self) -> Result<RecordReport, RecordingError> {
         let _quiet = quiet();
         let written = self.write();
         self.session.deactivate();

@@ -92,7 +92,8 @@ impl Snapshots {
     ///
     /// The environment variable `MILLPOND_OOM_SNAPSHOT=oom.%p-%n.mpr` has the same effect, unless the program calls
     /// this method. If neither is used and the process is [recorded](crate::Recorder), files are written next to the
-    /// recording: `run.oom-1.mpr` next to `run.mpr`. The value `none` of the variable disables them.
+    /// recording: `run.oom-1.mpr` next to `run.mpr`, and none next to a file whose name begins with a dot. The value
+    /// `none` of the variable disables them.
     pub fn on_out_of_memory(self, path: impl Into<PathBuf>) {
         let _quiet = quiet();
         set(self, Place::To(path.into()), true);
@@ -167,7 +168,7 @@ impl Turns {
         }
         let path = match place {
             Place::Nowhere => return None,
-            Place::Beside => beside(&recorded_to()?, number),
+            Place::Beside => beside(&recorded_to()?, number)?,
             Place::To(path) => named(path, number)?,
         };
         let turn = Turn {
@@ -193,10 +194,10 @@ impl Turns {
     }
 }
 
-/// Returns the path of a file next to a recording.
-fn beside(recording: &Path, number: u32) -> PathBuf {
+/// Returns the path of a file next to a recording. Returns `None` for a hidden recording, which is temporary.
+fn beside(recording: &Path, number: u32) -> Option<PathBuf> {
     let stem = recording.file_stem().unwrap_or_default().to_string_lossy();
-    recording.with_file_name(format!("{stem}.oom-{number}.mpr"))
+    (!stem.starts_with('.')).then(|| recording.with_file_name(format!("{stem}.oom-{number}.mpr")))
 }
 
 /// Returns the path of the file with a number. Returns `None` if the path allows only one file and it exists.
@@ -316,9 +317,10 @@ mod tests {
     fn files_are_named() {
         assert_eq!(
             beside(Path::new("/a/run.7.mpr"), 2),
-            Path::new("/a/run.7.oom-2.mpr")
+            Some("/a/run.7.oom-2.mpr".into())
         );
-        assert_eq!(beside(Path::new("run"), 1), Path::new("run.oom-1.mpr"));
+        assert_eq!(beside(Path::new("run"), 1), Some("run.oom-1.mpr".into()));
+        assert_eq!(beside(Path::new("/a/.run.7.mpr.part"), 1), None);
         let here = std::process::id();
         let expected = PathBuf::from(format!("a-{here}-3.mpr"));
         assert_eq!(named(Path::new("a-%p-%n.mpr"), 3), Some(expected));

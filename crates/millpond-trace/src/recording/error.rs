@@ -1,5 +1,7 @@
 //! Errors of writing and reading recordings.
 
+use arrow_schema::ArrowError;
+
 /// Why a recording could not be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -25,5 +27,14 @@ pub enum RecordingError {
     Panicked,
     /// Rows could not be encoded. The caller did not cause this.
     #[error("rows could not be written: {0}")]
-    Encode(#[from] arrow_schema::ArrowError),
+    Encode(#[source] ArrowError),
+}
+
+impl From<ArrowError> for RecordingError {
+    fn from(error: ArrowError) -> Self {
+        match error {
+            ArrowError::IoError(_, error) => Self::Io(error),
+            error => Self::Encode(error),
+        }
+    }
 }
