@@ -2,13 +2,13 @@
 
 mod torch;
 
-use crate::shell::{Result, root, shell, target};
-use std::path::Path;
+use crate::shell::{Result, emulated_driver, root, shell, target};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use xshell::{Shell, cmd};
 
-/// The packages that build and check a wheel, those that the tests use, and those that NumPy's tests use.
-const TOOLS: [&str; 5] = ["maturin", "twine", "auditwheel", "mypy", "pyright"];
+/// The packages that check a wheel and types, those that the tests use, and those that NumPy's tests use.
+const CHECKERS: [&str; 4] = ["twine", "auditwheel", "mypy", "pyright"];
 const OTHERS: [&str; 8] = [
     "numpy",
     "pandas",
@@ -36,15 +36,11 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         }
     }
     let sh = shell()?;
-    let folder = target().join("python");
-    sh.remove_path(&folder)?;
-    sh.create_dir(&folder)?;
-    let environment = folder.join("environment");
-    cmd!(sh, "python3 -m venv {environment}").run()?;
-    let bin = environment.join("bin");
+    let (folder, bin) = environment(&sh)?;
     let python = bin.join("python");
-    cmd!(sh, "{python} -m pip install {PIP...} {TOOLS...} {OTHERS...}").run()?;
-    wheel(&sh, &folder, &bin)?;
+    cmd!(sh, "{python} -m pip install {PIP...} {CHECKERS...}").run()?;
+    let wheel = wheel(&sh, &folder, &bin, &["--release"])?;
+    check_wheel(&sh, &bin, &wheel)?;
     tests(&sh, &folder, &python)?;
     types(&sh, &bin)?;
     if with_numpy {
@@ -58,28 +54,57 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     Ok(())
 }
 
-/// Builds and checks the wheel, installs it, and prints the time to a first answer.
-fn wheel(sh: &Shell, folder: &Path, bin: &Path) -> Result {
-    let (maturin, twine, auditwheel, pip) = (
-        bin.join("maturin"),
-        bin.join("twine"),
-        bin.join("auditwheel"),
-        bin.join("pip"),
-    );
+/// Builds the wheel in the dev profile, installs it in a new environment, and runs its tests there with the packages of others. Does nothing
+/// where these packages cannot be had.
+pub(crate) fn check() -> std::result::Result<(), String> {
+    let sh = shell().map_err(|error| error.to_string())?;
+    let (folder, bin) = match environment(&sh) {
+        Ok(environment) => environment,
+        Err(error) => {
+            println!(
+                "skipped: the wheel of the Python package, because its tools cannot be installed: {error}"
+            );
+            return Ok(());
+        }
+    };
+    let tested = wheel(&sh, &folder, &bin, &[]).and_then(|_| tests(&sh, &folder, &bin.join("python")));
+    tested.map_err(|error| error.to_string())
+}
+
+/// Makes a new environment with the tools and the packages of others. Returns its folder, and that of its programs.
+fn environment(sh: &Shell) -> Result<(PathBuf, PathBuf)> {
+    let folder = target().join("python");
+    sh.remove_path(&folder)?;
+    sh.create_dir(&folder)?;
+    let environment = folder.join("environment");
+    cmd!(sh, "python3 -m venv {environment}").run()?;
+    let bin = environment.join("bin");
+    let python = bin.join("python");
+    cmd!(sh, "{python} -m pip install {PIP...} maturin {OTHERS...}").run()?;
+    Ok((folder, bin))
+}
+
+/// Builds the wheel and installs it. Returns its path.
+fn wheel(sh: &Shell, folder: &Path, bin: &Path, profile: &[&str]) -> Result<PathBuf> {
+    let (maturin, pip) = (bin.join("maturin"), bin.join("pip"));
     let begin = Instant::now();
-    cmd!(sh, "{maturin} build --release --quiet --out {folder}").run()?;
+    cmd!(sh, "{maturin} build {profile...} --quiet --out {folder}").run()?;
     println!("building the wheel took {:.0} s", begin.elapsed().as_secs_f64());
-    let files = sh.read_dir(folder)?;
-    let wheel = files
-        .iter()
-        .find(|file| file.extension().is_some_and(|ending| ending == "whl"));
+    let mut files = sh.read_dir(folder)?.into_iter();
+    let wheel = files.find(|file| file.extension().is_some_and(|ending| ending == "whl"));
     let wheel = wheel.ok_or("maturin made no wheel")?;
-    println!("the wheel has {} bytes", std::fs::metadata(wheel)?.len());
-    cmd!(sh, "{twine} check --strict {wheel}").run()?;
-    cmd!(sh, "{auditwheel} show {wheel}").run()?;
+    println!("the wheel has {} bytes", std::fs::metadata(&wheel)?.len());
     let begin = Instant::now();
     cmd!(sh, "{pip} install --quiet {wheel}").run()?;
     println!("installing it took {:.1} s", begin.elapsed().as_secs_f64());
+    Ok(wheel)
+}
+
+/// Checks the wheel, and prints the time to a first answer.
+fn check_wheel(sh: &Shell, bin: &Path, wheel: &Path) -> Result {
+    let (twine, auditwheel) = (bin.join("twine"), bin.join("auditwheel"));
+    cmd!(sh, "{twine} check --strict {wheel}").run()?;
+    cmd!(sh, "{auditwheel} show {wheel}").run()?;
     let begin = Instant::now();
     let millpond = bin.join("millpond");
     let recording = root().join("traces/gpt_varlen_h200.csv.zst");
@@ -90,12 +115,14 @@ fn wheel(sh: &Shell, folder: &Path, bin: &Path) -> Result {
     Ok(())
 }
 
-/// Runs the package's tests on what is installed.
+/// Runs the package's tests on what is installed, with the emulated driver.
 fn tests(sh: &Shell, folder: &Path, python: &Path) -> Result {
     let tests = root().join("crates/millpond-python/tests");
+    let driver = emulated_driver(sh)?;
     let _in = sh.push_dir(folder);
     cmd!(sh, "{python} -B -W error -m unittest discover -s {tests}")
         .env("PYTHONPATH", &tests)
+        .env("LD_LIBRARY_PATH", driver)
         .run()?;
     Ok(())
 }

@@ -180,6 +180,11 @@ const LONG: &[Long] = &[
         },
     },
     Long {
+        name: "the wheel of the Python package",
+        covers: &["Cargo.lock", "crates/millpond-python", "pyproject.toml"],
+        run: crate::python::check,
+    },
+    Long {
         name: "smaller sets of features",
         covers: &["Cargo.lock", "crates"],
         run: || {

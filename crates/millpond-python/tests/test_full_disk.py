@@ -73,6 +73,14 @@ class FullDisk(unittest.TestCase):
             self.allocate(10)
         self.assertEqual(millpond.read(self.folder / "next.mpr").report().data["summary"]["allocated"]["blocks"], 10)
 
+    def test_an_error_of_the_program_goes_on(self):
+        file = self.folder / "run.mpr"
+        self.limit(128 * KIB)
+        with self.assertRaises(KeyError) as error, millpond.record(file):
+            self.allocate_until_full(file)
+            raise KeyError("theirs")
+        self.assertIn("is incomplete", error.exception.__notes__[0])
+
     def test_a_recording_that_cannot_begin_leaves_no_file(self):
         self.limit(100)
         with self.assertRaises(OSError) as full:

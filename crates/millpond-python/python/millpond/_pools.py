@@ -243,8 +243,14 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
     recorder = Recorder(path)
     try:
         yield
-    finally:
-        recorder.stop()
+    except BaseException as error:
+        # The error of the program is more important than that of its recording.
+        try:
+            recorder.stop()
+        except OSError as incomplete:
+            error.add_note(str(incomplete))
+        raise
+    recorder.stop()
 
 
 def mark(text: str) -> None:
