@@ -52,7 +52,7 @@ impl<'py> HostBytes<'py> {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: by the invariant. The libraries of Python order the accesses of threads.
+        // SAFETY: by the invariant. As for all libraries that release the interpreter's lock, the program orders the accesses of its threads.
         unsafe { slice::from_raw_parts(self.address(), self.len()) }
     }
 

@@ -5,7 +5,7 @@ use crate::dlpack::{self, Elements};
 use crate::pools::{Pool, out_of_memory, refused};
 use crate::stream::{self, failed};
 use millpond::DType;
-use millpond::cuda::{CudaStream, DeviceBuffer, DevicePool};
+use millpond::cuda::{CudaError, CudaStream, DeviceBuffer, DevicePool};
 use millpond::{AllocError, Device, Tag};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::prelude::*;
@@ -18,6 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[pyclass(frozen, weakref, module = "millpond")]
 pub(crate) struct DeviceArray {
     memory: Mutex<DeviceBuffer<u8>>,
+    /// The stream that the memory belongs to.
+    stream: CudaStream,
     address: u64,
     nbytes: usize,
     shape: Vec<usize>,
@@ -54,7 +56,11 @@ pub(crate) fn device_copy(
     let elements = Elements::of(array, device.number(), &stream)?;
     let copy = DeviceArray::new(pool, elements.shape.clone(), elements.dtype, false, tag, &stream)?;
     let copied = pool.py().detach(|| elements.copy_to(&mut copy.lock(), &stream));
-    copied.map_err(failed)?;
+    if let Err(error) = copied {
+        // The copy may have begun, so the other library must not reuse the elements.
+        std::mem::forget(elements);
+        return Err(failed(error));
+    }
     Ok(copy)
 }
 
@@ -84,6 +90,7 @@ impl DeviceArray {
             address: memory.address(),
             nbytes: memory.len(),
             memory: Mutex::new(memory),
+            stream: stream.clone(),
             shape,
             dtype,
             pool: pool.clone().unbind(),
@@ -98,16 +105,36 @@ impl DeviceArray {
         self.pool.get().device()
     }
 
+    /// Declares uses, for which other threads may have to be waited for.
+    fn record(&self, py: Python<'_>, streams: &[CudaStream]) -> PyResult<()> {
+        let recorded = py.detach(|| {
+            let mut memory = self.lock();
+            streams.iter().try_for_each(|stream| memory.record_use(stream))
+        });
+        recorded.map_err(failed)
+    }
+
     /// Declares the uses of a library that gets the address now.
     fn lend(&self, py: Python<'_>) -> PyResult<()> {
         let device = self.of()?.device();
-        let mut memory = self.lock();
-        let streams = stream::current(py, device)
-            .into_iter()
-            .chain([CudaStream::legacy(device)]);
-        streams
-            .map(|stream| memory.record_use(&stream).map_err(failed))
-            .collect()
+        // This calls Python code, so the lock must not be held.
+        let mut streams = stream::current(py, device)?;
+        streams.push(CudaStream::legacy(device));
+        self.record(py, &streams)
+    }
+
+    /// Calls a function that copies the elements, after all uses that are queued now.
+    fn copy(
+        &self,
+        py: Python<'_>,
+        copy: impl Send + FnOnce(&mut DeviceBuffer<u8>) -> Result<(), CudaError>,
+    ) -> PyResult<()> {
+        let copied = py.detach(|| {
+            let mut memory = self.lock();
+            memory.order_before(&self.stream)?;
+            copy(&mut memory)
+        });
+        copied.map_err(failed)
     }
 }
 
@@ -155,30 +182,38 @@ impl DeviceArray {
     /// Declares that work on a stream uses the array. After the array has gone, its memory is reused only when the work that is queued on
     /// the stream by then is complete.
     fn record_use(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = stream.py();
         let stream = stream::of(self.of()?.device(), Some(stream))?;
-        self.lock().record_use(&stream).map_err(failed)
+        self.record(py, &[stream])
     }
 
-    /// Copies the bytes of an object with the buffer protocol, such as a NumPy array, to the array, and waits until the copy is complete.
+    /// Copies the bytes of an object with the buffer protocol, such as a NumPy array, to the array, and waits until the copy is complete. The
+    /// copy comes after the work on the array that is queued on its streams.
     fn copy_from(&self, py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<()> {
         let host = HostBytes::of(array, self.nbytes)?;
         let bytes = host.bytes();
-        py.detach(|| self.lock().copy_from_host(bytes)).map_err(failed)
+        self.copy(py, |memory| memory.copy_from_host(bytes))
     }
 
     /// Copies the bytes of the array to an object with the buffer protocol, and waits until the copy is complete. The copy comes after the
-    /// work that is queued on the array's own stream.
+    /// work on the array that is queued on its streams.
     fn copy_to(&self, py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut host = HostBytes::writable(array, self.nbytes)?;
         let bytes = host.bytes_mut();
-        py.detach(|| self.lock().copy_to_host(bytes)).map_err(failed)
+        self.copy(py, |memory| memory.copy_to_host(bytes))
     }
 
-    /// Returns a copy of the array in NumPy's memory.
+    /// Copies the array to NumPy's memory, like ``copy_to``, and returns the NumPy array.
     fn to_numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let array = py
             .import("numpy")?
-            .call_method1("empty", (self.shape(py)?, self.dtype()))?;
+            .call_method1("empty", (self.shape(py)?, self.dtype()))
+            .map_err(|error| match self.dtype {
+                DType::BF16 => PyTypeError::new_err(
+                    "NumPy has no bfloat16: import ml_dtypes, which adds it, or use another library through DLPack",
+                ),
+                _ => error,
+            })?;
         // Arrays of a type that NumPy itself does not have may lack the buffer protocol.
         let bytes = array
             .call_method1("reshape", (-1,))?
@@ -214,7 +249,10 @@ impl DeviceArray {
         }
         array.lend(slf.py())?;
         let device = array.of()?.device();
-        stream::with_handle(device, stream, |stream| array.lock().order_before(stream))?;
+        let py = slf.py();
+        stream::with_handle(device, stream, |stream| {
+            py.detach(|| array.lock().order_before(stream))
+        })?;
         let is_new = max_version.is_some_and(|(major, _)| major >= 1);
         let place = (array.address, device.number());
         dlpack::export(slf.as_any(), place, &array.shape, array.dtype, is_new)
@@ -238,7 +276,7 @@ impl DeviceArray {
         self.lend(py)?;
         let order = if self.dtype.size() == 1 { '|' } else { '<' };
         // The interface's number of the default stream is 1.
-        let stream = self.lock().stream().as_raw().addr().max(1);
+        let stream = self.stream.as_raw().addr().max(1);
         let fields = PyDict::new(py);
         fields.set_item("version", 3)?;
         fields.set_item("shape", self.shape(py)?)?;

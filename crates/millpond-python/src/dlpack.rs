@@ -85,7 +85,7 @@ struct Export<F> {
     managed: Option<F>,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    /// Keeps the elements. Without the interpreter, the reference is given back later.
+    /// Keeps the elements.
     _array: Py<PyAny>,
 }
 
@@ -100,7 +100,11 @@ unsafe extern "C" fn delete<F: Exchanged>(managed: *mut F) {
     };
     let export = managed.context().cast::<Export<F>>();
     // SAFETY: by the invariant the context is the address of the boxed whole.
-    drop(unsafe { Box::from_raw(export) });
+    let mut export = Some(unsafe { Box::from_raw(export) });
+    // With the interpreter's lock, the array is freed at once.
+    Python::try_attach(|_| drop(export.take()));
+    // The interpreter has ended, so nothing of it may be touched.
+    std::mem::forget(export);
 }
 
 /// Returns a capsule with elements in C order on a device. They belong to an array, which is kept. `at` is their address, and the number of
@@ -124,10 +128,11 @@ fn export_as<'py, F: Exchanged>(
     shape: &[usize],
     dtype: DType,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut strides = vec![1; shape.len()];
+    let mut strides = vec![1_i64; shape.len()];
     for dim in (1..shape.len()).rev() {
-        // Sizes of an array that exists are below 2^63.
-        strides[dim - 1] = strides[dim] * shape[dim].max(1) as i64;
+        // Only the strides of arrays without elements can be too large.
+        let size = i64::try_from(shape[dim].max(1)).unwrap_or(i64::MAX);
+        strides[dim - 1] = strides[dim].saturating_mul(size);
     }
     let mut export = Box::new(Export::<F> {
         managed: None,
@@ -169,8 +174,10 @@ unsafe extern "C" fn end<F: Exchanged>(capsule: *mut ffi::PyObject) {
     if unsafe { ffi::PyCapsule_IsValid(capsule, F::NAME.as_ptr()) } == 0 {
         return;
     }
-    // SAFETY: the capsule has this name, and so a structure of this form that nobody has taken.
-    unsafe { delete(ffi::PyCapsule_GetPointer(capsule, F::NAME.as_ptr()).cast::<F>()) };
+    // SAFETY: the capsule has this name.
+    let managed = unsafe { ffi::PyCapsule_GetPointer(capsule, F::NAME.as_ptr()) };
+    // SAFETY: a capsule with this name has a structure of this form that nobody has taken.
+    unsafe { delete(managed.cast::<F>()) };
 }
 
 /// The elements of an array of another library, which are in C order.
@@ -205,36 +212,46 @@ impl Elements {
                 options.del_item("max_version")?;
                 array.call_method("__dlpack__", (), Some(&options))
             })?;
-        let capsule = capsule.cast_into::<PyCapsule>()?;
+        let capsule = capsule.cast_into::<PyCapsule>();
+        let capsule = capsule.map_err(|_| refused("the object's __dlpack__ returned no capsule"))?;
         let elements = match capsule.is_valid_checked(Some(DLManagedTensorVersioned::NAME)) {
             true => Self::take::<DLManagedTensorVersioned>(&capsule),
             false => Self::take::<DLManagedTensor>(&capsule),
         }?;
+        let is_host = |kind| matches!(kind, HOST | PINNED);
         let DLDevice {
             device_type,
             device_id,
         } = elements.place;
+        if (device_type, device_id) != place && !(is_host(device_type) && is_host(place.0)) {
+            return Err(refused(
+                "the object's __dlpack_device__ and __dlpack__ name different devices",
+            ));
+        }
         match device_type {
             HOST | PINNED => Ok(elements),
             CUDA | MANAGED if u32::try_from(device_id) == Ok(device) => Ok(elements),
             _ => Err(PyBufferError::new_err(format!(
-                "the array is on {}, and the pool on cuda:{device}: copy the array to the host first",
+                "the array is in the memory of {}, and the pool has memory of cuda:{device}: copy the array to the host first",
                 elements.place
             ))),
         }
     }
 
     fn take<F: Exchanged>(capsule: &Bound<'_, PyCapsule>) -> PyResult<Self> {
+        if !capsule.is_valid_checked(Some(F::NAME)) {
+            return Err(refused(
+                "the object's __dlpack__ returned a capsule without an array, or one that was used",
+            ));
+        }
         let pointer = capsule.pointer_checked(Some(F::NAME))?.cast::<F>();
-        // SAFETY: the capsule has the name of a structure that nobody has taken. It is renamed below, so only this takes it. By the
-        // standard the structure is whole, and its elements stay until its deleter is called.
-        let owner = unsafe { ManagedTensor::from_raw(pointer.as_ptr()) };
         // SAFETY: the capsule is valid, and the name lives forever.
         if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), F::TAKEN.as_ptr()) } != 0 {
-            // The capsule still owns the structure.
-            std::mem::forget(owner);
             return Err(PyErr::fetch(capsule.py()));
         }
+        // SAFETY: the capsule had the name of a structure that nobody has taken, and only this takes it. By the standard the structure is
+        // whole, and its elements stay until its deleter is called.
+        let owner = unsafe { ManagedTensor::from_raw(pointer.as_ptr()) };
         let owner = owner.map_err(refused)?;
         // SAFETY: the structure was checked, and is owned.
         let tensor = *unsafe { &*owner.as_ptr() }.tensor();
@@ -248,7 +265,10 @@ impl Elements {
             ));
         }
         let dtype = tensor.dtype.dtype();
-        let dtype = dtype.ok_or_else(|| refused(format!("a pool has no arrays of {}", tensor.dtype)))?;
+        let dtype = dtype.ok_or_else(|| refused(format!(
+                "a pool has no arrays of {}: it has integers, floating-point numbers, complex numbers and bool, with one number in each element",
+                tensor.dtype
+            )))?;
         let bytes = shape.iter().copied().try_fold(dtype.size(), usize::checked_mul);
         let bytes = bytes.filter(|bytes| isize::try_from(*bytes).is_ok());
         let bytes = bytes.ok_or_else(|| refused("the array has more bytes than any memory"))?;
@@ -268,7 +288,7 @@ impl Elements {
         })
     }
 
-    /// Copies the elements to as many bytes on a device, and waits until the copy is complete.
+    /// Copies the elements to as many bytes on a device, and waits until the copy is complete. After an error, the copy may still run.
     pub(crate) fn copy_to(&self, to: &mut DeviceBuffer<u8>, stream: &CudaStream) -> Result<(), CudaError> {
         if self.bytes == 0 {
             return Ok(());
@@ -279,11 +299,11 @@ impl Elements {
             return to.copy_from_host(unsafe { std::slice::from_raw_parts(address, self.bytes) });
         }
         // SAFETY: the elements are on the stream's device, and their library has ordered them before the stream. They are only read, and
-        // the stream is waited for before the owner is dropped.
+        // the stream is waited for before the owner is dropped, or the owner is kept after an error.
         let from =
             unsafe { DeviceBuffer::<u8>::foreign(self.address as u64, self.bytes, stream, Box::new(())) };
         let copied = to.copy_from(&from);
-        stream.synchronize().and(copied)
+        stream.wait().and(copied)
     }
 }
 

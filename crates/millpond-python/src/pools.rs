@@ -92,6 +92,7 @@ type Live = (&'static str, u64, u64);
 impl Pool {
     #[new]
     fn new(
+        py: Python<'_>,
         name: Option<String>,
         memory: &str,
         device: Option<u32>,
@@ -112,9 +113,10 @@ impl Pool {
             };
             return Ok(Self(Kind::Host(pool.map_err(refused)?)));
         };
-        let device = CudaDevice::get(device).map_err(stream::failed)?;
         let builder = with_settings!(DevicePool::builder(), name, limit, budget, settings);
-        match builder.build(&device) {
+        // The driver may take seconds to begin.
+        let built = py.detach(|| builder.build(&CudaDevice::get(device)?));
+        match built {
             Ok(pool) => Ok(Self(Kind::Device(pool))),
             Err(DevicePoolError::Cuda(error)) => Err(stream::failed(error)),
             Err(DevicePoolError::Start(error)) => Err(out_of_memory(error)),
@@ -160,13 +162,13 @@ impl Pool {
     }
 
     /// Returns the figures by name.
-    fn stats(&self) -> Figures {
-        figures(&of_both!(self, stats()))
+    fn stats(&self, py: Python<'_>) -> Figures {
+        figures(&self.all_stats(py))
     }
 
     /// Returns the live blocks by tag, the largest sum first.
-    fn live(&self) -> Vec<Live> {
-        let report = of_both!(self, leak_report());
+    fn live(&self, py: Python<'_>) -> Vec<Live> {
+        let report = py.detach(|| of_both!(self, leak_report()));
         let groups = report.iter().flat_map(|report| &report.groups);
         let name = |tag: Tag| if tag == Tag::NONE { "" } else { tag.name() };
         groups
@@ -178,16 +180,30 @@ impl Pool {
         py.detach(|| of_both!(self, trim()));
     }
 
-    fn reset_peak(&self) {
-        of_both!(self, reset_peak());
+    fn reset_peak(&self, py: Python<'_>) {
+        py.detach(|| of_both!(self, reset_peak()));
     }
 
-    fn __str__(&self) -> String {
-        format!("pool '{}': {}", self.name(), of_both!(self, stats()))
+    fn __str__(&self, py: Python<'_>) -> String {
+        format!("pool '{}': {}", self.name(), self.all_stats(py))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // The last handle of a device's pool waits for streams, whose functions on the host may need the interpreter's lock.
+        if let Kind::Device(pool) = &self.0 {
+            Python::try_attach(|py| py.detach(|| pool.trim()));
+        }
     }
 }
 
 impl Pool {
+    /// Returns the statistics. Another thread may hold the pool's lock while it waits for the device.
+    fn all_stats(&self, py: Python<'_>) -> PoolStats {
+        py.detach(|| of_both!(self, stats()))
+    }
+
     pub(crate) fn host(&self) -> PyResult<&millpond::Pool> {
         match &self.0 {
             Kind::Host(pool) => Ok(pool),
@@ -326,8 +342,11 @@ fn unwritten(error: &RecordError) -> PyErr {
     }
 }
 
-/// Returns the exception for a refused request: a `MemoryError` with the post-mortem.
+/// Returns the exception for a refused request: a `MemoryError` with the post-mortem, or a `RuntimeError` if the driver or the pool failed.
 pub(crate) fn out_of_memory(error: AllocError) -> PyErr {
+    if matches!(error, AllocError::Cuda(_) | AllocError::Broken { .. }) {
+        return PyRuntimeError::new_err(error.to_string());
+    }
     REFUSED.fetch_add(1, Ordering::Relaxed);
     PyMemoryError::new_err(without_places(&error.to_string()))
 }

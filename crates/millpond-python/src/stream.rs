@@ -1,7 +1,7 @@
 //! Streams of other libraries.
 
 use millpond::cuda::{CudaDevice, CudaError, CudaStream};
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::ffi::c_void;
 use std::ptr;
@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// The driver's handles of the legacy default stream, and of the per-thread default stream.
 const LEGACY: [usize; 2] = [0, 1];
 const PER_THREAD: usize = 2;
+
+/// The standard's number for a consumer that needs no order.
+const NO_ORDER: isize = -1;
 
 /// The functions that return the stream that a library uses now: its module, and the path of the function.
 const CURRENT: [(&str, [&str; 2]); 2] = [
@@ -22,48 +25,74 @@ pub(crate) fn of(device: &CudaDevice, stream: Option<&Bound<'_, PyAny>>) -> PyRe
     let Some(stream) = stream else {
         return Ok(CudaStream::legacy(device));
     };
-    let handle = if let Ok(handle) = stream.extract::<usize>() {
-        if handle > PER_THREAD {
-            return Err(PyTypeError::new_err(
-                "a number does not keep a stream alive: give the stream object of PyTorch, CuPy, Numba or cuda.core",
-            ));
-        }
-        handle
-    } else if let Ok(answer) = stream.call_method0("__cuda_stream__") {
-        answer.get_item(1)?.extract()?
-    } else {
-        let names = ["cuda_stream", "ptr"];
-        let handle = names.iter().find_map(|name| stream.getattr(*name).ok());
-        handle.and_then(|handle| handle.extract().ok()).ok_or_else(|| {
-            let kind = stream.get_type();
-            PyTypeError::new_err(format!(
-                "a stream is an object with __cuda_stream__, and not {kind}"
-            ))
-        })?
-    };
+    let handle = handle_of(stream)?;
     if LEGACY.contains(&handle) {
         return Ok(CudaStream::legacy(device));
     }
     expect_shared(handle)?;
+    if let Some(other) = device_of(stream).filter(|other| *other != device.number()) {
+        return Err(PyValueError::new_err(format!(
+            "the stream is of cuda:{other}, and the pool of cuda:{}: use a stream of the pool's device",
+            device.number()
+        )));
+    }
     let keeper = Arc::new(stream.clone().unbind());
-    // SAFETY: the object has a stream of the primary context, as the libraries that have such objects use no other context, and keeps it
-    // alive. The stream is not the per-thread default stream.
+    // SAFETY: the libraries that have such objects use the primary context only. The object keeps the stream alive, or, for a stream that
+    // the object does not own, the program does, as the documentation of the package says. It is not the per-thread default stream.
     Ok(unsafe { CudaStream::kept_by(device, pointer(handle), keeper) })
 }
 
-/// Calls a function with the stream of a handle, for which the caller of this module has promised that it lives until the call returns.
-/// No handle, and -1, mean that there is nothing to do.
+/// Returns the driver's handle of a stream object.
+fn handle_of(stream: &Bound<'_, PyAny>) -> PyResult<usize> {
+    if let Ok(handle) = stream.extract::<usize>() {
+        return match handle <= PER_THREAD {
+            true => Ok(handle),
+            false => Err(PyTypeError::new_err(
+                "a number does not keep a stream alive: give the stream object of PyTorch, CuPy, Numba or cuda.core",
+            )),
+        };
+    }
+    if stream.hasattr("__cuda_stream__")? {
+        return stream.call_method0("__cuda_stream__")?.get_item(1)?.extract();
+    }
+    for name in ["cuda_stream", "ptr"] {
+        if stream.hasattr(name)? {
+            return stream.getattr(name)?.extract();
+        }
+    }
+    let kind = stream.get_type();
+    Err(PyTypeError::new_err(format!(
+        "this needs a stream object of PyTorch, CuPy, Numba or cuda.core, and not {kind}"
+    )))
+}
+
+/// Returns the number of the device of a stream object, if the object tells.
+fn device_of(stream: &Bound<'_, PyAny>) -> Option<u32> {
+    let names = [&["device_index"][..], &["device_id"], &["device", "device_id"]];
+    names.iter().find_map(|path| {
+        let mut found = stream.clone();
+        for name in *path {
+            found = found.getattr(*name).ok()?;
+        }
+        found.extract().ok()
+    })
+}
+
+/// Calls a function with the stream of a handle. By the standard, the stream lives until the call returns. No handle is the default stream.
 pub(crate) fn with_handle(
     device: &CudaDevice,
     handle: Option<isize>,
     order: impl FnOnce(&CudaStream) -> Result<(), CudaError>,
 ) -> PyResult<()> {
-    let stream = match handle.map(usize::try_from) {
-        // The standard's number for a consumer that needs no order.
-        Some(Err(_)) => return Ok(()),
-        None => CudaStream::legacy(device),
-        Some(Ok(handle)) if LEGACY.contains(&handle) => CudaStream::legacy(device),
-        Some(Ok(handle)) => {
+    let handle = match handle {
+        Some(NO_ORDER) => return Ok(()),
+        Some(handle) => usize::try_from(handle)
+            .map_err(|_| PyValueError::new_err(format!("{handle} is not a number of a stream")))?,
+        None => 0,
+    };
+    let stream = match LEGACY.contains(&handle) {
+        true => CudaStream::legacy(device),
+        false => {
             expect_shared(handle)?;
             // SAFETY: by the standard, a consumer gives a stream of the device's context that lives during the call. No pool gets it.
             unsafe { CudaStream::from_raw(device, pointer(handle)) }
@@ -73,22 +102,23 @@ pub(crate) fn with_handle(
 }
 
 /// Returns the streams that PyTorch and CuPy use now, if the program uses these libraries.
-pub(crate) fn current(py: Python<'_>, device: &CudaDevice) -> Vec<CudaStream> {
-    let Ok(modules) = py.import("sys").and_then(|sys| sys.getattr("modules")) else {
-        return Vec::new();
-    };
-    let found = CURRENT.iter().filter_map(|(library, [module, function])| {
-        let cuda = modules.get_item(library).ok()?.getattr(*module).ok()?;
+pub(crate) fn current(py: Python<'_>, device: &CudaDevice) -> PyResult<Vec<CudaStream>> {
+    let modules = py.import("sys")?.getattr("modules")?;
+    let mut found = Vec::new();
+    for (library, [module, function]) in CURRENT {
+        let module = modules
+            .get_item(library)
+            .and_then(|library| library.getattr(module));
+        let Ok(cuda) = module else { continue };
         // PyTorch would initialise CUDA.
-        let is_ready = cuda
-            .call_method0("is_initialized")
-            .map_or(Ok(true), |ready| ready.is_truthy());
-        let stream = is_ready
-            .is_ok_and(|ready| ready)
-            .then(|| cuda.call_method1(*function, (device.number(),)).ok());
-        of(device, stream.flatten().as_ref()).ok()
-    });
-    found.collect()
+        let is_ready =
+            !cuda.hasattr("is_initialized")? || cuda.call_method0("is_initialized")?.is_truthy()?;
+        if is_ready && cuda.hasattr(function)? {
+            let stream = cuda.call_method1(function, (device.number(),))?;
+            found.push(of(device, Some(&stream))?);
+        }
+    }
+    Ok(found)
 }
 
 fn pointer(handle: usize) -> *mut c_void {
@@ -98,7 +128,7 @@ fn pointer(handle: usize) -> *mut c_void {
 /// Refuses the per-thread default stream.
 fn expect_shared(handle: usize) -> PyResult<()> {
     match handle == PER_THREAD {
-        true => Err(PyTypeError::new_err(
+        true => Err(PyValueError::new_err(
             "the per-thread default stream is another stream on each thread: use a stream object or the default stream",
         )),
         false => Ok(()),

@@ -105,11 +105,14 @@ class Package(unittest.TestCase):
         refused = {"action": "oom", "addr": 0, "size": 150 << 20, "stream": 0, "time_us": 5, "device_free": 100 << 20, "frames": [frame]}
         torch.State.snapshot = {"segments": [], "device_traces": [[refused]]}
         said = []
+        # A page of an earlier run would show another failure.
+        self.page.write_text("<!doctype html>")
         with self.assertRaises(torch.OutOfMemoryError), millpond.catch_oom(self.page, tell=said.append):
             torch.allocate()
         [text] = said
+        self.assertFalse(self.page.exists())
         self.assertIn("150 MiB were requested for train.py:load:5.", " ".join(text.split()))
-        self.assertIn("The program held nothing, and the device had 100 MiB free, 50.0 MiB too little.", " ".join(text.split()))
+        self.assertIn("The program held nothing, and the device had 100 MiB free, which is 50.0 MiB too little.", " ".join(text.split()))
         self.assertNotIn("page:", text)
 
     def test_nested_blocks_explain_an_error_once(self):
@@ -119,6 +122,14 @@ class Package(unittest.TestCase):
             with millpond.catch_oom(self.page, tell=said.append):
                 torch.allocate()
         self.assertEqual((len(said), self.page.exists(), outer.exists()), (1, True, False))
+        # Nor is an error explained again that was raised from it.
+        with self.assertRaises(RuntimeError), millpond.catch_oom(outer, tell=said.append):
+            try:
+                with millpond.catch_oom(self.page, tell=said.append):
+                    torch.allocate()
+            except torch.OutOfMemoryError as error:
+                raise RuntimeError("the step failed") from error
+        self.assertEqual((len(said), outer.exists()), (2, False))
 
     def test_a_program_runs_where_pytorch_does_not_record(self):
         torch.State.refuses = True

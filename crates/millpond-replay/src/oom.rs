@@ -161,9 +161,9 @@ impl OutOfMemory {
             some => format!("{} blocks", Count(some)),
         };
         Some(format!(
-            "{} holds the most: {} in {blocks}.",
-            most.tag,
-            display_size(most.bytes)
+            "Most of it, {} in {blocks}, was held by {}.",
+            display_size(most.bytes),
+            most.tag
         ))
     }
 

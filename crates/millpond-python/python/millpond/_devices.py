@@ -7,8 +7,15 @@ from ._millpond import Budget, DeviceArray, device_array, device_copy
 from ._pools import PoolBase, sizes_of, tag_here
 
 
+#: The names of the types of elements.
+_TYPES = (
+    *("float64", "float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("bool", "complex64", "complex128"),
+)
+
+
 class DevicePool(PoolBase):
-    """A pool of the memory of a CUDA device. Its arrays are used by PyTorch, CuPy, Numba and other libraries without a copy.
+    """A pool of the memory of a CUDA device. PyTorch, CuPy, Numba and other libraries use its arrays without a copy.
 
         pool = millpond.DevicePool("4GiB")
         with millpond.tag("features"):
@@ -16,9 +23,12 @@ class DevicePool(PoolBase):
         tensor = torch.from_dlpack(features)
         print(pool, pool.live())
 
-    An array belongs to a stream, by default to the default stream of the device. Its memory is used again at once on that stream, and on other
-    streams when the work that uses the array is complete. The default stream, and the streams that PyTorch and CuPy use when they get the
-    array, are known. Declare the use on another stream by :meth:`DeviceArray.record_use`.
+    An array belongs to a stream, by default to the default stream of the device. When the array is freed, the pool reuses its memory at once for
+    requests on that stream. For requests on other streams, the pool waits until the work of all streams that use the array is complete. It
+    knows the default stream, and the streams that PyTorch and CuPy use when the array is exchanged. Declare other streams with
+    :meth:`DeviceArray.record_use`.
+
+    The pool does not work in the child of a fork.
 
     Args:
         limit: The most bytes that the pool takes from the device, such as ``"4GiB"``. Without it, 80 % of the device's memory is the limit.
@@ -42,7 +52,7 @@ class DevicePool(PoolBase):
         settings: str | None = None,
     ) -> None:
         if not 0 <= device < 1 << 31:
-            raise ValueError(f"{device} is no number of a device, which begin at 0")
+            raise ValueError(f"the number of a device is from 0 to {(1 << 31) - 1}, and not {device}")
         super().__init__(limit, name, "", device, budget, settings)
 
     def empty(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: Any = "float32", *, stream: object = None) -> DeviceArray:
@@ -51,12 +61,14 @@ class DevicePool(PoolBase):
         Args:
             shape: The sizes of the dimensions.
             dtype: The type of the elements: a text such as ``"bfloat16"``, or a type of NumPy or PyTorch.
-            stream: The stream that the array belongs to: an object of PyTorch, CuPy, Numba or cuda.core, which is kept.
+            stream: The stream that the array belongs to: an object of PyTorch, CuPy, Numba or cuda.core, which is kept. A stream that the
+                object does not own, such as an ``ExternalStream``, must live as long as the pool.
 
         Raises:
             MemoryError: There is not enough memory. The text is a post-mortem: who holds the memory, and how much must be freed.
+            RuntimeError: The driver returns an error.
             TypeError: The object is no stream.
-            ValueError: The shape is no shape, or there is no such type.
+            ValueError: The shape is no shape, there is no such type, or the stream is of another device.
         """
         return self._array(shape, dtype, "empty", stream)
 
@@ -65,7 +77,7 @@ class DevicePool(PoolBase):
         return self._array(shape, dtype, "zeros", stream)
 
     def copy(self, array: Any, *, stream: object = None) -> DeviceArray:
-        """Returns a copy of an array with DLPack, on the host or on this device, when the copy is complete.
+        """Copies an array with DLPack to the pool. The array is in memory of the host or of this device. Returns when the copy is complete.
 
         Raises:
             BufferError: The elements are on another device, have a type that is not known here, or are not in C order.
@@ -82,10 +94,16 @@ class DevicePool(PoolBase):
 
 
 def _name(dtype: Any) -> str:
-    """Returns the name of a type of elements: a text, or a type of Python, NumPy or PyTorch."""
-    if isinstance(dtype, str):
-        return dtype
+    """Returns the name of a type of elements: a text, or a type of Python, NumPy or PyTorch.
+
+    Raises:
+        ValueError: There is no such type on devices.
+    """
     if isinstance(dtype, type):
         known = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
-        return known.get(dtype, dtype.__name__)
-    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
+        name = known.get(dtype, dtype.__name__)
+    else:
+        name = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
+    if name not in _TYPES or getattr(dtype, "byteorder", "=") == ">":
+        raise ValueError(f"there are no arrays of {dtype!r} on devices: choose one of {', '.join(_TYPES)}")
+    return name

@@ -104,18 +104,23 @@ class DeviceArray:
 
     def record_use(self, stream: object) -> None:
         """Declares that work on a stream uses the array. After the array has gone, its memory is reused only when the work that is queued
-        on the stream by then is complete."""
+        on the stream by then is complete. A stream that the object does not own must live as long as the pool."""
 
     def copy_from(self, array: Buffer | numpy.ndarray[Any, Any]) -> None:
         """Copies the bytes of an object with the buffer protocol, such as a NumPy array, to the array, and waits until the copy is
-        complete."""
+        complete. The copy comes after the work on the array that is queued on its streams."""
 
     def copy_to(self, array: Buffer | numpy.ndarray[Any, Any]) -> None:
         """Copies the bytes of the array to an object with the buffer protocol, and waits until the copy is complete. The copy comes after
-        the work that is queued on the array's own stream."""
+        the work on the array that is queued on its streams."""
 
     def to_numpy(self) -> numpy.ndarray[Any, Any]:
-        """Returns a copy of the array in NumPy's memory."""
+        """Copies the array to NumPy's memory, like :meth:`copy_to`, and returns the NumPy array.
+
+        Raises:
+            ImportError: NumPy is not installed.
+            TypeError: NumPy has no such type of elements, which is the case for bfloat16 without ``ml_dtypes``.
+        """
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...

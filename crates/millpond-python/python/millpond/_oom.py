@@ -44,7 +44,8 @@ class catch_oom(Scope):
     recording is written beside the page (``run.pickle``), the answer is printed to standard error, the page is written, and the error goes on.
     Errors that the program handles itself are not explained. A failure to write or to explain is printed and never replaces the error.
 
-    In a program without PyTorch, or without a CUDA device, the same is done for this package's pools, whose recording is ``run.mpr``.
+    In a program without PyTorch, or without a CUDA device, the same is done for this package's pools, whose recording is ``run.mpr``. In other
+    programs, only errors of PyTorch are explained.
 
     In a program of several ranks (``WORLD_SIZE``), each rank writes files of its own (``run-rank3.html``), and the first rank that fails
     prints the answer.
@@ -89,9 +90,10 @@ class catch_oom(Scope):
         if history is None or history.process != os.getpid():
             return
         try:
-            # A block inside this one may have explained the same error.
-            if error is not None and not hasattr(error, _EXPLAINED) and history.is_out_of_memory(error):
-                setattr(error, _EXPLAINED, True)
+            found = history.find(error)
+            if found is not None:
+                # A block around this one must not explain the same error.
+                found.__dict__[_EXPLAINED] = True
                 self._explain(history)
         except Exception as other:
             say(f"millpond: out of memory, and there is no answer: {other}")
@@ -112,8 +114,9 @@ class catch_oom(Scope):
             try:
                 explained = recording.replay(None, ["--quiet", f"--html={page}"])
             except ValueError:
-                # The first request failed, so there is nothing to replay.
+                # If the first request failed, there is nothing to replay, and there is no page.
                 explained = [recording.report(["--quiet"])]
+                page.unlink(missing_ok=True)
         except Exception as error:
             where = f"; the recording is in {file}" if is_written else ""
             self._tell(f"millpond: out of memory, and there is no answer: {error}{where}")
@@ -177,9 +180,9 @@ class _History:
             with contextlib.suppress(Exception):
                 newest._seen = newest._torch.cuda.memory._snapshot()
 
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        """Returns whether an error, or one that it was raised from, says that memory ran out."""
-        return _is(error, getattr(self._torch, "OutOfMemoryError", None) or self._torch.cuda.OutOfMemoryError)
+    def find(self, error: BaseException | None) -> BaseException | None:
+        """Returns the error that says that memory ran out: this one, or one that it was raised from."""
+        return _find(error, getattr(self._torch, "OutOfMemoryError", None) or self._torch.cuda.OutOfMemoryError)
 
     def write(self, file: Path) -> None:
         """Writes the state of the allocator when memory ran out, with the history."""
@@ -212,9 +215,9 @@ class _PoolHistory:
             return None
         return cls()
 
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        """Returns whether an error, or one that it was raised from, says that memory of a pool ran out."""
-        return refusals() > self._refusals and _is(error, MemoryError)
+    def find(self, error: BaseException | None) -> BaseException | None:
+        """Returns the error that says that memory of a pool ran out: this one, or one that it was raised from."""
+        return _find(error, MemoryError) if refusals() > self._refusals else None
 
     def write(self, file: Path) -> None:
         """Completes the recording in this file."""
@@ -236,19 +239,21 @@ def _torch() -> Any:
     return torch
 
 
-def _is(error: BaseException | None, known: type[BaseException]) -> bool:
-    """Returns whether an error, one of its group, or one that it was raised from, is of this type."""
+def _find(error: BaseException | None, known: type[BaseException]) -> BaseException | None:
+    """Returns the first error of this type that was not explained: this one, one of its group, or one that it was raised from."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, known):
-            return True
-        if isinstance(error, BaseExceptionGroup) and any(_is(one, known) for one in error.exceptions):
-            return True
+            return None if _EXPLAINED in error.__dict__ else error
+        if isinstance(error, BaseExceptionGroup):
+            found = (_find(one, known) for one in error.exceptions)
+            if (first := next(filter(None, found), None)) is not None:
+                return first
         seen.add(id(error))
         # A program that ends, or that hides the error, has handled it.
         is_handled = error.__suppress_context__ or not isinstance(error, Exception)
         error = error.__cause__ or (None if is_handled else error.__context__)
-    return False
+    return None
 
 
 def _is_recorded(torch: Any) -> bool:

@@ -164,13 +164,14 @@ class Pool(PoolBase):
         return self._array(shape, dtype, "zeros")
 
     def copy(self, array: Any) -> "numpy.ndarray[Any, Any]":
-        """Returns a copy of an array in the pool's memory: of NumPy's, of an array of another library that NumPy can read, or of a
-        :class:`DeviceArray`. Raises the same errors as :meth:`empty`, and those of NumPy."""
+        """Copies an array to the pool. The array is one of NumPy, one of another library that NumPy can read, or a :class:`DeviceArray`.
+        Raises the same errors as :meth:`empty`, and those of NumPy."""
         import numpy
 
         if isinstance(array, DeviceArray):
             copy = self._array(array.shape, array.dtype, "copy")
-            array.copy_to(copy)
+            # Arrays of a type that NumPy itself does not have may lack the buffer protocol.
+            array.copy_to(copy.reshape(-1).view("uint8"))
             return copy
         source = numpy.asarray(array)
         copy = self._array(source.shape, source.dtype, "copy")

@@ -56,7 +56,7 @@ impl Shortage<'_> {
             let bytes = self.wanted.bytes;
             if let Some(free) = self.free.filter(|free| self.held == 0 && *free < bytes) {
                 let why = format!(
-                    "The program held nothing, and the device had {} free, {} too little.",
+                    "The program held nothing, and the device had {} free, which is {} too little.",
                     display_size(free),
                     display_size(bytes - free)
                 );

@@ -16,7 +16,7 @@ use crate::steps::Steps;
 use crate::ticks::Ticks;
 use crate::verify::recorded_conf;
 use millpond_engine::{Settings, policies};
-use millpond_trace::Trace;
+use millpond_trace::{Format, Trace};
 
 /// The most groups of each list.
 const HOLDERS: usize = 8;
@@ -52,7 +52,12 @@ impl OutOfMemory {
         if let Some(left) = left.and_then(|(reserved, named)| named.checked_sub(reserved)) {
             free = free.map(|free| free.min(left));
         }
-        let known = reserved.map(|reserved| reserved.saturating_add(free.unwrap_or(0)));
+        // A pool could have taken more, up to its limit, which its recording does not contain.
+        let is_pool = trace.origin.format == Format::MillpondRecording;
+        let known = match free {
+            None if is_pool => None,
+            _ => reserved.map(|reserved| reserved.saturating_add(free.unwrap_or(0))),
+        };
         let others = known.zip(options.device.bytes);
         let others = others.map(|(known, named)| named.saturating_sub(known));
         // A recording without segments tells nothing of the device.
