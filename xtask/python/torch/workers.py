@@ -6,7 +6,7 @@ import millpond
 import torch
 
 
-@millpond.catch_oom("worker.html")
+@millpond.catch_oom("workers.html")
 def load(count):
     return [torch.empty(40 << 20, dtype=torch.uint8, device="cuda") for _ in range(count)]
 
