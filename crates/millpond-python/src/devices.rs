@@ -1,4 +1,10 @@
 //! Arrays in a device's memory.
+//!
+//! The memory of an array is reused only after the work on its streams. These are its own stream, the default stream, the streams that
+//! PyTorch and CuPy use when they get the array, and those that the program declares.
+//!
+//! A function that a stream runs on the host may need the interpreter's lock. So no thread waits for the driver, a pool or an array while it
+//! has that lock, and no Python code runs while a thread has the lock of an array.
 
 use crate::buffer::HostBytes;
 use crate::dlpack::{self, Elements};

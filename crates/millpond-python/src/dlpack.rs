@@ -181,6 +181,8 @@ unsafe extern "C" fn end<F: Exchanged>(capsule: *mut ffi::PyObject) {
 }
 
 /// The elements of an array of another library, which are in C order.
+///
+/// Invariant: if there are bytes, they are at the address, in the memory of the place, and may be read until the owner is dropped.
 pub(crate) struct Elements {
     pub(crate) shape: Vec<usize>,
     pub(crate) dtype: DType,
@@ -255,8 +257,11 @@ impl Elements {
         let owner = owner.map_err(refused)?;
         // SAFETY: the structure was checked, and is owned.
         let tensor = *unsafe { &*owner.as_ptr() }.tensor();
-        let shape = numbers(&tensor, tensor.shape).ok_or_else(|| refused("the array has no shape"))?;
-        let strides = numbers(&tensor, tensor.strides);
+        // SAFETY: the owner keeps a whole structure.
+        let shape = unsafe { numbers(tensor.ndim, tensor.shape) };
+        let shape = shape.ok_or_else(|| refused("the array has no shape"))?;
+        // SAFETY: as above.
+        let strides = unsafe { numbers(tensor.ndim, tensor.strides) };
         let shape: Result<Vec<_>, _> = shape.iter().map(|size| usize::try_from(*size)).collect();
         let shape = shape.map_err(|_| refused("the array has a negative size"))?;
         if strides.is_some_and(|strides| !is_in_order(&shape, strides)) {
@@ -295,11 +300,11 @@ impl Elements {
         }
         if matches!(self.place.device_type, HOST | PINNED) {
             let address = ptr::with_exposed_provenance(self.address);
-            // SAFETY: by the standard the elements are there, in C order, and may be read.
+            // SAFETY: by the invariant of this type. The memory is that of the host.
             return to.copy_from_host(unsafe { std::slice::from_raw_parts(address, self.bytes) });
         }
-        // SAFETY: the elements are on the stream's device, and their library has ordered them before the stream. They are only read, and
-        // the stream is waited for before the owner is dropped, or the owner is kept after an error.
+        // SAFETY: by the invariant. `of` has checked that the device is the stream's, and the other library has ordered its work before the
+        // stream. The elements are only read. The stream is waited for, and after an error the caller keeps the owner.
         let from =
             unsafe { DeviceBuffer::<u8>::foreign(self.address as u64, self.bytes, stream, Box::new(())) };
         let copied = to.copy_from(&from);
@@ -307,11 +312,14 @@ impl Elements {
     }
 }
 
-/// Returns a number for each dimension, or nothing if there are none.
-fn numbers(tensor: &DLTensor, pointer: *const i64) -> Option<&[i64]> {
-    match usize::try_from(tensor.ndim).ok()? {
+/// Returns a number for each dimension, or `None` if the pointer is null or the number of dimensions is negative.
+///
+/// # Safety
+/// A pointer that is not null is to as many numbers, which nobody changes while they are borrowed.
+unsafe fn numbers<'a>(ndim: i32, pointer: *const i64) -> Option<&'a [i64]> {
+    match usize::try_from(ndim).ok()? {
         0 => Some(&[]),
-        // SAFETY: by the standard there is a number for each dimension unless the pointer is null.
+        // SAFETY: the caller's promise.
         count => (!pointer.is_null()).then(|| unsafe { std::slice::from_raw_parts(pointer, count) }),
     }
 }

@@ -1,4 +1,8 @@
 //! Streams of other libraries.
+//!
+//! A driver may crash if it is given a stream that has ended. So a pool gets a stream only with the object that keeps it alive, and a
+//! stream that is known by its number only is used during one call. The documentation of the package requires that a stream which its
+//! object does not own, such as an `ExternalStream`, lives as long as the pool.
 
 use millpond::cuda::{CudaDevice, CudaError, CudaStream};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
@@ -37,8 +41,8 @@ pub(crate) fn of(device: &CudaDevice, stream: Option<&Bound<'_, PyAny>>) -> PyRe
         )));
     }
     let keeper = Arc::new(stream.clone().unbind());
-    // SAFETY: the libraries that have such objects use the primary context only. The object keeps the stream alive, or, for a stream that
-    // the object does not own, the program does, as the documentation of the package says. It is not the per-thread default stream.
+    // SAFETY: the libraries that have such objects use the primary context only. The keeper is the object, so the stream lives until the
+    // keeper is dropped (see the module). It is not the per-thread default stream.
     Ok(unsafe { CudaStream::kept_by(device, pointer(handle), keeper) })
 }
 

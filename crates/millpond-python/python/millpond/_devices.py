@@ -67,7 +67,7 @@ class DevicePool(PoolBase):
         Raises:
             MemoryError: There is not enough memory. The text is a post-mortem: who holds the memory, and how much must be freed.
             RuntimeError: The driver returns an error.
-            TypeError: The object is no stream.
+            TypeError: ``stream`` is no stream.
             ValueError: The shape is no shape, there is no such type, or the stream is of another device.
         """
         return self._array(shape, dtype, "empty", stream)
@@ -83,7 +83,7 @@ class DevicePool(PoolBase):
             BufferError: The elements are on another device, have a type that is not known here, or are not in C order.
             MemoryError: There is not enough memory.
             RuntimeError: The driver returns an error.
-            TypeError: The object has no DLPack, or the other object is no stream.
+            TypeError: The array has no DLPack, or ``stream`` is no stream.
         """
         if not hasattr(array, "__dlpack__"):
             raise TypeError(f"a pool copies arrays with DLPack, such as those of NumPy and PyTorch, and not {type(array)}")
