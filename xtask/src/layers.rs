@@ -36,6 +36,7 @@ const CRATES: &[(&str, &str)] = &[
     ("bench", "millpond engine replay trace"),
     ("cli", "millpond bench engine replay trace"),
     ("python", "cli millpond replay"),
+    ("malloc", "os pool"),
     ("xtask", ""),
 ];
 

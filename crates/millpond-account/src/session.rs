@@ -86,6 +86,11 @@ thread_local! {
     static MINE: RefCell<Option<Mine>> = const { RefCell::new(None) };
 }
 
+/// Registers the destructors of this thread's locals with the C library, which allocates for it.
+pub fn prepare_thread() {
+    let _ = MINE.try_with(|_| ());
+}
+
 /// The fast path. Writes a short event of a block if the thread's last event was of the same pool. Returns false if the
 /// event was not written.
 ///

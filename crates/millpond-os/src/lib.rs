@@ -78,6 +78,7 @@ pub mod thread;
 pub mod threads;
 #[forbid(unsafe_code)]
 pub mod time;
+pub mod words;
 
 pub use device::Device;
 #[cfg(target_os = "linux")]

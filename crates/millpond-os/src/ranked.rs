@@ -60,7 +60,7 @@ ranks! {
     Heaps,
     /// The list of caches of a pool. The ranks from here to `WaitQueue` belong to a pool.
     CacheRegistry,
-    /// The small blocks of one size that no thread caches. Smaller sizes come first.
+    /// The small blocks of one size that no thread caches, in the order of the classes.
     Shelf,
     /// The places of guarded blocks.
     GuardedBlocks,
@@ -113,7 +113,7 @@ impl Rank {
 }
 
 /// The maximum number of shelves of a pool.
-pub const SHELVES: usize = 64;
+pub const SHELVES: usize = 88;
 #[cfg(debug_assertions)]
 const SLOTS: usize = SHELVES + Rank::WaitQueue as usize - Rank::CacheRegistry as usize;
 

@@ -4,9 +4,11 @@
 //! holds its locks and has changed its tables only in part when it needs them. So each slow path begins with [`inside`]. The thread is
 //! *inside* until the guard is dropped: the global allocator serves it from the [metadata arena](crate::metadata) and calls no pool.
 //!
-//! The mark of the guard and the address of the pool that serves the thread share one word. The hot path of the global allocator reads
-//! that word only.
+//! The mark of the guard and the address of the pool that serves the thread share one [word](crate::words): the server. It is null
+//! before the thread has looked for a pool, and [`INSIDE`] while the thread is inside. Every other value is the address of a pool that
+//! is never freed, from [`set_server`].
 
+use crate::words::{self, Words};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -28,11 +30,7 @@ pub enum Deferred {
 type Slot = Cell<Option<fn()>>;
 
 thread_local! {
-    // These have no lazy initialisation and no destructor, so they can be used at any moment of a thread's life.
-    /// The pool that serves this thread. It is null before the thread has looked for a pool, and [`INSIDE`] while the thread is inside.
-    ///
-    /// Invariant: every other value is the address of a pool that is never freed, from [`set_server`].
-    static SERVER: Cell<*const ()> = const { Cell::new(ptr::null()) };
+    // This has no lazy initialisation and no destructor, so it can be used at any moment of a thread's life.
     static DEFERRED: [Slot; 2] = const { [Cell::new(None), Cell::new(None)] };
 }
 
@@ -40,23 +38,32 @@ thread_local! {
 #[cfg(target_os = "linux")]
 #[inline]
 pub fn server() -> Option<NonNull<()>> {
-    let server = SERVER.get();
-    if server.addr() <= INSIDE.addr() {
-        return None;
+    words::with(Words::server)
+}
+
+#[cfg(target_os = "linux")]
+impl Words {
+    /// Returns the pool that serves this thread, or `None` if the thread is inside or has not looked for a pool.
+    #[inline]
+    pub fn server(&self) -> Option<NonNull<()>> {
+        let server = self.server.get();
+        if server.addr() <= INSIDE.addr() {
+            return None;
+        }
+        NonNull::new(server.cast_mut())
     }
-    NonNull::new(server.cast_mut())
 }
 
 /// Sets the pool that serves this thread from now on. Only the global allocator calls this, with a `&'static` pool, and not inside.
 #[cfg(target_os = "linux")]
 pub fn set_server(server: NonNull<()>) {
-    SERVER.set(server.as_ptr());
+    words::with(|words| words.server.set(server.as_ptr()));
 }
 
 /// Returns whether this thread is inside.
 #[inline]
 pub fn is_inside() -> bool {
-    SERVER.get().addr() == INSIDE.addr()
+    words::with(|words| words.server.get().addr() == INSIDE.addr())
 }
 
 /// Has this thread call a function when it leaves its outermost guard. Called only inside.
@@ -77,7 +84,7 @@ pub struct Inside {
 #[inline]
 pub fn inside() -> Inside {
     Inside {
-        before: SERVER.replace(INSIDE),
+        before: words::with(|words| words.server.replace(INSIDE)),
         _thread: PhantomData,
     }
 }
@@ -90,7 +97,7 @@ pub fn quiet() -> impl Sized {
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
-        SERVER.set(self.before);
+        words::with(|words| words.server.set(self.before));
         if self.before.addr() != INSIDE.addr() {
             DEFERRED.with(|deferred| {
                 if deferred.iter().any(|work| work.get().is_some()) {

@@ -4,6 +4,7 @@
 //! [inside](millpond_os::reentrancy) the slow path of a pool.
 
 mod inside;
+pub mod malloc;
 mod start;
 
 use crate::pool::{Pool, PoolError, PoolHeap, RawBlock};
@@ -106,6 +107,14 @@ fn guarded<R>(work: impl FnOnce() -> R) -> R {
     let outcome = work();
     std::mem::forget(guard);
     outcome
+}
+
+/// Frees the blocks of the pool that were freed inside a slow path.
+#[cold]
+#[inline(never)]
+fn give_back() {
+    inside::give_back();
+    malloc::give_back();
 }
 
 #[inline]

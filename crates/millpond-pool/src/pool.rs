@@ -33,11 +33,13 @@ mod heap;
 mod leak_check;
 mod lifetime;
 mod live;
+mod mapped;
 #[cfg(all(test, loom))]
 mod models;
 mod observe;
 #[cfg(test)]
 mod on_heap;
+mod page_map;
 mod parts;
 mod pool_ref;
 mod pressure_trigger;

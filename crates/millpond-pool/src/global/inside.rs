@@ -60,7 +60,7 @@ pub(super) unsafe fn wait(block: NonNull<u8>, layout: Layout) {
     unsafe { waiting.write(note) };
     WAITING.set(Some(waiting));
     if !GIVING.get() {
-        reentrancy::defer(Deferred::Frees, give_back);
+        reentrancy::defer(Deferred::Frees, super::give_back);
     }
 }
 
@@ -70,7 +70,7 @@ const _: () = assert!(size_of::<Waiting>() <= 64 && align_of::<Waiting>() <= 64)
 /// blocks to this loop. Nested calls, one for each block, would need a stack as long as the list.
 #[cold]
 #[inline(never)]
-fn give_back() {
+pub(super) fn give_back() {
     GIVING.set(true);
     while let Some(first) = WAITING.take() {
         // SAFETY: only `wait` puts blocks there. It has written the note, and nobody else has used the block since.

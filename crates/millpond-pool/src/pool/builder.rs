@@ -366,6 +366,7 @@ impl PoolBuilder {
                 align,
                 guard,
                 flow,
+                is_mapped: self.of_a_program,
             })
         })?;
         if heap.guard.is_some() {

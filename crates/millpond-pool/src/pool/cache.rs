@@ -22,25 +22,24 @@ const MOST_LARGE_BYTES: usize = 2 * KEPT;
 const LEAST_LARGE_BYTES: usize = 4 << 20;
 
 /// A free block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Free {
     pub(crate) address: usize,
     pub(crate) bytes: usize,
 }
 
-/// Blocks of one class or bin. The block that was freed last is on top.
-#[derive(Debug)]
+/// Blocks of one class or bin. The block that was freed last is on top. A new stack has no room, because most threads use few
+/// sizes.
+#[derive(Debug, Default)]
 struct Stack<T> {
     items: Box<[T]>,
     len: usize,
 }
 
 impl<T: Copy> Stack<T> {
-    fn new(most: usize, filler: T) -> Self {
-        Self {
-            items: vec![filler; most].into_boxed_slice(),
-            len: 0,
-        }
+    /// Makes room for `most` items if there is no room at all. Returns whether it made room.
+    fn begin(&mut self, most: usize, filler: T) -> bool {
+        self.items.is_empty() && self.make_room(most, filler)
     }
 
     /// Sets the capacity and keeps the current items. Returns false if there is no memory for it.
@@ -147,10 +146,9 @@ pub(crate) struct Stacks {
 
 impl Stacks {
     fn new() -> Self {
-        let nothing = Free { address: 0, bytes: 0 };
         Self {
-            small: std::array::from_fn(|class| Stack::new(most_kept(class), 0)),
-            large: std::array::from_fn(|bin| Stack::new(most_large(bin), nothing)),
+            small: std::array::from_fn(|_| Stack::default()),
+            large: std::array::from_fn(|_| Stack::default()),
             aside: std::array::from_fn(|_| Vec::new()),
             drawn: [0; CLASSES],
             large_bytes: 0,
@@ -184,11 +182,20 @@ impl Stacks {
         take: impl FnOnce(&mut [usize]) -> usize,
     ) -> Option<usize> {
         let (stack, drawn) = (self.small.get_mut(class)?, self.drawn.get_mut(class)?);
-        // A stack has at least this much room.
+        stack.begin(most_kept(class), 0);
+        // A stack with room has at least this much.
         let batch = (most_kept(class) / 2).clamp(1, BATCH);
         stack.len = take(stack.items.get_mut(..batch)?);
         *drawn += stack.len + outside;
         stack.pop()
+    }
+
+    /// Caches a small block on the slow path, where a class may get its initial room. Returns false if there is no room.
+    pub(crate) fn push_first(&mut self, class: usize, address: usize) -> bool {
+        self.small.get_mut(class).is_some_and(|stack| {
+            stack.begin(most_kept(class), 0);
+            stack.push(address)
+        })
     }
 
     /// Increases the room for a class, up to the number of blocks that the thread took from the shelf itself. A thread that
@@ -208,7 +215,7 @@ impl Stacks {
         let stacks = self.small.iter_mut().zip(&mut self.aside).zip(&mut self.drawn);
         for (class, ((stack, aside), drawn)) in stacks.enumerate() {
             let (room, least) = (stack.items.len(), most_kept(class));
-            if room == least && aside.is_empty() {
+            if room <= least && aside.is_empty() {
                 continue;
             }
             out(class, aside);
@@ -262,6 +269,15 @@ impl Stacks {
             self.large_bytes += block.bytes;
         }
         kept
+    }
+
+    /// Caches a larger block on the slow path, where a bin may get its room. Returns false if there is no room.
+    pub(crate) fn push_first_large(&mut self, block: Free) -> bool {
+        let bin = bin_of(block.bytes);
+        if let Some(stack) = self.large.get_mut(bin) {
+            stack.begin(most_large(bin), Free::default());
+        }
+        self.push_large(block)
     }
 
     /// Sets the maximum of cached larger blocks for a program with this peak in bytes.

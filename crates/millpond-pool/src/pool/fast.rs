@@ -4,17 +4,20 @@ use super::biased_lock::Despite;
 use super::cache::{Cache, Free, Popped};
 use super::classes::{KEPT, LEAST, PAGE, SMALL, class_and_bytes};
 use super::heap::{Heap, RawBlock};
+use super::request::AllocRequest;
+use super::watch;
 use super::zeroed::clear;
 use millpond_account::error::AllocError;
 use millpond_os::reentrancy::inside;
-use std::cell::{Cell, RefCell};
+use millpond_os::words::{self, Words};
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
 impl RawBlock {
     /// No block: the thread may not enter its cache on the fast path.
-    pub(super) const REFUSED: Self = Self { address: 0, bytes: 0 };
+    pub(crate) const REFUSED: Self = Self { address: 0, bytes: 0 };
     /// No block: the thread's cache has none, and neither has the shelf, if the block is small.
     pub(super) const EMPTY: Self = Self {
         address: 0,
@@ -22,7 +25,7 @@ impl RawBlock {
     };
 
     #[inline]
-    pub(super) fn is_some(self) -> bool {
+    pub(crate) fn is_some(self) -> bool {
         self.address != 0
     }
 }
@@ -58,7 +61,11 @@ impl Heap {
                 return Ok(taken);
             }
         }
-        self.allocate_slowly(requested, align, zeroed, taken == RawBlock::REFUSED)
+        self.allocate_slowly(AllocRequest {
+            zeroed,
+            looks_in_cache: taken == RawBlock::REFUSED,
+            ..AllocRequest::new(requested, align)
+        })
     }
 
     /// Returns a small block, or none. This function and the similar ones are not inlined, so that callers in every crate use
@@ -80,8 +87,19 @@ impl Heap {
         cache: &Cache,
         requested: usize,
     ) -> RawBlock {
-        let despite = Despite::told(WATCHED);
         let (class, bytes) = class_and_bytes(requested.max(1));
+        self.pop_class_despite::<WATCHED>(cache, class, bytes, requested)
+    }
+
+    #[inline(always)]
+    pub(super) fn pop_class_despite<const WATCHED: bool>(
+        &'static self,
+        cache: &Cache,
+        class: usize,
+        bytes: usize,
+        requested: usize,
+    ) -> RawBlock {
+        let despite = Despite::told(WATCHED);
         match cache.pop(requested, bytes, despite, |stacks| stacks.pop(class)) {
             Popped::Block { address, tell: false } => RawBlock { address, bytes },
             Popped::Block { address, tell: true } => self.telling(cache, RawBlock { address, bytes }),
@@ -151,18 +169,19 @@ impl Heap {
     /// Puts a small block of the class of `bytes` into this thread's cache, if there is room and no other work.
     #[inline(never)]
     fn push_small(&'static self, cache: &Cache, address: usize, bytes: usize, requested: usize) -> bool {
-        self.push_small_despite::<false>(cache, address, bytes, requested)
+        let (class, bytes) = class_and_bytes(bytes);
+        self.push_class_despite::<false>(cache, class, RawBlock { address, bytes }, requested)
     }
 
     #[inline(always)]
-    pub(super) fn push_small_despite<const WATCHED: bool>(
+    pub(super) fn push_class_despite<const WATCHED: bool>(
         &'static self,
         cache: &Cache,
-        address: usize,
-        bytes: usize,
+        class: usize,
+        taken: RawBlock,
         requested: usize,
     ) -> bool {
-        let (class, bytes) = class_and_bytes(bytes);
+        let RawBlock { address, bytes } = taken;
         let passes = || self.is_unsampled(address);
         let despite = Despite::told(WATCHED);
         match cache.push(requested, bytes, despite, passes, |stacks| {
@@ -226,7 +245,7 @@ struct Table {
 impl Drop for Table {
     fn drop(&mut self) {
         let _inside = inside();
-        LAST.set((ptr::null(), ptr::null()));
+        set_last(None);
         for (heap, cache) in self.entries.drain(..) {
             // A panic in the destructor of a thread local would end the process. A panic in the source of a pool must only
             // break that pool.
@@ -236,32 +255,40 @@ impl Drop for Table {
 }
 
 thread_local! {
-    /// The cache used last: its pool, whose address no other pool ever has, and the address of the cache. The table holds
-    /// the cache for as long as the entry is here: code that removes an entry from the table resets this first.
-    static LAST: Cell<(*const Heap, *const Cache)> = const { Cell::new((ptr::null(), ptr::null())) };
     static TABLE: RefCell<Table> = const { RefCell::new(Table { entries: Vec::new() }) };
+}
+
+/// Sets the cache used last: its pool, whose address no other pool ever has, and the address of the cache. The table holds the cache for
+/// as long as the entry is set: code that removes an entry from the table resets this first.
+fn set_last(entry: Option<(&'static Heap, *const Cache)>) {
+    let (heap, cache) = match entry {
+        Some((heap, cache)) => (ptr::from_ref(heap).cast(), cache.cast()),
+        None => (ptr::null(), ptr::null()),
+    };
+    // SAFETY: only this function calls it, and the callers keep what is said above.
+    words::with(|words| unsafe { words.set_last(heap, cache) });
 }
 
 /// Runs `work` on this thread's cache if it is the one used last. Otherwise returns `otherwise`.
 #[inline(always)]
 pub(crate) fn with_last<R>(heap: &'static Heap, otherwise: R, work: impl FnOnce(&Cache) -> R) -> R {
-    let (of, cache) = LAST.get();
-    if !ptr::eq(of, heap) {
+    let (of, cache) = words::with(Words::last);
+    if !ptr::eq(of, ptr::from_ref(heap).cast()) {
         return otherwise;
     }
     // SAFETY: the table of this thread holds the cache, because the pool is not null. It is not removed from the table
     // while `work` runs, because `work` is code of this crate and does not reach the table.
-    work(unsafe { &*cache })
+    work(unsafe { &*cache.cast::<Cache>() })
 }
 
 /// Runs `work` on this thread's cache, which is created on first use. Returns `None` at the end of the thread.
 pub(crate) fn with<R>(heap: &'static Heap, work: impl FnOnce(&Cache) -> R) -> Option<R> {
-    let (of, mut cache) = LAST.get();
-    if !ptr::eq(of, heap) {
-        cache = look_up(heap);
+    let (of, mut cache) = words::with(Words::last);
+    if !ptr::eq(of, ptr::from_ref(heap).cast()) {
+        cache = look_up(heap).cast();
     }
     // SAFETY: as above, or it was just looked up, or it is null.
-    unsafe { cache.as_ref() }.map(work)
+    unsafe { cache.cast::<Cache>().as_ref() }.map(work)
 }
 
 /// Makes this thread take the slow path in all of its caches from now on. The thread must not be on the fast path of any of
@@ -281,6 +308,9 @@ pub(crate) fn acknowledge_fences() {
 #[inline(never)]
 fn look_up(heap: &'static Heap) -> *const Cache {
     let _inside = inside();
+    if heap.is_mapped {
+        watch::prepare_thread();
+    }
     let found = TABLE.try_with(|table| {
         let mut table = table.try_borrow_mut().ok()?;
         let known = table.entries.iter().find(|(of, _)| ptr::eq(*of, heap));
@@ -288,7 +318,7 @@ fn look_up(heap: &'static Heap) -> *const Cache {
             return Some(Arc::as_ptr(cache));
         }
         // Removes the pools that were closed since.
-        LAST.set((ptr::null(), ptr::null()));
+        set_last(None);
         table.entries.retain(|(of, _)| !of.is_closed());
         let cache = heap.admit()?;
         let found = Arc::as_ptr(&cache);
@@ -298,6 +328,6 @@ fn look_up(heap: &'static Heap) -> *const Cache {
     let Some(cache) = found.ok().flatten() else {
         return ptr::null();
     };
-    LAST.set((heap, cache));
+    set_last(Some((heap, cache)));
     cache
 }

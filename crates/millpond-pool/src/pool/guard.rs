@@ -100,6 +100,13 @@ impl Guard {
         self.blocks.try_lock().is_some() || self.found.try_lock().is_some()
     }
 
+    /// Returns the bytes that the caller of a live block may use, or `None` if no live block is there.
+    pub(super) fn bytes_at(&self, address: usize) -> Option<usize> {
+        let _inside = inside();
+        let found = lock(&self.blocks).at(address).copied()?;
+        found.freed.is_none().then_some(found.record.requested.max(1))
+    }
+
     pub(crate) fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
     }

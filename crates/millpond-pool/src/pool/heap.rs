@@ -90,6 +90,8 @@ pub struct Heap {
     pub(super) guard: Option<Guard>,
     /// Allocations, frees and misses that are no longer reported.
     pub(super) forgotten: Ranked<[u64; 3]>,
+    /// Whether the blocks are in the [map of pages](super::page_map).
+    pub(super) is_mapped: bool,
 }
 
 /// The parts of a new pool.
@@ -106,6 +108,8 @@ pub(crate) struct Parts {
     pub(crate) guard: Option<Guard>,
     /// The traffic between the pool and its source.
     pub(crate) flow: Arc<SourceTraffic>,
+    /// Whether the blocks are in the map of pages.
+    pub(crate) is_mapped: bool,
 }
 
 /// A stopped pool: its locks are held, and no thread is inside its cache. Dropping this lets the pool continue.
@@ -247,6 +251,7 @@ impl Heap {
             reports_in: AtomicU32::new(0),
             guard: parts.guard,
             forgotten: order.lock(Rank::Forgotten, [0; 3]),
+            is_mapped: parts.is_mapped,
         }));
         fork::register(heap);
         #[cfg(feature = "record")]

@@ -17,7 +17,7 @@ pub(crate) struct AllocRequest {
     pub(crate) requested: usize,
     pub(crate) align: usize,
     /// Whether the requested bytes must read as zero.
-    pub(super) zeroed: bool,
+    pub(crate) zeroed: bool,
     /// The place in the queue of waiting requests.
     pub(super) ticket: Option<u64>,
     /// The deadline until which the request may wait, if it may.
@@ -26,6 +26,8 @@ pub(crate) struct AllocRequest {
     pub(super) charged: bool,
     /// Whether the thread's cache may have a block. False if the fast path found none there.
     pub(super) looks_in_cache: bool,
+    /// Whether a small block may have one of the sizes that only `malloc` uses.
+    pub(super) fine: bool,
 }
 
 impl AllocRequest {
@@ -38,6 +40,7 @@ impl AllocRequest {
             until: None,
             charged: false,
             looks_in_cache: true,
+            fine: false,
         }
     }
 }

@@ -2,9 +2,10 @@
 //! there is work to do at every call.
 
 use super::cache::{Cache, Free, Inside, Stacks};
-use super::classes::{KEPT, PAGE, SMALL, class_bytes, class_of};
+use super::classes::{FINE_UNIT, KEPT, PAGE, SMALL, class_bytes, class_of_block, fine_class_and_bytes};
 use super::fast;
 use super::heap::{Heap, RawBlock, large, lock, small};
+use super::page_map;
 use super::request::AllocRequest;
 use super::shelf::Shelf;
 use super::slow_path_reason::SlowPathReason;
@@ -33,24 +34,12 @@ impl Drop for UnderWay {
 }
 
 impl Heap {
-    /// Allocates a block that the fast path could not allocate. `looks_in_cache` is false if the fast path found nothing in the
-    /// thread's cache.
+    /// Allocates a block that the fast path could not allocate.
     #[cold]
     #[inline(never)]
-    pub(super) fn allocate_slowly(
-        &'static self,
-        requested: usize,
-        align: usize,
-        zeroed: bool,
-        looks_in_cache: bool,
-    ) -> Result<RawBlock, AllocError> {
-        let ask = AllocRequest {
-            zeroed,
-            looks_in_cache,
-            ..AllocRequest::new(requested, align)
-        };
+    pub(super) fn allocate_slowly(&'static self, ask: AllocRequest) -> Result<RawBlock, AllocError> {
         self.allocate_anyhow(ask)
-            .map_err(|error| self.refused_finally(requested, error))
+            .map_err(|error| self.refused_finally(ask.requested, error))
     }
 
     /// Allocates a block and reports the outcome.
@@ -91,7 +80,11 @@ impl Heap {
             let _under_way = UnderWay::begin(self);
             return self.allocate_guarded(guard, ask);
         }
-        let class = small(requested, align);
+        let class = if ask.fine && requested <= SMALL && align <= FINE_UNIT {
+            Some(fine_class_and_bytes(requested))
+        } else {
+            small(requested, align)
+        };
         let bytes = match class {
             Some((_, bytes)) => bytes,
             None => large(requested).ok_or_else(|| self.refuse_size(requested))?,
@@ -238,7 +231,7 @@ impl Heap {
         let kept = fast::with(self, |cache| {
             cache.with(|stacks| {
                 if bytes <= SMALL {
-                    self.keep(cache, stacks, class_of(bytes), address);
+                    self.keep(cache, stacks, class_of_block(bytes), address);
                 } else {
                     self.keep_large(stacks, Free { address, bytes });
                 }
@@ -250,13 +243,16 @@ impl Heap {
 
     /// Caches a small block, and makes room for it if necessary.
     fn keep(&self, cache: &Cache, stacks: &mut Stacks, class: usize, address: usize) {
-        if !stacks.push(class, address) {
+        if !stacks.push_first(class, address) {
             if stacks.grow(class) && stacks.push(class, address) {
                 cache.grown.store(true, Ordering::Relaxed);
                 return;
             }
             stacks.older_half(class, |blocks| lock(&self.shelves[class]).put(blocks));
-            stacks.push(class, address);
+            if !stacks.push(class, address) {
+                // There is no memory for the room of this class.
+                lock(&self.shelves[class]).put(&[address]);
+            }
         }
     }
 
@@ -265,7 +261,7 @@ impl Heap {
             return self.free_large(&[block]);
         }
         stacks.suit(self.totals.allocated.peak());
-        if !stacks.push_large(block) {
+        if !stacks.push_first_large(block) {
             stacks.spill_large(block.bytes, |blocks| self.free_large(blocks));
             if !stacks.push_large(block) {
                 self.free_large(&[block]);
@@ -343,8 +339,16 @@ impl Heap {
         if !lock(&self.shelves[class]).expect_span(class) {
             return Err(self.refuse_tables(ask.requested));
         }
-        self.ask(ask, |core| core.add_span(class))
-            .inspect_err(|_| lock(&self.shelves[class]).forget_span(class))
+        let span = self
+            .ask(ask, |core| core.add_span(class))
+            .inspect_err(|_| lock(&self.shelves[class]).forget_span(class))?;
+        let (address, bytes, _) = span;
+        if self.is_mapped && self.guard.is_none() && !page_map::set_span(address, bytes, class) {
+            self.with_engine(|core| core.free_span(address));
+            lock(&self.shelves[class]).forget_span(class);
+            return Err(self.refuse_tables(ask.requested));
+        }
+        Ok(span)
     }
 
     pub(crate) fn free_large(&self, blocks: &[Free]) {
@@ -354,7 +358,7 @@ impl Heap {
     /// Frees a block when the thread has no cache: at the thread's end, or while another thread holds the cache.
     fn free_outside(&self, taken: RawBlock, requested: usize) {
         if taken.bytes <= SMALL {
-            lock(&self.shelves[class_of(taken.bytes)]).put(&[taken.address]);
+            lock(&self.shelves[class_of_block(taken.bytes)]).put(&[taken.address]);
         }
         self.count_outside(|core| {
             if taken.bytes > SMALL {

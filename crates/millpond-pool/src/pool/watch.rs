@@ -36,6 +36,13 @@ thread_local! {
     static KNOWN: Cell<Option<Arc<Watchers>>> = const { Cell::new(None) };
 }
 
+/// Registers the destructors of the thread's locals with the C library, which allocates for it. If the pool is `malloc`, an event that
+/// touched them first would be the cause of another one without end. Called inside.
+pub(super) fn prepare_thread() {
+    let _ = KNOWN.try_with(|_| ());
+    millpond_account::session::prepare_thread();
+}
+
 /// An event to report.
 #[derive(Clone, Copy)]
 enum Said<'a> {

@@ -4,7 +4,7 @@
 //! fence or a lock, and reports after it has left the cache. If there is another reason to leave the fast path, or if the
 //! cache cannot serve the call, the call takes the slow path.
 
-use super::classes::{KEPT, LEAST, SMALL};
+use super::classes::{KEPT, LEAST, SMALL, class_of_block};
 use super::fast::with_last;
 use super::heap::{Heap, RawBlock};
 use super::zeroed::clear;
@@ -52,7 +52,7 @@ impl Heap {
         let RawBlock { address, bytes } = taken;
         let kept = if bytes <= SMALL {
             with_last(self, false, |cache| {
-                self.push_small_despite::<true>(cache, address, bytes, requested)
+                self.push_class_despite::<true>(cache, class_of_block(bytes), taken, requested)
             })
         } else {
             with_last(self, false, |cache| {

@@ -1,0 +1,175 @@
+//! Programs in C and C++ whose allocator is the library, and programs of the system.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Returns the library as Cargo has built it for these tests.
+fn library() -> PathBuf {
+    let tests = std::env::current_exe().expect("a path");
+    let folder = tests.parent().expect("a folder");
+    let library = folder.join("libmillpond_malloc.so");
+    assert!(library.exists(), "{} is built with the tests", library.display());
+    library
+}
+
+/// Compiles a program of this folder. Returns `None` if there is no compiler.
+fn compile(source: &str) -> Option<PathBuf> {
+    let (compiler, standard) = if source.ends_with(".c") {
+        ("cc", "-std=gnu11")
+    } else {
+        ("c++", "-std=c++17")
+    };
+    if Command::new(compiler).arg("--version").output().is_err() {
+        eprintln!("skipped: there is no `{compiler}`");
+        return None;
+    }
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.replace('.', "_"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/programs")
+        .join(source);
+    let output = Command::new(compiler)
+        .args(["-O1", "-Wall", "-Werror", "-pthread", standard, "-o"])
+        .args([&program, &source])
+        .output()
+        .expect("the compiler starts");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Some(program)
+}
+
+/// Runs a program with the library, the settings and the arguments.
+fn run(program: &Path, settings: &str, arguments: &[&str]) -> Output {
+    Command::new(program)
+        .args(arguments)
+        .env("LD_PRELOAD", library())
+        .env("MILLPOND_CONF", settings)
+        .output()
+        .expect("the program starts")
+}
+
+/// Asserts that a program ends well and prints only `ok`.
+fn assert_ok(program: &Path, settings: &str) {
+    let output = run(program, settings, &[]);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert_eq!(
+        (
+            output.status.code(),
+            text(&output.stdout).as_str(),
+            text(&output.stderr).as_str()
+        ),
+        (Some(0), "ok\n", ""),
+        "{} with '{settings}'",
+        program.display(),
+    );
+}
+
+/// The settings that change how a pool works.
+const SETTINGS: [&str; 6] = [
+    "",
+    "guard:on",
+    "track:all",
+    "track:one-in=100",
+    "limit:4GiB",
+    "trim-every:10ms",
+];
+
+#[test]
+fn every_function_of_the_family_does_what_its_page_says() {
+    if let Some(program) = compile("family.c") {
+        SETTINGS.iter().for_each(|settings| assert_ok(&program, settings));
+    }
+}
+
+#[test]
+fn threads_and_forks_keep_their_blocks_apart() {
+    if let Some(program) = compile("threads.cpp") {
+        SETTINGS.iter().for_each(|settings| assert_ok(&program, settings));
+    }
+}
+
+#[test]
+fn a_recording_has_the_blocks_of_every_process() {
+    let Some(program) = compile("threads.cpp") else {
+        return;
+    };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("recordings");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir(&folder).expect("a folder");
+    let output = Command::new(&program)
+        .env("LD_PRELOAD", library())
+        .env("MILLPOND_RECORD", folder.join("run.%p.mpr,stacks=all"))
+        .output()
+        .expect("the program starts");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{output:?}");
+    let files: Vec<_> = std::fs::read_dir(&folder).expect("a folder").flatten().collect();
+    let sizes: Vec<u64> = files
+        .iter()
+        .map(|file| file.metadata().expect("a file").len())
+        .collect();
+    assert!(sizes.iter().any(|bytes| *bytes > 100_000), "{sizes:?}");
+}
+
+#[test]
+fn a_limit_is_a_null_pointer_and_the_program_goes_on() {
+    let Some(program) = compile("limit.c") else { return };
+    let output = run(&program, "limit:64MiB", &[]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "64 MiB, then ENOMEM, then 64 MiB\n"
+    );
+}
+
+#[test]
+fn a_pointer_of_no_block_ends_the_program_with_a_message() {
+    let Some(program) = compile("wrong.c") else { return };
+    for (function, settings) in [("free", ""), ("realloc", ""), ("malloc_usable_size", "")] {
+        let output = run(&program, settings, &[function]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let expected = format!("millpond: {function}(0x");
+        assert!(
+            output.status.code().is_none() && stderr.starts_with(&expected) && stderr.lines().count() == 1,
+            "{output:?}"
+        );
+    }
+    // A guarded pool knows the blocks that were freed. The program goes on.
+    let output = run(&program, "guard:on", &["twice"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.contains("freed"), "{output:?}");
+}
+
+#[test]
+fn settings_that_cannot_be_are_told_once_and_the_program_runs() {
+    let output = run(Path::new("/bin/echo"), "limt:1GiB", &["hello"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "hello\n");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("limt") && stderr.lines().count() == 1, "{stderr}");
+}
+
+#[test]
+fn programs_of_the_system_print_what_they_print_without_it() {
+    for (program, arguments) in [
+        (
+            "sh",
+            &["-c", "for i in 1 2 3; do echo $i | tr 1-3 a-c; done | sort -r"][..],
+        ),
+        ("git", &["-C", env!("CARGO_MANIFEST_DIR"), "log", "-p", "-3"]),
+        ("sort", &["-R", "--random-source=/etc/passwd", "/etc/services"]),
+        (
+            "python3",
+            &[
+                "-c",
+                "import json, threading; t = threading.Thread(target=lambda: print(json.dumps(list(range(1000))))); t.start(); t.join()",
+            ],
+        ),
+    ] {
+        let Ok(plain) = Command::new(program).args(arguments).output() else {
+            eprintln!("skipped: there is no `{program}`");
+            continue;
+        };
+        let ours = run(Path::new(program), "", arguments);
+        assert_eq!(ours, plain, "{program}");
+    }
+}

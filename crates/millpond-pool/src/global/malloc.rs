@@ -1,0 +1,239 @@
+//! The program's pool as `malloc`: blocks that are freed without their size.
+//!
+//! The functions are those of C with Rust's types. A library that exports them under C's names makes the pool the allocator of a
+//! program that nobody changed. The library's own Rust code must use [`GlobalPool`](super::GlobalPool), so that its tables come from
+//! the metadata arena. The two share the pool, but a block is freed by the kind of function that allocated it.
+//!
+//! Inside the slow path of a pool, the C library may call these functions itself. A block that it allocates then comes from the
+//! arena, and its layout is written in front of it. A block of the pool that it frees then is freed when the slow path has ended.
+
+use super::{guarded, inside, refuse, start};
+use crate::pool::{PoolError, PoolHeap, RawBlock};
+use millpond_os::metadata::ARENA;
+use millpond_os::reentrancy::{self, Deferred};
+use std::alloc::Layout;
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+
+/// The alignment of a block for which none is requested, which suits every type of C.
+pub const ALIGN: usize = 16;
+
+/// Returns the pool, and creates it if necessary. Returns `None` if the system has no memory for it, or inside the slow path of a pool.
+#[cold]
+#[inline(never)]
+fn find() -> Option<&'static PoolHeap> {
+    if reentrancy::is_inside() {
+        return None;
+    }
+    let heap = guarded(start::heap)?;
+    inside::adopt(heap);
+    Some(heap)
+}
+
+/// Allocates a block of at least `bytes` bytes, which may be 0, at a multiple of `align`, a power of two. If `zeroed` is true, the
+/// requested bytes are zero. Returns null if there is not enough memory.
+#[inline(always)]
+pub fn allocate(bytes: usize, align: usize, zeroed: bool) -> *mut u8 {
+    let found = match inside::pool() {
+        Some(heap) => heap.pop_mapped(bytes, align),
+        None => RawBlock::REFUSED,
+    };
+    if !found.is_some() {
+        return allocate_elsewhere(bytes, align, zeroed, found);
+    }
+    let block = ptr::with_exposed_provenance_mut::<u8>(found.address);
+    if zeroed {
+        // SAFETY: the block was just allocated, with at least this many bytes.
+        unsafe { block.write_bytes(0, bytes) };
+    }
+    block
+}
+
+/// Allocates a block that the fast path did not find.
+#[cold]
+#[inline(never)]
+fn allocate_elsewhere(bytes: usize, align: usize, zeroed: bool, found: RawBlock) -> *mut u8 {
+    match inside::pool().or_else(find) {
+        Some(heap) => match guarded(|| heap.allocate_mapped(bytes, align, zeroed, found)) {
+            Ok(taken) => ptr::with_exposed_provenance_mut(taken.address),
+            Err(error) => refuse(error),
+        },
+        None => allocate_in_arena(bytes, align, zeroed),
+    }
+}
+
+/// Frees a block. Returns false if it is not a block of [`allocate`]. In that case nothing was done.
+///
+/// # Safety
+/// The address is that of a block which [`allocate`] or [`reallocate`] returned, which was not freed, and which nothing uses any more; or
+/// it is an address that was never one of a block.
+#[inline(always)]
+pub unsafe fn free(block: NonNull<u8>) -> bool {
+    let address = block.as_ptr().expose_provenance();
+    match inside::pool() {
+        Some(heap) if heap.push_mapped(address) => true,
+        // SAFETY: the caller guarantees the conditions.
+        _ => unsafe { free_elsewhere(block) },
+    }
+}
+
+/// Returns the bytes of a live block, all of which may be used. Returns `None` if it is not a block of [`allocate`].
+///
+/// # Safety
+/// The conditions of [`free`], but the block stays in use.
+pub unsafe fn usable_bytes(block: NonNull<u8>) -> Option<usize> {
+    if ARENA.has(block.as_ptr()) {
+        // SAFETY: the caller guarantees that this is a block, and blocks in the arena have headers.
+        return Some(unsafe { header(block).read() }.requested);
+    }
+    guarded(|| start::made()?.mapped_bytes(block.as_ptr().expose_provenance()))
+}
+
+/// Changes the bytes of a block. It may move, and keeps its contents up to the smaller size. Returns null if there is not enough memory.
+/// In that case the block is unchanged.
+///
+/// # Safety
+/// The block is live, and after success only the returned block is used. `old` is what [`usable_bytes`] returns for it.
+pub unsafe fn reallocate(block: NonNull<u8>, old: usize, bytes: usize) -> *mut u8 {
+    // A block that shrinks by less than an eighth stays in place.
+    let stays = bytes <= old && PoolHeap::mapped_block(bytes, ALIGN) > old - old / 8;
+    if stays && !ARENA.has(block.as_ptr()) && !start::made().is_some_and(PoolHeap::is_guarded) {
+        return block.as_ptr();
+    }
+    let new = allocate(bytes, ALIGN, false);
+    if new.is_null() {
+        // The smaller block could not be allocated, and the caller of a shrinking `realloc` does not expect an error.
+        return if bytes <= old { block.as_ptr() } else { new };
+    }
+    // SAFETY: both blocks have as many bytes, and a new block does not overlap with a live one.
+    unsafe { ptr::copy_nonoverlapping(block.as_ptr(), new, old.min(bytes)) };
+    // SAFETY: the caller guarantees that the block is live, and it is not used any more.
+    unsafe { free(block) };
+    new
+}
+
+/// Returns the error in `MILLPOND_CONF`, in spite of which the pool was created with its defaults.
+pub fn configuration_error() -> Option<&'static PoolError> {
+    start::misread()
+}
+
+/// Writes a line to standard error without allocating, and ends the program.
+pub fn abort(line: &str) -> ! {
+    millpond_os::say(line);
+    std::process::abort();
+}
+
+/// What is written in front of a block in the arena.
+#[derive(Clone, Copy)]
+struct Header {
+    requested: usize,
+    align: usize,
+}
+
+const _: () = assert!(size_of::<Header>() == ALIGN && align_of::<Header>() <= ALIGN);
+
+impl Header {
+    /// Returns the layout of a block together with its header.
+    fn layout(self) -> Option<Layout> {
+        Layout::from_size_align(self.requested.checked_add(self.align)?, self.align).ok()
+    }
+}
+
+/// Returns the place of the header of a block in the arena.
+fn header(block: NonNull<u8>) -> *mut Header {
+    block.as_ptr().wrapping_sub(size_of::<Header>()).cast()
+}
+
+/// Allocates a block inside the slow path of a pool, or where there is no pool.
+#[cold]
+#[inline(never)]
+fn allocate_in_arena(bytes: usize, align: usize, zeroed: bool) -> *mut u8 {
+    if !reentrancy::is_inside() {
+        return ptr::null_mut();
+    }
+    let of_block = Header {
+        requested: bytes,
+        align: align.max(ALIGN),
+    };
+    let Some(layout) = of_block.layout() else {
+        return ptr::null_mut();
+    };
+    let Some(start) = NonNull::new(ARENA.take(layout)) else {
+        return ptr::null_mut();
+    };
+    // SAFETY: the block in the arena has this many bytes in front of those requested.
+    let block = unsafe { start.add(of_block.align) };
+    // SAFETY: the alignment is at least that of the header and the header's size, so it fits in front.
+    unsafe { header(block).write(of_block) };
+    if zeroed {
+        // SAFETY: the block has at least the requested bytes, and belongs to this function alone.
+        unsafe { block.write_bytes(0, bytes) };
+    }
+    block.as_ptr()
+}
+
+/// Frees a block that the fast path did not free.
+///
+/// # Safety
+/// The conditions of [`free`].
+#[cold]
+#[inline(never)]
+unsafe fn free_elsewhere(block: NonNull<u8>) -> bool {
+    if ARENA.has(block.as_ptr()) {
+        // SAFETY: the caller guarantees that this is a block, and blocks in the arena have headers.
+        let of_block = unsafe { header(block).read() };
+        let (Some(layout), Some(start)) = (
+            of_block.layout(),
+            NonNull::new(block.as_ptr().wrapping_sub(of_block.align)),
+        ) else {
+            return false;
+        };
+        // SAFETY: the block was taken from the arena for this layout, and is not used any more.
+        unsafe { ARENA.give(start, layout) };
+        return true;
+    }
+    let address = block.as_ptr().expose_provenance();
+    match inside::pool().or_else(find) {
+        Some(heap) => guarded(|| heap.free_mapped(address)),
+        None if !start::made().is_some_and(|heap| heap.mapped_bytes(address).is_some()) => false,
+        None => {
+            // SAFETY: the caller guarantees the conditions, and the block is of the pool.
+            unsafe { wait(block) };
+            true
+        }
+    }
+}
+
+thread_local! {
+    // These have no lazy initialisation and no destructor, so they can be used at any moment of a thread's life.
+    /// The first block that waits to be freed. Each has the address of the next in its first word.
+    static WAITING: Cell<*mut *mut u8> = const { Cell::new(ptr::null_mut()) };
+    static GIVING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Frees a block of the pool when the slow path has ended.
+///
+/// # Safety
+/// The conditions of [`free`], and the block is of the pool.
+unsafe fn wait(block: NonNull<u8>) {
+    let first = block.as_ptr().cast::<*mut u8>();
+    // SAFETY: the block belongs to this function alone. It has at least 16 bytes, unless it is guarded.
+    unsafe { first.write_unaligned(WAITING.replace(first).cast()) };
+    if !GIVING.get() {
+        reentrancy::defer(Deferred::Frees, super::give_back);
+    }
+}
+
+/// Frees the blocks that wait. Nested calls leave their blocks to the outermost one.
+#[cold]
+#[inline(never)]
+pub(super) fn give_back() {
+    GIVING.set(true);
+    while let Some(first) = NonNull::new(WAITING.get()) {
+        // SAFETY: `wait` has written the word, and nobody else has used the block since.
+        WAITING.set(unsafe { first.as_ptr().read_unaligned() }.cast());
+        // SAFETY: the caller of `wait` has guaranteed it.
+        unsafe { free(first.cast()) };
+    }
+    GIVING.set(false);
+}

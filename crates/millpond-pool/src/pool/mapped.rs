@@ -1,0 +1,109 @@
+//! Blocks that are freed without their size, as `malloc` needs them.
+//!
+//! The [map of pages](super::page_map) tells the size of a block, so all of its bytes count as requested. The fast path is inlined
+//! into `malloc` and `free`, because these are its only callers.
+
+use super::classes::{FINE_UNIT, SMALL, fine_class_and_bytes};
+use super::fast::with_last;
+use super::heap::{Heap, RawBlock};
+use super::page_map::{self, Mapped};
+use super::request::AllocRequest;
+use millpond_account::error::AllocError;
+
+impl Heap {
+    /// Returns a block of this thread's cache whose address is enough to free it. Returns no block if the cache has none, if the request
+    /// is for more than [`SMALL`] bytes or an alignment of more than 16, or if there is other work.
+    #[inline(always)]
+    pub(crate) fn pop_mapped(&'static self, requested: usize, align: usize) -> RawBlock {
+        if requested > SMALL || align > FINE_UNIT {
+            return RawBlock::REFUSED;
+        }
+        let (class, bytes) = fine_class_and_bytes(requested.max(1));
+        with_last(self, RawBlock::REFUSED, |cache| {
+            self.pop_class_despite::<false>(cache, class, bytes, bytes)
+        })
+    }
+
+    /// Allocates a block whose address is enough to free it, after the fast path returned `found` instead. If `zeroed` is true, its first
+    /// `requested` bytes are zero.
+    pub(crate) fn allocate_mapped(
+        &'static self,
+        requested: usize,
+        align: usize,
+        zeroed: bool,
+        found: RawBlock,
+    ) -> Result<RawBlock, AllocError> {
+        // The bounds of guarded blocks are those of the request, and such a pool has a map of its own.
+        let guarded = self.guard.is_some();
+        let bytes = if guarded {
+            requested
+        } else {
+            Self::mapped_block(requested, align)
+        };
+        if requested <= SMALL && align <= FINE_UNIT {
+            return self.allocate_slowly(AllocRequest {
+                zeroed,
+                fine: true,
+                looks_in_cache: found == RawBlock::REFUSED,
+                ..AllocRequest::new(bytes, align)
+            });
+        }
+        let taken = self.allocate(bytes, align, zeroed)?;
+        if guarded {
+            return Ok(taken);
+        }
+        if taken.bytes > SMALL && !page_map::set_large(taken.address, taken.bytes) {
+            self.free(taken, bytes, 0);
+            return Err(self.refused_finally(requested, self.refuse_tables(requested)));
+        }
+        Ok(taken)
+    }
+
+    /// Returns the bytes of the block for a request.
+    pub(crate) fn mapped_block(requested: usize, align: usize) -> usize {
+        if requested <= SMALL && align <= FINE_UNIT {
+            return fine_class_and_bytes(requested.max(1)).1;
+        }
+        RawBlock::of(0, requested, align).bytes
+    }
+
+    /// Returns the bytes of a block. Returns `None` if no block of the pool is there.
+    pub(crate) fn mapped_bytes(&self, address: usize) -> Option<usize> {
+        if let Some(guard) = &self.guard {
+            return guard.bytes_at(address);
+        }
+        match page_map::get(address)? {
+            Mapped::Small(_, bytes) | Mapped::Large(bytes) => Some(bytes),
+        }
+    }
+
+    /// Puts a small block into this thread's cache. Returns false if it is no small block, or if the cache has no room or other work.
+    #[inline(always)]
+    pub(crate) fn push_mapped(&'static self, address: usize) -> bool {
+        let Some(Mapped::Small(class, bytes)) = page_map::get(address) else {
+            return false;
+        };
+        with_last(self, false, |cache| {
+            self.push_class_despite::<false>(cache, class, RawBlock { address, bytes }, bytes)
+        })
+    }
+
+    /// Frees a block that the fast path did not free. Returns false if no block of the pool is there.
+    pub(crate) fn free_mapped(&'static self, address: usize) -> bool {
+        if let Some(bytes) = self.mapped_bytes(address) {
+            let taken = RawBlock { address, bytes };
+            if bytes > SMALL {
+                self.free(taken, bytes, 0);
+            } else {
+                self.free_slowly(taken, bytes, 0);
+            }
+            return true;
+        }
+        // A guarded pool knows the blocks that were freed, and reports the error.
+        let guarded = self.guard.is_some();
+        if guarded {
+            self.free_slowly(RawBlock { address, bytes: 0 }, 0, 0);
+        }
+        guarded
+    }
+}

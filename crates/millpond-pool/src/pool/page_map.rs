@@ -1,0 +1,140 @@
+//! What is at an address: the map from pages to blocks that `free` needs, because it is not passed the size of the block.
+//!
+//! Only the program's pool is in the map. It has one word for each page of 4 KiB:
+//!
+//! ```text
+//!   0                                    no block of the pool
+//!   bytes / 16 << 8 | (1 + class)        the page belongs to a span of small blocks of this class
+//!   LARGE | pages                        a larger block of this many pages begins here
+//! ```
+//!
+//! A word is written before the first block there is handed out, and not removed. The threads of a program pass a block on in an
+//! orderly way, so the thread that frees it sees the word.
+
+use super::classes::{CLASSES, FINE_UNIT, PAGE, SMALL, class_bytes};
+use millpond_os::{Map, Part};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// The bits of an address of a program.
+const ADDRESS_BITS: u32 = 48;
+const PAGE_LOG: u32 = PAGE.trailing_zeros();
+/// The logarithm of the number of pages of a leaf, which covers 1 GiB.
+const LEAF_LOG: u32 = 18;
+const LEAF: usize = 1 << LEAF_LOG;
+const ROOT: usize = 1 << (ADDRESS_BITS - PAGE_LOG - LEAF_LOG);
+/// Marks the first page of a larger block.
+const LARGE: u32 = 1 << 31;
+/// The bits of the class in the word of a page of small blocks.
+const CLASS_BITS: u32 = 8;
+const CLASS: usize = (1 << CLASS_BITS) - 1;
+
+const _: () = assert!(CLASSES < CLASS && SMALL / FINE_UNIT << CLASS_BITS < LARGE as usize);
+
+/// The words of each GiB of addresses.
+///
+/// Invariant: a pointer that is not null is to [`LEAF`] words, which were zero at first and are never unmapped.
+static LEAVES: [AtomicPtr<AtomicU32>; ROOT] = [const { AtomicPtr::new(ptr::null_mut()) }; ROOT];
+
+/// What is at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mapped {
+    /// A small block of this class and of this many bytes.
+    Small(usize, usize),
+    /// A larger block of this many bytes.
+    Large(usize),
+}
+
+/// Returns the words of the leaf of a page.
+#[inline]
+fn leaf(page: usize) -> Option<&'static [AtomicU32; LEAF]> {
+    let leaf = LEAVES.get(page >> LEAF_LOG)?.load(Ordering::Acquire);
+    // SAFETY: by the invariant of `LEAVES`, the words are there forever.
+    unsafe { leaf.cast::<[AtomicU32; LEAF]>().as_ref() }
+}
+
+/// Returns the words of the leaf of a page, and maps them if necessary. Returns `None` if the system has no memory for them.
+fn leaf_made(page: usize) -> Option<&'static [AtomicU32; LEAF]> {
+    if let Some(leaf) = leaf(page) {
+        return Some(leaf);
+    }
+    let place = LEAVES.get(page >> LEAF_LOG)?;
+    let bytes = (LEAF * size_of::<AtomicU32>()) as u64;
+    let map = Map::new(bytes, PAGE as u64).ok()?;
+    map.open(Part { offset: 0, bytes }).ok()?;
+    let words = ptr::with_exposed_provenance_mut(map.address() as usize);
+    match place.compare_exchange(ptr::null_mut(), words, Ordering::Release, Ordering::Relaxed) {
+        Ok(_) => std::mem::forget(map),
+        // Another thread was first. The system may refuse to unmap, and then the memory stays closed.
+        Err(_) => drop(map.unmap()),
+    }
+    leaf(page)
+}
+
+/// Returns what is at an address. The address is that of a block, or one that no block was ever at.
+#[inline]
+pub(crate) fn get(address: usize) -> Option<Mapped> {
+    let page = address >> PAGE_LOG;
+    let word = leaf(page)?.get(page % LEAF)?.load(Ordering::Relaxed);
+    match word {
+        0 => None,
+        word if word & LARGE != 0 => Some(Mapped::Large((word & !LARGE) as usize * PAGE)),
+        word => Some(Mapped::Small(
+            (word as usize & CLASS) - 1,
+            (word as usize >> CLASS_BITS) * FINE_UNIT,
+        )),
+    }
+}
+
+fn set(page: usize, word: u32) -> bool {
+    let Some(place) = leaf_made(page).and_then(|leaf| leaf.get(page % LEAF)) else {
+        return false;
+    };
+    place.store(word, Ordering::Relaxed);
+    true
+}
+
+/// Records that a larger block of whole pages is at an address. Returns false if there is no memory for the record.
+pub(crate) fn set_large(address: usize, bytes: usize) -> bool {
+    let pages = u32::try_from(bytes / PAGE)
+        .ok()
+        .filter(|pages| pages & LARGE == 0);
+    pages.is_some_and(|pages| set(address >> PAGE_LOG, LARGE | pages))
+}
+
+/// Records that a span of small blocks of a class is at an address. Returns false if there is no memory for the record.
+pub(crate) fn set_span(address: usize, bytes: usize, class: usize) -> bool {
+    let mut pages = (address >> PAGE_LOG)..((address + bytes) >> PAGE_LOG);
+    let word = (class_bytes(class) / FINE_UNIT) << CLASS_BITS | (class + 1);
+    pages.all(|page| set(page, word as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::classes::class_of_block;
+    use super::*;
+
+    #[test]
+    fn pages_are_known_by_their_last_block() {
+        // No pool is there: user addresses end at half of this.
+        let base = 1 << (ADDRESS_BITS - 1);
+        assert_eq!(get(base), None);
+        assert!(set_span(base, 16 * PAGE, 7) && set_span(base + 16 * PAGE, PAGE, 0));
+        assert_eq!(get(base + 16 * PAGE - 16), Some(Mapped::Small(7, 512)));
+        assert_eq!(get(base + 16 * PAGE), Some(Mapped::Small(0, 64)));
+        assert_eq!(get(base + 17 * PAGE), None);
+        assert!(set_large(base + PAGE, 1 << 42));
+        assert_eq!(get(base + PAGE), Some(Mapped::Large(1 << 42)));
+        assert_eq!(get(base + 2 * PAGE), Some(Mapped::Small(7, 512)));
+        assert!(set_span(base, PAGE, CLASSES - 1) && set_span(base + PAGE, PAGE, class_of_block(SMALL)));
+        assert_eq!(get(base), Some(Mapped::Small(CLASSES - 1, 496)));
+        assert_eq!(get(base + PAGE), Some(Mapped::Small(63, SMALL)));
+    }
+
+    #[test]
+    fn addresses_and_sizes_that_cannot_be_are_refused() {
+        assert_eq!((get(0), get(8), get(usize::MAX)), (None, None, None));
+        assert!(!set_large(usize::MAX - PAGE, PAGE));
+        assert!(!set_large(1 << (ADDRESS_BITS - 1), usize::MAX));
+    }
+}
