@@ -279,8 +279,7 @@ millpond_status millpond_alloc_sized(millpond_pool *pool,
 // Frees a block of `millpond_alloc_sized`, on any thread. `bytes` and `align` are those of its allocation. Null is no block, and nothing
 // happens.
 //
-// Like `free`, this does not check that the block is live: a wrong pointer, size or alignment is undefined behaviour. The setting
-// `guard:on` of the pool finds such errors in tests.
+// Like `free`, this does not check that the block is live: a wrong pointer, size or alignment is undefined behaviour.
 //
 // Errors: `MILLPOND_INVALID_HANDLE`, `MILLPOND_INVALID_ARGUMENT` for an alignment that is not a power of two, and
 // `MILLPOND_INVALID_POINTER` for an address that is not a multiple of the alignment. In these cases nothing is changed.

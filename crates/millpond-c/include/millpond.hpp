@@ -310,7 +310,7 @@ private:
     millpond::pool pool_;
 };
 
-/// A resource of device memory: cuda::mr::resource of CCCL 3, cuda::mr::async_resource of CCCL 2, and so a resource of RMM 25.12 and later.
+/// A resource of device memory: cuda::mr::resource of CCCL 3, cuda::mr::async_resource of CCCL 2. RMM's adaptors take such resources.
 /// Streams are CUstream, cudaStream_t, cuda::stream_ref or rmm::cuda_stream_view. The alignment is at most 256.
 class device_resource {
 public:
@@ -365,7 +365,7 @@ private:
 };
 
 #if defined(MILLPOND_HAS_RMM_BASE)
-/// A resource for RMM before 25.12, whose resources derive from a class.
+/// A resource for versions of RMM whose resources derive from a class.
 class rmm_resource final : public rmm::mr::device_memory_resource {
 public:
     explicit rmm_resource(device_pool from) : pool_(std::move(from)) {}

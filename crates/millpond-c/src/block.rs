@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering;
 /// All bytes of the block are zero.
 pub const MILLPOND_ZEROED: u32 = 1;
 
-/// Returns the host pool of a handle, unless it was destroyed.
+/// Returns the host pool of a handle, unless it was destroyed. Another thread may destroy it at any time. So the functions that allocate
+/// look again when they have a block: if the pool was destroyed before the block was counted, the handle may be invalid already.
 #[inline]
 fn open_pool(pool: *mut millpond_pool) -> Result<&'static HostPool, Failure> {
     let entry = host_pool(pool.addr())?;
@@ -66,8 +67,13 @@ pub unsafe extern "C" fn millpond_alloc(
         let entry = open_pool(pool)?;
         let zeroed = zeroed(flags)?;
         let layout = layout(bytes, align)?;
-        let block = entry.pool.alloc_raw(layout.size(), layout.align())?;
-        let address = block.cast::<u8>().as_ptr();
+        let block = entry.pool.alloc_raw(layout.size(), layout.align())?.cast::<u8>();
+        if entry.destroyed.load(Ordering::Acquire) {
+            // SAFETY: the block was allocated just now, and nobody else knows it.
+            let _ = unsafe { entry.pool.free_raw(block) };
+            return Err(closed());
+        }
+        let address = block.as_ptr();
         if zeroed {
             // SAFETY: the block has at least the requested bytes, and nobody else knows it.
             unsafe { ptr::write_bytes(address, 0, bytes) };
@@ -126,6 +132,11 @@ pub unsafe extern "C" fn millpond_alloc_sized(
             true => entry.pool.allocate_zeroed(layout),
             false => entry.pool.allocate(layout),
         }?;
+        if entry.destroyed.load(Ordering::Acquire) {
+            // SAFETY: the block was allocated just now for this layout, and nobody else knows it.
+            unsafe { entry.pool.deallocate(block.cast(), layout) };
+            return Err(closed());
+        }
         out.set(block.cast::<c_void>().as_ptr());
         Ok(())
     })
@@ -134,8 +145,7 @@ pub unsafe extern "C" fn millpond_alloc_sized(
 /// Frees a block of `millpond_alloc_sized`, on any thread. `bytes` and `align` are those of its allocation. Null is no block, and nothing
 /// happens.
 ///
-/// Like `free`, this does not check that the block is live: a wrong pointer, size or alignment is undefined behaviour. The setting
-/// `guard:on` of the pool finds such errors in tests.
+/// Like `free`, this does not check that the block is live: a wrong pointer, size or alignment is undefined behaviour.
 ///
 /// Errors: `MILLPOND_INVALID_HANDLE`, `MILLPOND_INVALID_ARGUMENT` for an alignment that is not a power of two, and
 /// `MILLPOND_INVALID_POINTER` for an address that is not a multiple of the alignment. In these cases nothing is changed.

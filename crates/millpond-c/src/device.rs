@@ -89,7 +89,13 @@ pub unsafe extern "C" fn millpond_device_alloc(
         let stream = unsafe { stream_of(entry.pool.device(), stream) }?;
         // A block of 0 bytes has an address of its own.
         let buffer = entry.pool.alloc::<u8>(bytes.max(1), &stream)?;
-        out.set(ptr::without_provenance_mut(entry.add(buffer)));
+        let address = ptr::without_provenance_mut(entry.add(buffer));
+        if entry.is_destroyed() {
+            // Another thread has destroyed the pool since, and its handle may be invalid already.
+            entry.remove(address)?;
+            return Err(closed());
+        }
+        out.set(address);
         Ok(())
     })
 }

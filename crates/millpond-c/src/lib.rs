@@ -21,17 +21,21 @@
 //!   arguments   checked reads and writes through pointers of the caller
 //!   open_device a device pool with its blocks
 //!   handles     the table of live handles
-//!   pool        pools of both kinds
+//!   any_pool    a pool of either kind
+//!   pool        creates and destroys pools of both kinds
+//!   figures     statistics, limits and reports of pools of both kinds
 //!   block       blocks of host pools
 //!   device      blocks of device pools, and streams
 //!   budget, tag, recording
 //! ```
 #![expect(non_camel_case_types, reason = "these types are named as in C")]
 
+mod any_pool;
 mod arguments;
 mod block;
 mod budget;
 mod device;
+mod figures;
 mod handles;
 mod open_device;
 mod pool;
@@ -42,6 +46,7 @@ mod tag;
 pub use block::*;
 pub use budget::*;
 pub use device::*;
+pub use figures::*;
 pub use handles::{millpond_budget, millpond_pool, millpond_recording};
 pub use pool::*;
 pub use recording::*;

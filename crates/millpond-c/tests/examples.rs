@@ -192,3 +192,34 @@ fn built_by_cmake(prefix: &Path) {
     let newer = configure("Millpond 1.0").output().expect("cmake starts");
     assert!(!newer.status.success(), "a newer version was found");
 }
+
+/// Returns the programs in a language on the page of the book.
+fn programs(language: &str) -> Vec<String> {
+    let page = fs::read_to_string(package().join("../../docs/c.md")).expect("the page");
+    let begin = format!("```{language}\n");
+    let blocks = page.split(&begin).skip(1);
+    blocks
+        .filter_map(|block| Some(block.split_once("```")?.0.to_owned()))
+        .collect()
+}
+
+#[test]
+fn the_programs_of_the_book_run() {
+    let prefix = folder("book");
+    for (language, compiler, standard) in [("c", "cc", "-std=c99"), ("cpp", "c++", "-std=c++17")] {
+        if !is_installed(compiler, "--version") {
+            continue;
+        }
+        install(&prefix);
+        let programs = programs(language);
+        assert!(!programs.is_empty(), "the page has no program in {language}");
+        for text in programs {
+            let source = prefix.join(format!("page.{language}"));
+            fs::write(&source, text).expect("written");
+            run(&mut command(
+                compile(compiler, &prefix, &source, &[standard]),
+                &prefix,
+            ));
+        }
+    }
+}

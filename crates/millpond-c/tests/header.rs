@@ -50,6 +50,7 @@ sort_by = "None"
         "status",
         "handles",
         "pool",
+        "figures",
         "block",
         "device",
         "budget",

@@ -163,7 +163,7 @@ static void end(worker *w, held *block) {
     block->kind = 0;
 }
 
-/* Takes a block while no other thread can destroy its pool. */
+/* Takes a block. Another thread may destroy the pool meanwhile: then the call is refused, or the block can be freed. */
 static void begin(worker *w, held *block) {
     void *address = NULL;
     size_t bytes = size_of_request(w), align = align_of_request(w);
@@ -171,6 +171,7 @@ static void begin(worker *w, held *block) {
     int kind = with_device && below(w, 4) == 0 ? 3 : 1 + (int)below(w, 2);
     pthread_mutex_lock(&lock);
     millpond_pool *pool = kind == 3 ? device : pools[below(w, POOLS)];
+    pthread_mutex_unlock(&lock);
     millpond_status status;
     if (kind == 1) {
         status = millpond_alloc(pool, bytes, align, flags, &address);
@@ -179,7 +180,6 @@ static void begin(worker *w, held *block) {
     } else {
         status = millpond_device_alloc(pool, bytes, NULL, &address);
     }
-    pthread_mutex_unlock(&lock);
     if (note(w, status) != MILLPOND_OK) {
         if (address != NULL) {
             fprintf(stderr, "a failed call has changed its result\n");
@@ -287,7 +287,7 @@ static void step(worker *w) {
     case 12: note(w, millpond_pool_reserve(pool_of(w), below(w, 3) ? below(w, 1u << 20) : next(w))); break;
     case 13: note(w, millpond_pool_set_limit(pool_of(w), below(w, 3) ? (uint64_t)8 << 20 : below(w, 1u << 20))); break;
     case 14:
-        if (below(w, 10) == 0) {
+        if (below(w, 4) == 0) {
             create(w);
         }
         break;
