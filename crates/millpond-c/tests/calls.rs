@@ -97,10 +97,8 @@ fn a_structure_of_a_later_version_is_accepted_if_its_new_fields_are_zero() {
     later.0.size = size_of_val(&later);
     let mut pool = ptr::null_mut();
     // SAFETY: the structure has the bytes that its size says.
-    assert_eq!(
-        unsafe { millpond_pool_create((&raw const later).cast(), &raw mut pool) },
-        MILLPOND_OK
-    );
+    let status = unsafe { millpond_pool_create((&raw const later).cast(), &raw mut pool) };
+    assert_eq!(status, MILLPOND_OK);
     later.1 = 1;
     // SAFETY: as above.
     let refused = unsafe { millpond_pool_create((&raw const later).cast(), &raw mut pool) };
@@ -108,10 +106,8 @@ fn a_structure_of_a_later_version_is_accepted_if_its_new_fields_are_zero() {
     let mut out = Later(millpond_pool_stats::default(), 7);
     out.0.size = size_of_val(&out);
     // SAFETY: as above.
-    assert_eq!(
-        unsafe { millpond_pool_get_stats(pool, (&raw mut out).cast()) },
-        MILLPOND_OK
-    );
+    let status = unsafe { millpond_pool_get_stats(pool, (&raw mut out).cast()) };
+    assert_eq!(status, MILLPOND_OK);
     assert_eq!(
         (out.0.limit, out.1, out.0.size),
         (MILLPOND_NO_LIMIT, 0, size_of_val(&out))
@@ -175,10 +171,8 @@ fn wrong_options_are_refused_with_a_text() {
         MILLPOND_INVALID_HANDLE
     );
     // SAFETY: a null pointer is refused.
-    assert_eq!(
-        unsafe { millpond_pool_create(ptr::null(), ptr::null_mut()) },
-        MILLPOND_INVALID_ARGUMENT
-    );
+    let status = unsafe { millpond_pool_create(ptr::null(), ptr::null_mut()) };
+    assert_eq!(status, MILLPOND_INVALID_ARGUMENT);
 }
 
 #[test]
@@ -193,10 +187,8 @@ fn limits_and_budgets_refuse_with_their_codes() {
         reserved: 0,
     };
     // SAFETY: both are locals.
-    assert_eq!(
-        unsafe { millpond_budget_create(&raw const settings, &raw mut budget) },
-        MILLPOND_OK
-    );
+    let status = unsafe { millpond_budget_create(&raw const settings, &raw mut budget) };
+    assert_eq!(status, MILLPOND_OK);
     let (_, pool) = create(&millpond_pool_options {
         budget,
         limit: 8 << 20,
@@ -212,10 +204,8 @@ fn limits_and_budgets_refuse_with_their_codes() {
         ..Default::default()
     };
     // SAFETY: the result is a local with this size.
-    assert_eq!(
-        unsafe { millpond_budget_get_stats(budget, &raw mut used) },
-        MILLPOND_OK
-    );
+    let status = unsafe { millpond_budget_get_stats(budget, &raw mut used) };
+    assert_eq!(status, MILLPOND_OK);
     assert_eq!(
         (used.used >= 700 << 10, used.limit, used.refusals > 0),
         (true, 1 << 20, true)
@@ -248,7 +238,8 @@ fn a_report_names_tags_and_is_cut_between_characters() {
         ..options()
     });
     // SAFETY: the name ends with a zero byte.
-    assert_eq!(unsafe { millpond_tag_push(c"weights".as_ptr()) }, MILLPOND_OK);
+    let status = unsafe { millpond_tag_push(c"weights".as_ptr()) };
+    assert_eq!(status, MILLPOND_OK);
     let (_, block) = alloc(pool, 100);
     assert_eq!(
         (millpond_tag_pop(), millpond_tag_pop()),
@@ -287,10 +278,8 @@ fn a_process_has_one_recording() {
     let path = CString::new(path.to_str().expect("UTF-8")).expect("no zero");
     let (mut recording, mut second) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: the path ends with a zero byte, and the result is a local.
-    assert_eq!(
-        unsafe { millpond_recording_start(path.as_ptr(), &raw mut recording) },
-        MILLPOND_OK
-    );
+    let status = unsafe { millpond_recording_start(path.as_ptr(), &raw mut recording) };
+    assert_eq!(status, MILLPOND_OK);
     // SAFETY: as above.
     let again = unsafe { millpond_recording_start(path.as_ptr(), &raw mut second) };
     assert_eq!((again, second), (MILLPOND_IN_USE, ptr::null_mut()));
@@ -305,16 +294,12 @@ fn a_process_has_one_recording() {
         ..Default::default()
     };
     // SAFETY: the report is a local with this size.
-    assert_eq!(
-        unsafe { millpond_recording_stop(recording, &raw mut report) },
-        MILLPOND_OK
-    );
+    let status = unsafe { millpond_recording_stop(recording, &raw mut report) };
+    assert_eq!(status, MILLPOND_OK);
     assert!(report.events >= 2 && report.bytes > 0, "{report:?}");
     // SAFETY: a handle that has ended is refused.
-    assert_eq!(
-        unsafe { millpond_recording_stop(recording, ptr::null_mut()) },
-        MILLPOND_INVALID_HANDLE
-    );
+    let status = unsafe { millpond_recording_stop(recording, ptr::null_mut()) };
+    assert_eq!(status, MILLPOND_INVALID_HANDLE);
     // SAFETY: as above.
     let missing = unsafe { millpond_recording_start(c"/no/such/folder/run.mpr".as_ptr(), &raw mut second) };
     assert_eq!(missing, MILLPOND_SYSTEM_ERROR);
