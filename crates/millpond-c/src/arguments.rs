@@ -15,6 +15,7 @@ pub(crate) struct Out<T>(NonNull<T>);
 impl<T> Out<T> {
     /// # Safety
     /// The pointer is null, misaligned, or valid for a write of a `T` as long as the result lives.
+    #[inline]
     pub(crate) unsafe fn new(pointer: *mut T, name: &str) -> Result<Self, Failure> {
         expect_place(pointer, name).map(Self)
     }
@@ -26,19 +27,20 @@ impl<T> Out<T> {
 }
 
 /// Returns the pointer if it is neither null nor misaligned.
+#[inline]
 fn expect_place<T>(pointer: *mut T, name: &str) -> Result<NonNull<T>, Failure> {
-    let Some(place) = NonNull::new(pointer) else {
-        return Err(Failure::argument(format!(
-            "`{name}` is null: pass the address of a variable"
-        )));
-    };
-    match place.is_aligned() {
-        true => Ok(place),
-        false => Err(Failure::argument(format!(
-            "`{name}` is {pointer:p}, which is not aligned to {} bytes: pass the address of a variable of its type",
-            align_of::<T>()
-        ))),
-    }
+    let place = NonNull::new(pointer).filter(|place| place.is_aligned());
+    place.ok_or_else(|| no_place(pointer.addr(), align_of::<T>(), name))
+}
+
+#[cold]
+fn no_place(address: usize, align: usize, name: &str) -> Failure {
+    Failure::argument(match address {
+        0 => format!("`{name}` is null: pass the address of a variable"),
+        _ => format!(
+            "`{name}` is {address:#x}, which is not aligned to {align} bytes: pass the address of a variable of its type"
+        ),
+    })
 }
 
 /// A structure of C that may grow in later versions.
