@@ -245,6 +245,7 @@ fn a_report_names_tags_and_is_cut_between_characters() {
         (millpond_tag_pop(), millpond_tag_pop()),
         (MILLPOND_OK, MILLPOND_INVALID_ARGUMENT)
     );
+    let (_, untagged) = alloc(pool, 300);
     let (mut buffer, mut length) = ([0u8; 4096], 0);
     for capacity in [0, 1, 8, buffer.len()] {
         // SAFETY: the buffer has the capacity.
@@ -261,10 +262,14 @@ fn a_report_names_tags_and_is_cut_between_characters() {
         match capacity {
             // Of the second byte of the name there is no room.
             8 => assert_eq!(text, "pool '"),
-            4096 => assert!(text.contains("weights") && text.len() == length, "{text}"),
+            4096 => assert!(
+                text.contains("weights") && text.contains("untagged") && text.len() == length,
+                "{text}"
+            ),
             _ => assert_eq!(text, ""),
         }
     }
+    assert_eq!(free(pool, untagged), MILLPOND_OK);
     assert_eq!(
         (free(pool, block), millpond_pool_destroy(pool)),
         (MILLPOND_OK, MILLPOND_OK)

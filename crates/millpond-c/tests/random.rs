@@ -33,6 +33,15 @@ fn random_calls_return_codes_and_harm_nothing() {
     for seed in ["1", "2"] {
         let printed = run(command(&program, &prefix).args([CALLS, seed, "device"]));
         println!("{printed}");
+        let blocks = printed.lines().find_map(|line| line.strip_prefix("blocks: "));
+        let blocks = blocks.expect("the numbers of blocks").split(", ");
+        let numbers = blocks.map(|kind| kind.split(' ').next().and_then(|number| number.parse().ok()));
+        assert!(
+            numbers
+                .into_iter()
+                .all(|number| number.is_some_and(|number: u64| number > 1000)),
+            "too few blocks: {printed}"
+        );
         for code in [
             "OK",
             "INVALID_ARGUMENT",

@@ -18,7 +18,7 @@ typedef struct {
     int kind; /* 0: none, 1: by address, 2: sized, 3: of a device */
 } held;
 
-static long calls_of_each, counts[CODES], wrong_codes;
+static long calls_of_each, counts[CODES], wrong_codes, taken[4];
 static uint64_t first_seed;
 static int with_device;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -31,7 +31,7 @@ static void *strangers[8];
 
 typedef struct {
     uint64_t state;
-    long calls, counts[CODES], wrong_codes;
+    long calls, counts[CODES], wrong_codes, held[4];
     held blocks[BLOCKS];
 } worker;
 
@@ -188,6 +188,7 @@ static void begin(worker *w, held *block) {
         return;
     }
     *block = (held){pool, address, bytes, align, (unsigned char)next(w), kind};
+    w->held[kind]++;
     if (kind == 3) {
         unsigned char fill[64];
         memset(fill, block->fill, sizeof fill);
@@ -247,7 +248,7 @@ static void step(worker *w) {
     memset(&out, 0, sizeof out);
     held *block = &w->blocks[below(w, BLOCKS)];
     size_t length;
-    switch (below(w, 24)) {
+    switch (below(w, 64)) {
     default:
         if (block->kind != 0) {
             end(w, block);
@@ -342,6 +343,9 @@ static void *work(void *argument) {
         counts[code] += w->counts[code];
     }
     wrong_codes += w->wrong_codes;
+    for (int kind = 1; kind < 4; kind++) {
+        taken[kind] += w->held[kind];
+    }
     pthread_mutex_unlock(&lock);
     return NULL;
 }
@@ -392,6 +396,7 @@ int main(int count, char **arguments) {
         total += counts[code];
         printf("%s: %ld\n", millpond_status_name(code), counts[code]);
     }
+    printf("blocks: %ld by address, %ld sized, %ld of the device\n", taken[1], taken[2], taken[3]);
     printf("%ld calls from %d threads, %ld wrong\n", total, THREADS, wrong_codes);
     return wrong_codes != 0;
 }
