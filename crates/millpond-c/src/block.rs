@@ -71,6 +71,7 @@ pub unsafe extern "C" fn millpond_alloc(
         if entry.destroyed.load(Ordering::Acquire) {
             // SAFETY: the block was allocated just now, and nobody else knows it.
             let _ = unsafe { entry.pool.free_raw(block) };
+            end_if_empty(pool, entry);
             return Err(closed());
         }
         let address = block.as_ptr();
@@ -135,6 +136,7 @@ pub unsafe extern "C" fn millpond_alloc_sized(
         if entry.destroyed.load(Ordering::Acquire) {
             // SAFETY: the block was allocated just now for this layout, and nobody else knows it.
             unsafe { entry.pool.deallocate(block.cast(), layout) };
+            end_if_empty(pool, entry);
             return Err(closed());
         }
         out.set(block.cast::<c_void>().as_ptr());

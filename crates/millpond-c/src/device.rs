@@ -92,12 +92,21 @@ pub unsafe extern "C" fn millpond_device_alloc(
         let address = ptr::without_provenance_mut(entry.add(buffer));
         if entry.is_destroyed() {
             // Another thread has destroyed the pool since, and its handle may be invalid already.
-            entry.remove(address)?;
+            drop(entry.remove(address)?);
+            end_if_empty(pool, &entry);
             return Err(closed());
         }
         out.set(address);
         Ok(())
     })
+}
+
+/// Makes the handle of a destroyed pool invalid if no block is live.
+fn end_if_empty(pool: *mut millpond_pool, entry: &OpenDevicePool) {
+    if entry.is_empty() {
+        // Another thread may have freed the last block at the same time.
+        let _ = handles::remove(pool.addr(), Kind::Pool);
+    }
 }
 
 /// Frees a block of `millpond_device_alloc` in the order of a stream: the work that uses the block was queued on this stream before, or on
@@ -126,9 +135,8 @@ pub unsafe extern "C" fn millpond_device_free(
         let removed = entry.remove(block)?;
         lock(&removed).record_use(&stream)?;
         drop(removed);
-        if entry.is_destroyed() && entry.is_empty() {
-            // Another thread may have freed the last block at the same time.
-            let _ = handles::remove(pool.addr(), Kind::Pool);
+        if entry.is_destroyed() {
+            end_if_empty(pool, &entry);
         }
         Ok(())
     })

@@ -315,3 +315,39 @@ fn a_process_has_one_recording() {
     );
     let _ = std::fs::remove_file(path.to_str().expect("UTF-8"));
 }
+
+#[test]
+fn a_block_that_is_allocated_while_its_pool_is_destroyed_can_be_freed() {
+    for round in 0..1000 {
+        let pool = create(&options()).1.addr();
+        let ready = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let pool = ptr::without_provenance_mut(pool);
+                ready.wait();
+                loop {
+                    let mut block = ptr::null_mut();
+                    // SAFETY: the result is a local.
+                    let status = unsafe { millpond_alloc_sized(pool, 100, 0, 0, &raw mut block) };
+                    if status != MILLPOND_OK {
+                        break;
+                    }
+                    // SAFETY: the block is one of this pool with this size, and is not used any more.
+                    let freed = unsafe { millpond_free_sized(pool, block, 100, 0) };
+                    assert_eq!(freed, MILLPOND_OK, "round {round}: {}", last_error());
+                }
+            });
+            ready.wait();
+            (0..round % 50).for_each(|_| std::hint::spin_loop());
+            assert_eq!(
+                millpond_pool_destroy(ptr::without_provenance_mut(pool)),
+                MILLPOND_OK
+            );
+        });
+        // The pool has ended with its last block.
+        assert_eq!(
+            stats(ptr::without_provenance_mut(pool)).0,
+            MILLPOND_INVALID_HANDLE
+        );
+    }
+}
