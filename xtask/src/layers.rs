@@ -35,6 +35,7 @@ const CRATES: &[(&str, &str)] = &[
     ),
     ("bench", "millpond engine replay trace"),
     ("cli", "millpond bench engine replay trace"),
+    ("c", "millpond"),
     ("python", "cli millpond replay"),
     ("malloc", "os pool"),
     ("xtask", ""),

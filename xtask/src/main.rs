@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod book;
+mod c_library;
 mod card;
 mod clients;
 mod covered;
@@ -65,6 +66,9 @@ cargo xtask COMMAND
                     others; --numpy runs NumPy's own tests without and with arrays in a pool;
                     --torch fetches PyTorch, runs programs that run out of memory on the emulated
                     driver, tries what their answers advise, and measures what recording costs
+  c-library [--prefix FOLDER] [--release]
+                    builds libmillpond.so and installs it with its headers and its files for pkg-config
+                    and CMake, below FOLDER or target/c-library
   dialects          what `millpond convert` writes, read by the programs it is written for;
                     fetches those that can be had
   pictures          the pictures of the README and of the book, taken anew: of real pages in chromium
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         Some("layers") => layers::run().map_err(Into::into),
         Some("book") => book::run().map_err(Into::into),
         Some("global") => global::run(),
+        Some("c-library") => c_library::run(&args.collect::<Vec<_>>()),
         Some("card") => card::run(&args.collect::<Vec<_>>()),
         Some("cuda-core") => cuda_core::run(),
         Some("cuda-seeds") => cuda_seeds::run(&args.collect::<Vec<_>>()),

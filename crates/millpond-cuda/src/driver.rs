@@ -285,6 +285,9 @@ impl Emulated {
 ///
 /// Its functions are looked up by name on first use. A missing driver, or a missing function, causes an error and not a panic.
 pub(super) struct Driver {
+    /// Held here so that leak checkers reach it.
+    #[expect(dead_code, reason = "held for leak checkers")]
+    library: &'static Library,
     functions: Functions,
     watched: Watched,
     /// Whether it is the driver of `millpond-cuda-emu`.
@@ -332,6 +335,7 @@ impl Driver {
         // SAFETY: only the presence of the symbol is used.
         let own = unsafe { library.get::<*const c_void>(b"millpond_emu_calls\0") };
         let driver = Self {
+            library,
             // SAFETY: the library has the driver's name, and stays loaded.
             functions: unsafe { Functions::of(library) },
             watched: Watched::default(),

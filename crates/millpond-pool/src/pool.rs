@@ -142,6 +142,13 @@ impl Pool {
         PoolBuilder::default()
     }
 
+    /// Closes the pool like the drop of its last handle, for bindings to languages without handles that are dropped. The caller keeps this
+    /// handle until the process ends. Blocks can still be freed, and requests are refused.
+    #[doc(hidden)]
+    pub fn close(&self) {
+        self.heap.close();
+    }
+
     #[inline]
     #[doc(hidden)]
     pub fn heap(&self) -> &'static Heap {

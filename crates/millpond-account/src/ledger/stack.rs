@@ -90,9 +90,10 @@ impl fmt::Display for Frame {
 const INNER: [&str; 5] = ["alloc::", "core::", "std::", "__r", "_R"];
 /// The packages of these functions. They also identify inlined functions, which have no path if the program was built with
 /// line tables only.
-const PACKAGES: [&str; 15] = [
+const PACKAGES: [&str; 16] = [
     "millpond",
     "millpond-account",
+    "millpond-c",
     "millpond-codec",
     "millpond-cuda",
     "millpond-cuda-core",

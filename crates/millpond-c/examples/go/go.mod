@@ -1,0 +1,3 @@
+module example.com/millpond-memory
+
+go 1.19
