@@ -20,6 +20,7 @@ const CRATES: &[(&str, &str)] = &[
     ("cuda-emu", ""),
     ("card", ""),
     ("replay", "engine trace"),
+    ("intercept", "trace"),
     ("os", "engine"),
     ("account", "engine os"),
     ("record", "account engine os trace"),
@@ -34,7 +35,7 @@ const CRATES: &[(&str, &str)] = &[
         "account codec cuda data derive engine monitor os pool record set tensor",
     ),
     ("bench", "millpond engine replay trace"),
-    ("cli", "millpond bench engine replay trace"),
+    ("cli", "millpond bench engine intercept replay trace"),
     ("python", "cli millpond replay"),
     ("xtask", ""),
 ];
