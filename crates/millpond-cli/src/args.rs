@@ -1,7 +1,9 @@
 //! The definition of the command line.
 
+mod record;
 mod recording;
 
+pub(crate) use record::RecordArgs;
 pub(crate) use recording::{DiffArgs, ReportArgs, ViewArgs};
 
 use crate::text::nearest;
@@ -43,6 +45,7 @@ Examples:
   millpond replay ranks/ --device h100       many ranks at once, the worst named
   millpond tune run.pickle --device 24G      settings for your environment
   millpond convert run.mpr run.perfetto-trace  for another tool's viewer
+  millpond record -- python train.py         record all device memory of any program
   millpond report run.pickle                 who held what, and what to change
   millpond diff old.mpr new.mpr --fail-if 'peak>+2%'
   millpond view run.pickle                   the same as a timeline in the browser
@@ -64,6 +67,8 @@ Exit status: 0 done, 1 a run or a limit failed, 2 bad input, 3 no policy fits th
 pub(crate) enum Command {
     /// Replay recordings under one or more allocation policies
     Replay(ReplayArgs),
+    /// Run a program, and record all memory that it takes from the CUDA driver
+    Record(RecordArgs),
     /// Search the settings of each allocator, and print the line to paste into the environment
     Tune(TuneArgs),
     /// Print the contents of recordings, and the data that is missing from them

@@ -8,6 +8,7 @@
 //!   cuda              a replay on a CUDA device's memory
 //!   top               live statistics of running programs
 //!   cuda_emu          a command with the emulated CUDA driver
+//!   record            a recording of what a program takes from the CUDA driver
 //!   report diff       the contents of a recording; plot draws them, state formats segments and holes
 //!   view              the same as a timeline in the browser
 //!   side_by_side ranks failure table     text output, also text and terminal
@@ -44,6 +45,7 @@ mod plot;
 mod policies;
 mod progress;
 mod ranks;
+mod record;
 mod recording;
 mod replay;
 mod report;
@@ -99,6 +101,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 fn run_command(command: &Command) -> Result<Exit, CliError> {
     match command {
         Command::Replay(args) => replay::command(args),
+        Command::Record(args) => record::command(args),
         Command::Tune(args) => tune::command(args),
         Command::Info(args) => info::command(args),
         Command::Convert(args) => convert::command(args),

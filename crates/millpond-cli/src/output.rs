@@ -79,8 +79,24 @@ pub(crate) fn write_file(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<AtomicWriteFile>) -> std::io::Result<()>,
 ) -> Result<(), CliError> {
+    write_checked(path, check_replaceable, write)
+}
+
+/// Writes a recording in the same way. An older recording is replaced.
+pub(crate) fn write_recording(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<AtomicWriteFile>) -> std::io::Result<()>,
+) -> Result<(), CliError> {
+    write_checked(path, check_recording, write)
+}
+
+fn write_checked(
+    path: &Path,
+    check: fn(&Path) -> std::io::Result<()>,
+    write: impl FnOnce(&mut BufWriter<AtomicWriteFile>) -> std::io::Result<()>,
+) -> Result<(), CliError> {
     let fill = || {
-        check_replaceable(path)?;
+        check(path)?;
         let mut out = BufWriter::with_capacity(1 << 20, AtomicWriteFile::open(path)?);
         write(&mut out)?;
         let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
@@ -94,7 +110,16 @@ pub(crate) fn write_file(
 
 /// Checks that a file can be written at `path`, before the work that produces its contents.
 pub(crate) fn check_writable(path: &Path) -> Result<(), CliError> {
-    check_replaceable(path)
+    check_written(path, check_replaceable)
+}
+
+/// Checks the same of a recording.
+pub(crate) fn check_recording_writable(path: &Path) -> Result<(), CliError> {
+    check_written(path, check_recording)
+}
+
+fn check_written(path: &Path, check: fn(&Path) -> std::io::Result<()>) -> Result<(), CliError> {
+    check(path)
         .and_then(|()| AtomicWriteFile::open(path)?.discard())
         .map_err(|source| CliError::Write {
             what: path.display().to_string(),
@@ -107,6 +132,19 @@ pub(crate) fn check_writable(path: &Path) -> Result<(), CliError> {
 /// A rename replaces anything without a question: a recording, a read-only file, and for root even `/dev/null`. A mistake on
 /// the command line must not destroy the only recording of a run.
 fn check_replaceable(path: &Path) -> std::io::Result<()> {
+    check_start(path, START, is_ours)
+}
+
+/// Checks that the path is free, or that it contains a recording, as a program that records itself does.
+fn check_recording(path: &Path) -> std::io::Result<()> {
+    // The schema at the beginning of a recording names the version.
+    let version = b"millpond.version";
+    check_start(path, 64 << 10, |start| {
+        start.starts_with(&[0xff; 4]) && start.windows(version.len()).any(|bytes| bytes == version)
+    })
+}
+
+fn check_start(path: &Path, bytes: u64, is_ours: impl Fn(&[u8]) -> bool) -> std::io::Result<()> {
     let there = match std::fs::metadata(path) {
         Ok(there) => there,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -122,7 +160,7 @@ fn check_replaceable(path: &Path) -> std::io::Result<()> {
         return Err(Error::from(ErrorKind::PermissionDenied));
     }
     let mut start = Vec::new();
-    File::open(path)?.take(START).read_to_end(&mut start)?;
+    File::open(path)?.take(bytes).read_to_end(&mut start)?;
     if start.is_empty() || is_ours(&start) {
         return Ok(());
     }

@@ -35,8 +35,9 @@ const SMALLER: [(&str, &str); 3] = [
     ("traces/gnn_sage_sampled.csv.zst", "run.pickle"),
 ];
 
-/// Measurements that take minutes, and shorter runs of the same.
-const SHORTER: [(&str, &str); 3] = [
+/// Measurements that take minutes and programs that are not here, and shorter runs of the same.
+const SHORTER: [(&str, &str); 4] = [
+    ("-- python train.py", "-- true"),
     ("bench seeds", "bench seeds --quick --rounds 1"),
     ("bench host w2 w3 --rounds 5", "bench host w5 --rounds 1"),
     (

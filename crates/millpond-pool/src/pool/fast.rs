@@ -76,21 +76,12 @@ impl Heap {
     /// larger blocks this took more instructions, because [`free_as`](Self::free_as) frees them in a function of its own.
     #[inline(never)]
     fn pop_small(&'static self, cache: &Cache, requested: usize) -> RawBlock {
-        self.pop_small_despite::<false>(cache, requested)
-    }
-
-    /// Returns a small block, also if the caller reports it to observers afterwards. `WATCHED` is a constant, so that the
-    /// fast path stays one piece of code.
-    #[inline(always)]
-    pub(super) fn pop_small_despite<const WATCHED: bool>(
-        &'static self,
-        cache: &Cache,
-        requested: usize,
-    ) -> RawBlock {
         let (class, bytes) = class_and_bytes(requested.max(1));
-        self.pop_class_despite::<WATCHED>(cache, class, bytes, requested)
+        self.pop_class_despite::<false>(cache, class, bytes, requested)
     }
 
+    /// Returns a small block of a class, also if the caller reports it to observers afterwards. `WATCHED` is a constant, so that the
+    /// fast path stays one piece of code.
     #[inline(always)]
     pub(super) fn pop_class_despite<const WATCHED: bool>(
         &'static self,

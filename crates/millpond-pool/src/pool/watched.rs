@@ -4,7 +4,7 @@
 //! fence or a lock, and reports after it has left the cache. If there is another reason to leave the fast path, or if the
 //! cache cannot serve the call, the call takes the slow path.
 
-use super::classes::{KEPT, LEAST, SMALL, class_of_block};
+use super::classes::{KEPT, LEAST, SMALL, class_and_bytes, class_of_block};
 use super::fast::with_last;
 use super::heap::{Heap, RawBlock};
 use super::zeroed::clear;
@@ -21,7 +21,8 @@ impl Heap {
         }
         let taken = if requested <= SMALL {
             with_last(self, nothing, |cache| {
-                self.pop_small_despite::<true>(cache, requested)
+                let (class, bytes) = class_and_bytes(requested.max(1));
+                self.pop_class_despite::<true>(cache, class, bytes, requested)
             })
         } else if requested <= KEPT {
             with_last(self, nothing, |cache| {

@@ -1,0 +1,225 @@
+//! Tests `millpond record` with a client of the CUDA driver on the emulated driver.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use support::{command, folder};
+
+/// Returns a folder with the emulated driver and the client, or `None` with a message if there is no C compiler.
+fn place(name: &str) -> Option<PathBuf> {
+    let place = folder(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../millpond-intercept/tests/client.c");
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-g", "-O1", "-o"])
+        .arg(place.join("client"))
+        .arg(source);
+    let Ok(done) = compiler.args(["-ldl", "-lpthread"]).output() else {
+        println!("skipped: there is no C compiler");
+        return None;
+    };
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let driver = std::env::current_exe()
+        .expect("a program")
+        .with_file_name("libmillpond_cuda_emu.so");
+    assert!(driver.exists(), "the emulated driver is not built");
+    symlink(driver, place.join("libcuda.so.1")).expect("linked");
+    Some(place)
+}
+
+fn run(place: &Path, arguments: &[&str]) -> Output {
+    let mut command = command(arguments);
+    command.current_dir(place).env("LD_LIBRARY_PATH", place);
+    command.output().expect("the program starts")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_program_fails_where_the_replay_of_its_recording_said() {
+    let Some(place) = place("record_limit") else {
+        return;
+    };
+    let client = ["--", "./client", "dlsym", "steps"];
+    let whole = run(&place, &[&["record", "-o", "whole.mpr"][..], &client].concat());
+    assert_eq!(whole.status.code(), Some(0), "{}", stderr(&whole));
+    assert!(
+        stderr(&whole).contains("by client, in 30 allocations."),
+        "{}",
+        stderr(&whole)
+    );
+
+    // From the bytes that the program holds at most, to less than half of that.
+    let mut failed = 0;
+    for kib in [63_522, 63_521, 63_000, 60_000, 45_123, 20_000] {
+        let limit = format!("{kib}KiB");
+        let replay = run(
+            &place,
+            &["replay", "whole.mpr", "-p", "none", "--device", &limit, "--json"],
+        );
+        let report: Value = serde_json::from_slice(&replay.stdout).expect("JSON");
+        let refused = &report["out_of_memory"]["request"]["bytes"];
+        let limited = run(
+            &place,
+            &[&["record", "-o", "limited.mpr", "--limit", &limit][..], &client].concat(),
+        );
+        assert_eq!(
+            limited.status.code(),
+            Some(if refused.is_null() { 0 } else { 9 }),
+            "{limit}"
+        );
+        let info = run(&place, &["replay", "limited.mpr", "-p", "none", "--json"]);
+        let recorded: Value = serde_json::from_slice(&info.stdout).expect("JSON");
+        let recorded = &recorded["out_of_memory"];
+        assert_eq!(&recorded["request"]["bytes"], refused, "{limit}");
+        assert_eq!(
+            recorded["held_blocks"], report["out_of_memory"]["held_blocks"],
+            "{limit}"
+        );
+        failed += u32::from(!refused.is_null());
+        let told = format!("--limit {limit} refused 1 request");
+        assert_eq!(
+            stderr(&limited).contains(&told),
+            !refused.is_null(),
+            "{}",
+            stderr(&limited)
+        );
+    }
+    assert_eq!(failed, 5);
+}
+
+#[test]
+fn recordings_have_names_and_owners() {
+    let Some(place) = place("record_names") else {
+        return;
+    };
+    let output = run(
+        &place,
+        &["record", "-o", "run.mpr", "--", "./client", "lookup", "kinds"],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    for (by, named) in [
+        ("tag", "client"),
+        ("site", "kinds (client.c:"),
+        ("pool", "managed memory (managed:0)"),
+    ] {
+        let report = run(&place, &["report", "run.mpr", "--by", by]);
+        let text = String::from_utf8_lossy(&report.stdout);
+        assert!(text.contains(named), "{named}: {text}");
+    }
+    // Another recording is replaced, but no other file is.
+    let again = run(
+        &place,
+        &[
+            "record", "-q", "-o", "run.mpr", "--", "./client", "lookup", "kinds",
+        ],
+    );
+    assert_eq!((again.status.code(), stderr(&again).as_str()), (Some(0), ""));
+    std::fs::write(place.join("notes"), "a year of work").expect("written");
+    let refused = run(&place, &["record", "-o", "notes", "--", "touch", "started"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert!(!place.join("started").exists());
+}
+
+#[test]
+fn every_process_that_takes_memory_has_a_recording() {
+    let Some(place) = place("record_processes") else {
+        return;
+    };
+    // The shell takes none, so the first of its programs has the name that was chosen.
+    let script = "./client dlsym kinds; ./client lookup kinds";
+    let output = run(&place, &["record", "-o", "run.mpr", "--", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let names = || {
+        let entries = std::fs::read_dir(&place).expect("the folder");
+        let names = entries.map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        });
+        names.filter(|name| name.starts_with("run.")).collect::<Vec<_>>()
+    };
+    // The logs are gone.
+    assert!(
+        names().len() == 2 && names().iter().all(|name| name.ends_with(".mpr")),
+        "{:?}",
+        names()
+    );
+    assert!(place.join("run.mpr").exists());
+}
+
+#[test]
+fn the_exit_of_the_program_is_that_of_the_command() {
+    let place = folder("record_exit");
+    let exit = |script: &str| {
+        let output = run(&place, &["record", "--", "sh", "-c", script]);
+        let errors = stderr(&output);
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(
+            errors.contains("nothing was recorded: no process of sh took memory"),
+            "{errors}"
+        );
+        output.status.code()
+    };
+    assert_eq!(exit("exit 7"), Some(7));
+    assert_eq!(exit("kill -9 $$"), Some(128 + 9));
+    assert!(!place.join("run.mpr").exists());
+    let missing = run(&place, &["record", "--", "./no-such-program"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(
+        stderr(&missing).contains("there is no program ./no-such-program"),
+        "{}",
+        stderr(&missing)
+    );
+    assert_eq!(std::fs::read_dir(&place).expect("the folder").count(), 0);
+}
+
+#[test]
+fn a_program_without_a_loader_is_named_as_the_reason() {
+    let place = folder("record_static");
+    std::fs::write(place.join("static.c"), "int main(void) { return 3; }").expect("written");
+    let built = Command::new("cc")
+        .args(["-static", "-o", "static", "static.c"])
+        .current_dir(&place)
+        .output();
+    if !built.is_ok_and(|output| output.status.success()) {
+        println!("skipped: no program can be linked statically");
+        return;
+    }
+    let output = run(&place, &["record", "--", "./static"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(
+        stderr(&output).contains("./static is linked statically"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn signals_reach_the_program() {
+    let place = folder("record_signal");
+    let script = "trap 'echo stopped; exit 9' TERM; echo ready; while :; do sleep 0.02; done";
+    let mut command = command(&["record", "--", "sh", "-c", script]);
+    let mut child = command
+        .current_dir(&place)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("started");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "ready");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("sent");
+    assert_eq!(lines.next().expect("a line").expect("text"), "stopped");
+    assert_eq!(child.wait().expect("ended").code(), Some(9));
+}

@@ -1,0 +1,64 @@
+//! The code modules of a process.
+
+use crate::log::{Log, Record};
+use crate::owner;
+
+/// The modules in the order in which they were written.
+pub(crate) struct Modules {
+    all: Vec<Module>,
+    /// The number of modules before the record that is being read. Threads may write a stack before its modules.
+    pub(crate) defined: usize,
+    /// The path of the program.
+    program: String,
+}
+
+struct Module {
+    address: u64,
+    bytes: u64,
+    name: String,
+}
+
+impl Modules {
+    /// Returns the modules of a log.
+    pub(crate) fn of(log: &Log, program: String) -> Self {
+        let mut modules = Self {
+            all: Vec::new(),
+            defined: 0,
+            program,
+        };
+        for record in log.records() {
+            if let Record::Module {
+                address, bytes, path, ..
+            } = record
+            {
+                let name = owner::name(&modules.path(path));
+                modules.all.push(Module { address, bytes, name });
+            }
+        }
+        modules
+    }
+
+    /// Returns the path of a module. The loader has no name for the program's own.
+    pub(crate) fn path(&self, path: String) -> String {
+        if path.is_empty() {
+            self.program.clone()
+        } else {
+            path
+        }
+    }
+
+    /// Returns the name of the module with the call before a return address: the newest that is defined, or the first that follows.
+    pub(crate) fn name_at(&self, address: u64) -> Option<&str> {
+        let holds = |module: &&Module| {
+            let end = module.address.saturating_add(module.bytes);
+            (module.address..end).contains(&address.saturating_sub(1))
+        };
+        let (before, after) = self.all.split_at(self.defined.min(self.all.len()));
+        let found = before
+            .iter()
+            .rev()
+            .find(holds)
+            .or_else(|| after.iter().find(holds));
+        found.map(|module| module.name.as_str())
+    }
+}
