@@ -2,9 +2,11 @@
 
 mod record;
 mod recording;
+mod run;
 
 pub(crate) use record::RecordArgs;
 pub(crate) use recording::{DiffArgs, ReportArgs, ViewArgs};
+pub(crate) use run::RunArgs;
 
 use crate::text::nearest;
 #[cfg(feature = "bench")]
@@ -69,6 +71,8 @@ pub(crate) enum Command {
     Replay(ReplayArgs),
     /// Run a program, and record all memory that it takes from the CUDA driver
     Record(RecordArgs),
+    /// Run a program with a pool as its malloc: limits, statistics and recordings of host memory
+    Run(RunArgs),
     /// Search the settings of each allocator, and print the line to paste into the environment
     Tune(TuneArgs),
     /// Print the contents of recordings, and the data that is missing from them

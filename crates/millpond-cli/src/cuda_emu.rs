@@ -2,6 +2,7 @@
 
 use crate::args::CudaEmuArgs;
 use crate::exit::{CliError, Exit};
+use crate::program::library;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,7 +20,7 @@ const OPTIONS_VARIABLE: &str = "MILLPOND_CUDA_EMU";
 const DRIVER: [&str; 3] = ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"];
 
 pub(crate) fn command(args: &CudaEmuArgs) -> Result<Exit, CliError> {
-    let library = library()?;
+    let library = library(LIBRARY, "millpond-cuda-emu", LIBRARY_VARIABLE)?;
     let folder = Folder::with(&library)?;
     let (program, arguments) = args
         .command
@@ -43,29 +44,6 @@ pub(crate) fn command(args: &CudaEmuArgs) -> Result<Exit, CliError> {
         .or_else(|| status.signal().map(|signal| 128 + signal))
         .unwrap_or(1);
     Ok(Exit::Other(u8::try_from(code).unwrap_or(1)))
-}
-
-/// Returns the path of the emulator: the value of the variable, or the library beside this program.
-fn library() -> Result<PathBuf, CliError> {
-    if let Some(path) = std::env::var_os(LIBRARY_VARIABLE) {
-        let path = PathBuf::from(path);
-        return path
-            .canonicalize()
-            .map_err(|source| CliError::Open { path, source });
-    }
-    let beside = std::env::current_exe()
-        .ok()
-        .and_then(|program| Some(program.parent()?.to_path_buf()));
-    let places = beside
-        .iter()
-        .flat_map(|folder| [folder.join(LIBRARY), folder.join("deps").join(LIBRARY)]);
-    let found = places.filter_map(|place| place.canonicalize().ok()).next();
-    found.ok_or_else(|| {
-        CliError::Usage(format!(
-            "{LIBRARY} is not beside this program: build it with `cargo build -p millpond-cuda-emu`, or name it in \
-             {LIBRARY_VARIABLE}"
-        ))
-    })
 }
 
 /// A folder in which a loader finds the emulator under the driver's names. Dropping this removes the folder.

@@ -9,6 +9,7 @@
 //!   top               live statistics of running programs
 //!   cuda_emu          a command with the emulated CUDA driver
 //!   record            a recording of what a program takes from the CUDA driver
+//!   run               a program with a pool as its malloc; program starts programs for these commands
 //!   report diff       the contents of a recording; plot draws them, state formats segments and holes
 //!   view              the same as a timeline in the browser
 //!   side_by_side ranks failure table     text output, also text and terminal
@@ -43,12 +44,14 @@ mod output;
 mod plan;
 mod plot;
 mod policies;
+mod program;
 mod progress;
 mod ranks;
 mod record;
 mod recording;
 mod replay;
 mod report;
+mod run;
 mod settings;
 mod side_by_side;
 mod spool;
@@ -102,6 +105,7 @@ fn run_command(command: &Command) -> Result<Exit, CliError> {
     match command {
         Command::Replay(args) => replay::command(args),
         Command::Record(args) => record::command(args),
+        Command::Run(args) => run::command(args),
         Command::Tune(args) => tune::command(args),
         Command::Info(args) => info::command(args),
         Command::Convert(args) => convert::command(args),

@@ -3,17 +3,16 @@
 use crate::args::RecordArgs;
 use crate::exit::{CliError, Exit, complain};
 use crate::output::{check_recording_writable, note, write_recording};
+use crate::program::{not_started, preload, why_not_preloaded};
 use crate::text::{counted, size};
 use millpond_intercept::{LIBRARY, Log, Summary, unpack, variable, write};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use object::read::elf::FileHeader;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -39,23 +38,14 @@ pub(crate) fn command(args: &RecordArgs) -> Result<Exit, CliError> {
     let mut command = Command::new(program);
     command
         .args(arguments)
-        .env("LD_PRELOAD", preload(&library.0)?)
+        .env("LD_PRELOAD", preload(&library.0.join(LIBRARY))?)
         .env(variable::FOLDER, &logs.0)
         .env(variable::FRAMES, args.stacks.to_string());
     if let Some(limit) = &args.limit {
         command.env(variable::LIMIT, limit.total.to_string());
         command.env(variable::CONTEXT, limit.context.to_string());
     }
-    let started = |source: std::io::Error| match source.kind() {
-        ErrorKind::NotFound => CliError::Usage(format!(
-            "there is no program {}; write the program and its arguments after --",
-            program.display()
-        )),
-        _ => CliError::Open {
-            path: PathBuf::from(program),
-            source,
-        },
-    };
+    let started = |source| not_started(program, source);
     // A program does not inherit handlers, so they can be there before it starts.
     let signals = signals().map_err(started)?;
     let child = command.spawn().map_err(started)?;
@@ -109,26 +99,6 @@ fn logs_of(output: &Path) -> Result<PathBuf, CliError> {
         .into_os_string();
     path.push(format!(".{}.logs", std::process::id()));
     Ok(path.into())
-}
-
-/// Returns the libraries to preload: ours, and those that are preloaded anyway.
-fn preload(folder: &Path) -> Result<OsString, CliError> {
-    let mut all = folder.join(LIBRARY).into_os_string();
-    if all
-        .as_encoded_bytes()
-        .iter()
-        .any(|byte| matches!(byte, b' ' | b':'))
-    {
-        return Err(CliError::Usage(format!(
-            "the loader cannot preload {}, because its path has a space or a colon; set TMPDIR to another folder",
-            all.display()
-        )));
-    }
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        all.push(":");
-        all.push(others);
-    }
-    Ok(all)
 }
 
 /// The signals that are passed on to the program.
@@ -237,46 +207,10 @@ fn sentences(path: &Path, summary: &Summary, args: &RecordArgs) -> String {
 
 /// Returns the likely reason why no process took memory from the driver.
 fn why_nothing(program: &OsStr) -> String {
-    let path = found(program);
-    let is_privileged = path
-        .as_ref()
-        .and_then(|path| fs::metadata(path).ok())
-        .is_some_and(|file| file.mode() & 0o6000 != 0);
-    let name = program.display();
-    if is_privileged {
-        return format!(
-            "{name} runs with another user's rights, so the loader preloads nothing into it; run the program that it starts directly"
-        );
-    }
-    if path.is_some_and(|path| is_static(&path)) {
-        return format!(
-            "{name} is linked statically, so no library can stand between it and the driver; only dynamically linked programs that it starts are recorded"
-        );
-    }
-    format!("no process of {name} took memory from the CUDA driver")
-}
-
-/// Returns the file that a program's name means.
-fn found(program: &OsStr) -> Option<PathBuf> {
-    if program.as_encoded_bytes().contains(&b'/') {
-        return Some(PathBuf::from(program));
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(program))
-        .find(|path| path.is_file())
-}
-
-/// Returns whether a file is a program without a loader.
-fn is_static(path: &Path) -> bool {
-    use object::elf::{FileHeader64, PT_INTERP};
-    use object::read::elf::ProgramHeader;
-    let Ok(bytes) = fs::read(path) else { return false };
-    let Ok(header) = FileHeader64::<object::Endianness>::parse(&*bytes) else {
-        return false;
-    };
-    let Ok(endian) = header.endian() else { return false };
-    header
-        .program_headers(endian, &*bytes)
-        .is_ok_and(|headers| headers.iter().all(|header| header.p_type(endian) != PT_INTERP))
+    why_not_preloaded(program).unwrap_or_else(|| {
+        format!(
+            "no process of {} took memory from the CUDA driver",
+            program.display()
+        )
+    })
 }

@@ -13,6 +13,7 @@
 pub mod aligned;
 pub mod blocks;
 pub mod figures;
+mod reports;
 
 use millpond_pool::GlobalPool;
 

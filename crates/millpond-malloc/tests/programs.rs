@@ -123,6 +123,37 @@ fn a_limit_is_a_null_pointer_and_the_program_goes_on() {
 }
 
 #[test]
+fn reports_are_printed_if_they_are_asked_for() {
+    let Some(program) = compile("limit.c") else { return };
+    let told = |reports: &str| {
+        let output = Command::new(&program)
+            .env("LD_PRELOAD", library())
+            .env("MILLPOND_CONF", "limit:64MiB")
+            .env("MILLPOND_MALLOC", reports)
+            .output()
+            .expect("the program starts");
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    let refused = told("refusals");
+    assert!(
+        refused.starts_with("millpond: malloc returns null: out of memory: 1.00 MiB requested"),
+        "{refused}"
+    );
+    assert_eq!(refused.matches("malloc returns null").count(), 1, "{refused}");
+    let stats = told("stats");
+    assert!(
+        stats.contains("128 allocations, 64 frees") && stats.contains("2 refused"),
+        "{stats}"
+    );
+    assert!(
+        stats.lines().count() == 1 && stats.contains("limit_c ("),
+        "{stats}"
+    );
+    assert_eq!(told(""), "");
+    assert!(told("stat").contains("no report 'stat'"));
+}
+
+#[test]
 fn a_pointer_of_no_block_ends_the_program_with_a_message() {
     let Some(program) = compile("wrong.c") else { return };
     for (function, settings) in [("free", ""), ("realloc", ""), ("malloc_usable_size", "")] {

@@ -14,9 +14,18 @@ use millpond_os::reentrancy::{self, Deferred};
 use std::alloc::Layout;
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The alignment of a block for which none is requested, which suits every type of C.
 pub const ALIGN: usize = 16;
+
+/// Whether the next refused request is explained on standard error.
+static EXPLAINS: AtomicBool = AtomicBool::new(false);
+
+/// Explains the next refused request of the process on standard error.
+pub fn explain_first_refusal() {
+    EXPLAINS.store(true, Ordering::Relaxed);
+}
 
 /// Returns the pool, and creates it if necessary. Returns `None` if the system has no memory for it, or inside the slow path of a pool.
 #[cold]
@@ -56,7 +65,13 @@ fn allocate_elsewhere(bytes: usize, align: usize, zeroed: bool, found: RawBlock)
     match inside::pool().or_else(find) {
         Some(heap) => match guarded(|| heap.allocate_mapped(bytes, align, zeroed, found)) {
             Ok(taken) => ptr::with_exposed_provenance_mut(taken.address),
-            Err(error) => refuse(error),
+            Err(error) => {
+                if EXPLAINS.swap(false, Ordering::Relaxed) {
+                    let _inside = reentrancy::inside();
+                    millpond_os::say(&format!("millpond: malloc returns null: {error}\n"));
+                }
+                refuse(error)
+            }
         },
         None => allocate_in_arena(bytes, align, zeroed),
     }

@@ -1,0 +1,35 @@
+//! What a program is told on standard error, if `MILLPOND_MALLOC` asks for it: `refusals` explains the first refused request, and `stats`
+//! prints the statistics of a process when it ends.
+
+use crate::POOL;
+use millpond_os::{at_exit, say};
+use millpond_pool::global::malloc::explain_first_refusal;
+
+/// Called by the loader before the program's own constructors.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    let Some(value) = std::env::var_os("MILLPOND_MALLOC") else {
+        return;
+    };
+    let value = value.to_string_lossy();
+    for report in value.split(',').filter(|report| !report.is_empty()) {
+        match report {
+            "refusals" => explain_first_refusal(),
+            "stats" => drop(at_exit(print_statistics)),
+            _ => say(&format!(
+                "millpond: MILLPOND_MALLOC: there is no report '{report}': write refusals, stats or both\n"
+            )),
+        }
+    }
+}
+
+extern "C" fn print_statistics() {
+    if let Some(pool) = POOL.pool() {
+        let name = std::env::args_os().next().unwrap_or_default();
+        let (name, process) = (name.display().to_string(), std::process::id());
+        say(&format!("millpond: {name} ({process}): {}\n", pool.stats()));
+    }
+}
