@@ -62,7 +62,7 @@ enum Same {
 fn same(arguments: &[String]) -> Same {
     let has = |word: &str| arguments.iter().any(|argument| argument == word);
     match arguments.first().map(String::as_str) {
-        Some("bench" | "doctor" | "cuda-emu") => Same::Nothing,
+        Some("bench" | "doctor" | "cuda-emu" | "run") => Same::Nothing,
         Some("replay") if has("host") || has("cuda:0") => Same::Nothing,
         Some("replay" | "tune" | "plan") => Same::Words,
         Some("report") => Same::Legend,
