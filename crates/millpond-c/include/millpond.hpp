@@ -327,7 +327,18 @@ public:
     void deallocate(Stream stream, void *block, std::size_t, std::size_t = alignment) noexcept {
         pool_.deallocate(block, detail::stream_handle(stream));
     }
-    void *allocate_sync(std::size_t bytes, std::size_t align = alignment) { return allocate_on(nullptr, bytes, align); }
+    void *allocate_sync(std::size_t bytes, std::size_t align = alignment) {
+        void *block = allocate_on(nullptr, bytes, align);
+        try {
+            // Work of the default stream may still use this memory. A copy waits for it, so every stream may use the block afterwards.
+            const unsigned char zero = 0;
+            pool_.write(block, &zero, bytes == 0 ? 0 : 1);
+        } catch (...) {
+            pool_.deallocate(block, nullptr);
+            throw;
+        }
+        return block;
+    }
     void deallocate_sync(void *block, std::size_t, std::size_t = alignment) noexcept {
         pool_.deallocate(block, nullptr);
     }
@@ -374,7 +385,7 @@ private:
     void *do_allocate(std::size_t bytes, rmm::cuda_stream_view stream) override {
         return pool_.allocate(bytes, stream.value());
     }
-    void do_deallocate(void *block, std::size_t, rmm::cuda_stream_view stream) override {
+    void do_deallocate(void *block, std::size_t, rmm::cuda_stream_view stream) noexcept override {
         pool_.deallocate(block, stream.value());
     }
     bool do_is_equal(const rmm::mr::device_memory_resource &other) const noexcept override {

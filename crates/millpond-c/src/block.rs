@@ -22,6 +22,15 @@ fn open_pool(pool: *mut millpond_pool) -> Result<&'static HostPool, Failure> {
     }
 }
 
+/// Returns the failure of a request. The error of a pool that another thread has destroyed in the meantime is that of its handle.
+#[cold]
+fn unless_destroyed(entry: &HostPool, error: impl Into<Failure>) -> Failure {
+    match entry.destroyed.load(Ordering::Acquire) {
+        true => closed(),
+        false => error.into(),
+    }
+}
+
 /// Returns whether a block is to be zeroed.
 #[inline]
 fn zeroed(flags: u32) -> Result<bool, Failure> {
@@ -67,7 +76,11 @@ pub unsafe extern "C" fn millpond_alloc(
         let entry = open_pool(pool)?;
         let zeroed = zeroed(flags)?;
         let layout = layout(bytes, align)?;
-        let block = entry.pool.alloc_raw(layout.size(), layout.align())?.cast::<u8>();
+        let block = entry
+            .pool
+            .alloc_raw(layout.size(), layout.align())
+            .map_err(|error| unless_destroyed(entry, error))?
+            .cast::<u8>();
         if entry.destroyed.load(Ordering::Acquire) {
             // SAFETY: the block was allocated just now, and nobody else knows it.
             let _ = unsafe { entry.pool.free_raw(block) };
@@ -132,7 +145,8 @@ pub unsafe extern "C" fn millpond_alloc_sized(
         let block = match zeroed(flags)? {
             true => entry.pool.allocate_zeroed(layout),
             false => entry.pool.allocate(layout),
-        }?;
+        }
+        .map_err(|error| unless_destroyed(entry, error))?;
         if entry.destroyed.load(Ordering::Acquire) {
             // SAFETY: the block was allocated just now for this layout, and nobody else knows it.
             unsafe { entry.pool.deallocate(block.cast(), layout) };

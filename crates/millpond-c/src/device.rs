@@ -88,7 +88,11 @@ pub unsafe extern "C" fn millpond_device_alloc(
         // SAFETY: the caller guarantees it.
         let stream = unsafe { stream_of(entry.pool.device(), stream) }?;
         // A block of 0 bytes has an address of its own.
-        let buffer = entry.pool.alloc::<u8>(bytes.max(1), &stream)?;
+        let buffer = entry.pool.alloc::<u8>(bytes.max(1), &stream);
+        let buffer = buffer.map_err(|error| match entry.is_destroyed() {
+            true => closed(),
+            false => error.into(),
+        })?;
         let address = ptr::without_provenance_mut(entry.add(buffer));
         if entry.is_destroyed() {
             // Another thread has destroyed the pool since, and its handle may be invalid already.

@@ -3,12 +3,13 @@
 use crate::any_pool::{AnyPool, any_pool, of_both};
 use crate::arguments::{Growing, Out, OutStruct};
 use crate::budget::MILLPOND_NO_LIMIT;
-use crate::handles::millpond_pool;
+use crate::handles::{closed, millpond_pool};
 use crate::status::{Failure, guard, millpond_status};
 use millpond::PoolStats;
 use millpond::engine::Gauge;
 use std::ffi::c_char;
 use std::ptr;
+use std::sync::atomic::Ordering;
 
 /// The figures of a pool. Peaks are those since the last `millpond_pool_reset_peak`.
 #[repr(C)]
@@ -117,7 +118,15 @@ pub extern "C" fn millpond_pool_set_limit(pool: *mut millpond_pool, limit: u64) 
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_pool_reserve(pool: *mut millpond_pool, total: u64) -> millpond_status {
     guard(|| {
-        of_both!(any_pool(pool)?, reserve(total))?;
+        let pool = any_pool(pool)?;
+        let destroyed = match &pool {
+            AnyPool::Host(entry) => entry.destroyed.load(Ordering::Acquire),
+            AnyPool::Device(entry) => entry.is_destroyed(),
+        };
+        if destroyed {
+            return Err(closed());
+        }
+        of_both!(pool, reserve(total))?;
         Ok(())
     })
 }

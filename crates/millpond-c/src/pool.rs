@@ -29,7 +29,8 @@ pub struct millpond_pool_options {
     /// Settings as text, `key:value,…`, such as "track:all,trim-every:500ms". The book lists them in its chapter on pools. They replace the
     /// environment variable `MILLPOND_CONF`.
     pub settings: *const c_char,
-    /// The most bytes that the pool may take from the system or the device. The default is no limit for the host, and 80 % of a device.
+    /// The most bytes that the pool may take from the system or the device. 0 and `MILLPOND_NO_LIMIT` are the default: no limit for the host, and 80 % of a
+    /// device.
     pub limit: u64,
     /// The budget that the pool is charged to. The pool keeps it alive.
     pub budget: *mut millpond_budget,

@@ -64,11 +64,12 @@ pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
 /// The pointer is null, or of a block of these functions that was not freed and that nothing uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
-    if let Some(block) = NonNull::new(block.cast())
-        // SAFETY: the caller guarantees the conditions.
-        && !unsafe { malloc::free(block) }
-    {
-        wrong_pointer("free", block.as_ptr().cast());
+    let Some(of) = NonNull::new(block.cast()) else {
+        return;
+    };
+    // SAFETY: the caller guarantees the conditions.
+    if !unsafe { malloc::free(of) } {
+        wrong_pointer("free", block);
     }
 }
 

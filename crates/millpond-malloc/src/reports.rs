@@ -1,5 +1,5 @@
-//! What a program is told on standard error, if `MILLPOND_MALLOC` asks for it: `refusals` explains the first refused request, and `stats`
-//! prints the statistics of a process when it ends.
+//! What is done when the library is loaded, and the reports on standard error that `MILLPOND_MALLOC` asks for: `refusals` explains the first
+//! refused request, and `stats` prints the statistics of a process when it ends.
 
 use crate::POOL;
 use millpond_os::{at_exit, say};
@@ -11,6 +11,8 @@ use millpond_pool::global::malloc::explain_first_refusal;
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
+    // Creates the pool and registers its functions for forks, before the program registers its own, which may allocate.
+    let _ = POOL.pool();
     let Some(value) = std::env::var_os("MILLPOND_MALLOC") else {
         return;
     };

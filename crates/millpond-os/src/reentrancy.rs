@@ -6,7 +6,7 @@
 //!
 //! The mark of the guard and the address of the pool that serves the thread share one [word](crate::words): the server. It is null
 //! before the thread has looked for a pool, and [`INSIDE`] while the thread is inside. Every other value is the address of a pool that
-//! is never freed, from [`set_server`].
+//! is never freed, from [`Words::set_server`].
 
 use crate::words::{self, Words};
 use std::cell::Cell;
@@ -29,11 +29,6 @@ pub enum Deferred {
 /// A function to call, if there is one.
 type Slot = Cell<Option<fn()>>;
 
-thread_local! {
-    // This has no lazy initialisation and no destructor, so it can be used at any moment of a thread's life.
-    static DEFERRED: [Slot; 2] = const { [Cell::new(None), Cell::new(None)] };
-}
-
 /// Returns the pool that serves this thread, or `None` if the thread is inside or has not looked for a pool.
 #[cfg(target_os = "linux")]
 #[inline]
@@ -54,12 +49,6 @@ impl Words {
     }
 }
 
-/// Sets the pool that serves this thread from now on. Only the global allocator calls this, with a `&'static` pool, and not inside.
-#[cfg(target_os = "linux")]
-pub fn set_server(server: NonNull<()>) {
-    words::with(|words| words.server.set(server.as_ptr()));
-}
-
 /// Returns whether this thread is inside.
 #[inline]
 pub fn is_inside() -> bool {
@@ -68,7 +57,7 @@ pub fn is_inside() -> bool {
 
 /// Has this thread call a function when it leaves its outermost guard. Called only inside.
 pub fn defer(work: Deferred, call: fn()) {
-    DEFERRED.with(|deferred| deferred[work as usize].set(Some(call)));
+    words::with(|words| words.deferred[work as usize].set(Some(call)));
 }
 
 /// A guard that keeps its thread [inside](self) until it is dropped.
@@ -97,14 +86,12 @@ pub fn quiet() -> impl Sized {
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
-        words::with(|words| words.server.set(self.before));
-        if self.before.addr() != INSIDE.addr() {
-            DEFERRED.with(|deferred| {
-                if deferred.iter().any(|work| work.get().is_some()) {
-                    call_all(deferred);
-                }
-            });
-        }
+        words::with(|words| {
+            words.server.set(self.before);
+            if self.before.addr() != INSIDE.addr() && words.deferred.iter().any(|work| work.get().is_some()) {
+                call_all(&words.deferred);
+            }
+        });
     }
 }
 

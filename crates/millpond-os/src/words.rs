@@ -1,10 +1,14 @@
-//! The words of a thread that every allocation reads.
+//! The words of a thread that every allocation reads, and those that are needed on the slow path.
+//!
+//! The C library may have to enlarge its table of thread locals when a thread local of a library is used. It calls `realloc` for that.
+//! So what `malloc` itself needs is here.
 //!
 //! In a shared library, the address of a thread local usually takes a call of the dynamic linker: 15 instructions, each time. With the
 //! feature `static-tls` the words are in the thread's static block instead, where two instructions find them. That works in programs,
 //! in libraries that are loaded at the program's start, and in libraries that are loaded later as long as the block has room.
 
 use std::cell::Cell;
+use std::ptr::NonNull;
 
 /// The words of one thread. They need no initialisation and no destructor, so they can be used at any moment of a thread's life.
 #[derive(Debug)]
@@ -15,9 +19,54 @@ pub struct Words {
     /// The pool that the thread used last, and the thread's cache of it.
     last_pool: Cell<*const ()>,
     last_cache: Cell<*const ()>,
+    /// The functions to call when the thread leaves its outermost guard.
+    pub(crate) deferred: [Cell<Option<fn()>>; 2],
+    /// The blocks that wait to be freed, and whether an outer call is already freeing them, by [list](Waiting).
+    waiting: [Cell<*mut ()>; 2],
+    giving: [Cell<bool>; 2],
+}
+
+/// The lists of blocks that were freed inside the slow path of a pool, and that wait for its end.
+#[derive(Clone, Copy, Debug)]
+pub enum Waiting {
+    /// Blocks of Rust's global allocator.
+    Global,
+    /// Blocks of `malloc`.
+    Malloc,
 }
 
 impl Words {
+    /// Sets the pool that serves this thread from now on.
+    ///
+    /// # Safety
+    /// Only the global allocator calls this, because it uses the pointer. The pool is never freed, and the thread is not inside.
+    pub unsafe fn set_server(&self, pool: NonNull<()>) {
+        self.server.set(pool.as_ptr());
+    }
+
+    /// Returns the first block of a list as it was [set](Self::set_waiting), or null.
+    pub fn waiting(&self, list: Waiting) -> *mut () {
+        self.waiting[list as usize].get()
+    }
+
+    /// Sets the first block of a list.
+    ///
+    /// # Safety
+    /// Only the crate of the pools calls this, because it uses the pointer.
+    pub unsafe fn set_waiting(&self, list: Waiting, first: *mut ()) {
+        self.waiting[list as usize].set(first);
+    }
+
+    /// Returns whether an outer call is already freeing the blocks of a list.
+    pub fn giving(&self, list: Waiting) -> bool {
+        self.giving[list as usize].get()
+    }
+
+    /// Records whether a call is freeing the blocks of a list.
+    pub fn set_giving(&self, list: Waiting, now: bool) {
+        self.giving[list as usize].set(now);
+    }
+
     /// Returns the pool that the thread used last and its cache, as they were [set](Self::set_last), or null pointers.
     #[inline(always)]
     pub fn last(&self) -> (*const (), *const ()) {
@@ -52,6 +101,9 @@ mod place {
                 server: Cell::new(ptr::null()),
                 last_pool: Cell::new(ptr::null()),
                 last_cache: Cell::new(ptr::null()),
+                deferred: [Cell::new(None), Cell::new(None)],
+                waiting: [Cell::new(ptr::null_mut()), Cell::new(ptr::null_mut())],
+                giving: [Cell::new(false), Cell::new(false)],
             }
         };
     }
@@ -79,13 +131,13 @@ mod place {
         ".globl millpond_thread_words",
         ".hidden millpond_thread_words",
         ".type millpond_thread_words,@object",
-        ".size millpond_thread_words,24",
+        ".size millpond_thread_words,64",
         "millpond_thread_words:",
-        ".zero 24",
+        ".zero 64",
         ".popsection",
     );
 
-    const _: () = assert!(size_of::<Words>() == 24 && align_of::<Words>() == 8);
+    const _: () = assert!(size_of::<Words>() == 64 && align_of::<Words>() == 8);
 
     #[inline(always)]
     pub(super) fn with<R>(work: impl FnOnce(&Words) -> R) -> R {

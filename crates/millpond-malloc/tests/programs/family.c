@@ -26,7 +26,7 @@ static int is_zero(const unsigned char *bytes, size_t count) {
 }
 
 static void sizes(void) {
-    for (size_t bytes = 0; bytes < 300000; bytes += bytes < 2000 ? 1 : 997) {
+    for (size_t bytes = 0; bytes < 300000; bytes += bytes < 600 ? 1 : bytes < 2000 ? 13 : 2997) {
         unsigned char *block = malloc(bytes);
         CHECK(block && (uintptr_t)block % 16 == 0);
         size_t usable = malloc_usable_size(block);

@@ -5,9 +5,9 @@
 
 use crate::pool::{PoolHeap, is_filled_around, refill_around};
 use millpond_os::reentrancy::{self, Deferred};
+use millpond_os::words::{self, Waiting as List};
 use std::alloc::Layout;
-use std::cell::Cell;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 /// A note that is written into a block which is returned later.
 struct Waiting {
@@ -17,23 +17,30 @@ struct Waiting {
     next: Option<NonNull<Waiting>>,
 }
 
-thread_local! {
-    // These have no lazy initialisation and no destructor, so they can be used at any moment of a thread's life.
-    static WAITING: Cell<Option<NonNull<Waiting>>> = const { Cell::new(None) };
-    /// Whether an outer call on this thread is already returning the waiting blocks.
-    static GIVING: Cell<bool> = const { Cell::new(false) };
+/// Sets the first of the waiting blocks.
+fn set_first(first: Option<NonNull<Waiting>>) {
+    let first = first.map_or(ptr::null_mut(), NonNull::as_ptr);
+    // SAFETY: only this file sets this list, to blocks with a note and to null.
+    words::with(|words| unsafe { words.set_waiting(List::Global, first.cast()) });
+}
+
+fn first() -> Option<NonNull<Waiting>> {
+    NonNull::new(words::with(|words| words.waiting(List::Global)).cast())
 }
 
 /// Returns the pool that serves this thread now. The fast path calls nothing else.
 #[inline]
 pub(super) fn pool() -> Option<&'static PoolHeap> {
-    // SAFETY: by the invariant of `reentrancy::SERVER` this is the reference that `adopt` was given, which is valid forever.
+    // SAFETY: by the condition of `Words::set_server` this is the reference that `adopt` was given, which is valid forever.
     reentrancy::server().map(|heap| unsafe { heap.cast::<PoolHeap>().as_ref() })
 }
 
 /// Makes the pool serve this thread from now on. Not called inside a slow path.
 pub(super) fn adopt(heap: &'static PoolHeap) {
-    reentrancy::set_server(NonNull::from(heap).cast());
+    // The C library may allocate for the destructors of the thread's locals, which must be registered before the first event.
+    heap.meet_thread();
+    // SAFETY: this is the global allocator, the pool is never freed, and the caller is not inside.
+    words::with(|words| unsafe { words.set_server(NonNull::from(heap).cast()) });
 }
 
 /// Returns the bytes behind a block of this layout that the note covers.
@@ -53,13 +60,13 @@ pub(super) unsafe fn wait(block: NonNull<u8>, layout: Layout) {
     let note = Waiting {
         layout,
         over_filled,
-        next: WAITING.get(),
+        next: first(),
     };
     // SAFETY: the block belongs to this function alone, as the caller guarantees. Like every block of a pool it has at
     // least 64 bytes and begins at a multiple of 64.
     unsafe { waiting.write(note) };
-    WAITING.set(Some(waiting));
-    if !GIVING.get() {
+    set_first(Some(waiting));
+    if !words::with(|words| words.giving(List::Global)) {
         reentrancy::defer(Deferred::Frees, super::give_back);
     }
 }
@@ -71,15 +78,15 @@ const _: () = assert!(size_of::<Waiting>() <= 64 && align_of::<Waiting>() <= 64)
 #[cold]
 #[inline(never)]
 pub(super) fn give_back() {
-    GIVING.set(true);
-    while let Some(first) = WAITING.take() {
+    words::with(|words| words.set_giving(List::Global, true));
+    while let Some(first) = first() {
         // SAFETY: only `wait` puts blocks there. It has written the note, and nobody else has used the block since.
         let Waiting {
             layout,
             over_filled,
             next,
         } = unsafe { first.read() };
-        WAITING.set(next);
+        set_first(next);
         if over_filled {
             // SAFETY: these are the bytes that `wait` found filled.
             unsafe { refill_around(first.addr().get() + layout.size(), under(layout)) };
@@ -87,5 +94,5 @@ pub(super) fn give_back() {
         // SAFETY: the caller of `wait` has guaranteed it.
         unsafe { super::give(first.cast(), layout) };
     }
-    GIVING.set(false);
+    words::with(|words| words.set_giving(List::Global, false));
 }

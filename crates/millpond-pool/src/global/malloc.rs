@@ -11,8 +11,8 @@ use super::{guarded, inside, refuse, start};
 use crate::pool::{PoolError, PoolHeap, RawBlock};
 use millpond_os::metadata::ARENA;
 use millpond_os::reentrancy::{self, Deferred};
+use millpond_os::words::{self, Waiting as List};
 use std::alloc::Layout;
-use std::cell::Cell;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -62,6 +62,9 @@ pub fn allocate(bytes: usize, align: usize, zeroed: bool) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn allocate_elsewhere(bytes: usize, align: usize, zeroed: bool, found: RawBlock) -> *mut u8 {
+    if !align.is_power_of_two() {
+        return ptr::null_mut();
+    }
     match inside::pool().or_else(find) {
         Some(heap) => match guarded(|| heap.allocate_mapped(bytes, align, zeroed, found)) {
             Ok(taken) => ptr::with_exposed_provenance_mut(taken.address),
@@ -132,6 +135,28 @@ pub fn configuration_error() -> Option<&'static PoolError> {
     start::misread()
 }
 
+/// Restores the error of this thread when it is dropped. The system calls of a slow path change it, and `free` must not.
+struct KeptErrno(libc::c_int);
+
+impl KeptErrno {
+    fn place() -> *mut libc::c_int {
+        // SAFETY: the function has no conditions.
+        unsafe { libc::__errno_location() }
+    }
+
+    fn new() -> Self {
+        // SAFETY: the address of this thread's error is valid as long as the thread.
+        Self(unsafe { Self::place().read() })
+    }
+}
+
+impl Drop for KeptErrno {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { Self::place().write(self.0) };
+    }
+}
+
 /// Writes a line to standard error without allocating, and ends the program.
 pub fn abort(line: &str) -> ! {
     millpond_os::say(line);
@@ -194,6 +219,7 @@ fn allocate_in_arena(bytes: usize, align: usize, zeroed: bool) -> *mut u8 {
 #[cold]
 #[inline(never)]
 unsafe fn free_elsewhere(block: NonNull<u8>) -> bool {
+    let _errno = KeptErrno::new();
     if ARENA.has(block.as_ptr()) {
         // SAFETY: the caller guarantees that this is a block, and blocks in the arena have headers.
         let of_block = unsafe { header(block).read() };
@@ -210,31 +236,40 @@ unsafe fn free_elsewhere(block: NonNull<u8>) -> bool {
     let address = block.as_ptr().expose_provenance();
     match inside::pool().or_else(find) {
         Some(heap) => guarded(|| heap.free_mapped(address)),
-        None if !start::made().is_some_and(|heap| heap.mapped_bytes(address).is_some()) => false,
-        None => {
-            // SAFETY: the caller guarantees the conditions, and the block is of the pool.
-            unsafe { wait(block) };
+        None if start::made().is_some_and(|heap| heap.may_be_mapped(address)) => {
+            wait(block);
             true
         }
+        None => false,
     }
 }
 
-thread_local! {
-    // These have no lazy initialisation and no destructor, so they can be used at any moment of a thread's life.
-    /// The first block that waits to be freed. Each has the address of the next in its first word.
-    static WAITING: Cell<*mut *mut u8> = const { Cell::new(ptr::null_mut()) };
-    static GIVING: Cell<bool> = const { Cell::new(false) };
+/// A block of the pool that waits to be freed. It is not in the block itself, because the bytes of a guarded block are checked.
+struct Waiting {
+    block: NonNull<u8>,
+    next: *mut Self,
 }
 
-/// Frees a block of the pool when the slow path has ended.
-///
-/// # Safety
-/// The conditions of [`free`], and the block is of the pool.
-unsafe fn wait(block: NonNull<u8>) {
-    let first = block.as_ptr().cast::<*mut u8>();
-    // SAFETY: the block belongs to this function alone. It has at least 16 bytes, unless it is guarded.
-    unsafe { first.write_unaligned(WAITING.replace(first).cast()) };
-    if !GIVING.get() {
+/// Sets the first of the blocks that wait.
+fn set_first(first: *mut Waiting) {
+    // SAFETY: only this file sets this list, to notes in the arena and to null.
+    words::with(|words| unsafe { words.set_waiting(List::Malloc, first.cast()) });
+}
+
+fn first() -> *mut Waiting {
+    words::with(|words| words.waiting(List::Malloc)).cast()
+}
+
+/// Frees a block when the slow path has ended. If there is no memory to note it, it is never freed.
+fn wait(block: NonNull<u8>) {
+    let note = ARENA.take(Layout::new::<Waiting>()).cast::<Waiting>();
+    if note.is_null() {
+        return;
+    }
+    // SAFETY: the arena has just given memory with this layout.
+    unsafe { note.write(Waiting { block, next: first() }) };
+    set_first(note);
+    if !words::with(|words| words.giving(List::Malloc)) {
         reentrancy::defer(Deferred::Frees, super::give_back);
     }
 }
@@ -243,12 +278,15 @@ unsafe fn wait(block: NonNull<u8>) {
 #[cold]
 #[inline(never)]
 pub(super) fn give_back() {
-    GIVING.set(true);
-    while let Some(first) = NonNull::new(WAITING.get()) {
-        // SAFETY: `wait` has written the word, and nobody else has used the block since.
-        WAITING.set(unsafe { first.as_ptr().read_unaligned() }.cast());
-        // SAFETY: the caller of `wait` has guaranteed it.
-        unsafe { free(first.cast()) };
+    words::with(|words| words.set_giving(List::Malloc, true));
+    while let Some(note) = NonNull::new(first()) {
+        // SAFETY: `wait` has written the note, and nobody else has it.
+        let Waiting { block, next } = unsafe { note.read() };
+        set_first(next);
+        // SAFETY: the note was allocated with this layout, and is not used any more.
+        unsafe { ARENA.give(note.cast(), Layout::new::<Waiting>()) };
+        // SAFETY: who freed the block inside has guaranteed the conditions.
+        unsafe { free(block) };
     }
-    GIVING.set(false);
+    words::with(|words| words.set_giving(List::Malloc, false));
 }

@@ -228,6 +228,13 @@ impl Heap {
     }
 }
 
+impl Heap {
+    /// Makes this thread's cache, and registers the destructors of the thread's locals.
+    pub(crate) fn meet_thread(&'static self) {
+        let _ = with(self, |_| ());
+    }
+}
+
 /// The caches of one thread, by pool.
 struct Table {
     entries: Vec<(&'static Heap, Arc<Cache>)>,

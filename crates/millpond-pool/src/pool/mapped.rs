@@ -77,6 +77,11 @@ impl Heap {
         }
     }
 
+    /// Returns whether a block of the pool may be at an address. Takes no lock.
+    pub(crate) fn may_be_mapped(&self, address: usize) -> bool {
+        self.guard.is_some() || page_map::get(address).is_some()
+    }
+
     /// Puts a small block into this thread's cache. Returns false if it is no small block, or if the cache has no room or other work.
     #[inline(always)]
     pub(crate) fn push_mapped(&'static self, address: usize) -> bool {
@@ -90,20 +95,23 @@ impl Heap {
 
     /// Frees a block that the fast path did not free. Returns false if no block of the pool is there.
     pub(crate) fn free_mapped(&'static self, address: usize) -> bool {
-        if let Some(bytes) = self.mapped_bytes(address) {
-            let taken = RawBlock { address, bytes };
-            if bytes > SMALL {
-                self.free(taken, bytes, 0);
-            } else {
-                self.free_slowly(taken, bytes, 0);
-            }
+        if let Some(guard) = &self.guard {
+            // A guarded pool knows the blocks that were freed, and reports the error.
+            let bytes = guard.bytes_at(address).unwrap_or(0);
+            self.free_slowly(RawBlock { address, bytes }, bytes, 0);
             return true;
         }
-        // A guarded pool knows the blocks that were freed, and reports the error.
-        let guarded = self.guard.is_some();
-        if guarded {
-            self.free_slowly(RawBlock { address, bytes: 0 }, 0, 0);
+        match page_map::get(address) {
+            Some(Mapped::Small(_, bytes)) => self.free_slowly(RawBlock { address, bytes }, bytes, 0),
+            // Only one of two threads that free a larger block takes it from the map.
+            Some(Mapped::Large(_)) => {
+                let Some(bytes) = page_map::take_large(address) else {
+                    return false;
+                };
+                self.free(RawBlock { address, bytes }, bytes, 0);
+            }
+            None => return false,
         }
-        guarded
+        true
     }
 }

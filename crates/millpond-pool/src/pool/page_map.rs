@@ -8,7 +8,8 @@
 //!   LARGE | pages                        a larger block of this many pages begins here
 //! ```
 //!
-//! A word is written before the first block there is handed out, and not removed. The threads of a program pass a block on in an
+//! A word is written before the block is handed out, or before the first of small blocks is. That of a larger block is removed when the
+//! block is freed, so a second free is found. The threads of a program pass a block on in an
 //! orderly way, so the thread that frees it sees the word.
 
 use super::classes::{CLASSES, FINE_UNIT, PAGE, SMALL, class_bytes};
@@ -29,7 +30,7 @@ const LARGE: u32 = 1 << 31;
 const CLASS_BITS: u32 = 8;
 const CLASS: usize = (1 << CLASS_BITS) - 1;
 
-const _: () = assert!(CLASSES < CLASS && SMALL / FINE_UNIT << CLASS_BITS < LARGE as usize);
+const _: () = assert!(CLASSES < CLASS && ((SMALL / FINE_UNIT) << CLASS_BITS) < LARGE as usize);
 
 /// The words of each GiB of addresses.
 ///
@@ -78,7 +79,10 @@ pub(crate) fn get(address: usize) -> Option<Mapped> {
     let word = leaf(page)?.get(page % LEAF)?.load(Ordering::Relaxed);
     match word {
         0 => None,
-        word if word & LARGE != 0 => Some(Mapped::Large((word & !LARGE) as usize * PAGE)),
+        word if word & LARGE != 0 => address
+            .is_multiple_of(PAGE)
+            .then_some(Mapped::Large((word & !LARGE) as usize * PAGE)),
+        _ if !address.is_multiple_of(FINE_UNIT) => None,
         word => Some(Mapped::Small(
             (word as usize & CLASS) - 1,
             (word as usize >> CLASS_BITS) * FINE_UNIT,
@@ -100,6 +104,13 @@ pub(crate) fn set_large(address: usize, bytes: usize) -> bool {
         .ok()
         .filter(|pages| pages & LARGE == 0);
     pages.is_some_and(|pages| set(address >> PAGE_LOG, LARGE | pages))
+}
+
+/// Removes the larger block at an address from the map, and returns its bytes. Returns `None` if there is none.
+pub(crate) fn take_large(address: usize) -> Option<usize> {
+    let page = address >> PAGE_LOG;
+    let word = leaf(page)?.get(page % LEAF)?.swap(0, Ordering::Relaxed);
+    (word & LARGE != 0).then_some((word & !LARGE) as usize * PAGE)
 }
 
 /// Records that a span of small blocks of a class is at an address. Returns false if there is no memory for the record.
