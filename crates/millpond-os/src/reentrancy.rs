@@ -8,7 +8,7 @@
 //! before the thread has looked for a pool, and [`INSIDE`] while the thread is inside. Every other value is the address of a pool that
 //! is never freed, from [`Words::set_server`].
 
-use crate::words::{self, Words};
+use crate::words::{self, Slot, Words};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -25,9 +25,6 @@ pub enum Deferred {
     /// Calls observers and wakers.
     Calls,
 }
-
-/// A function to call, if there is one.
-type Slot = Cell<Option<fn()>>;
 
 /// Returns the pool that serves this thread, or `None` if the thread is inside or has not looked for a pool.
 #[cfg(target_os = "linux")]

@@ -10,6 +10,9 @@
 use std::cell::Cell;
 use std::ptr::NonNull;
 
+/// A function to call, if there is one.
+pub(crate) type Slot = Cell<Option<fn()>>;
+
 /// The words of one thread. They need no initialisation and no destructor, so they can be used at any moment of a thread's life.
 #[derive(Debug)]
 #[repr(C)]
@@ -20,7 +23,7 @@ pub struct Words {
     last_pool: Cell<*const ()>,
     last_cache: Cell<*const ()>,
     /// The functions to call when the thread leaves its outermost guard.
-    pub(crate) deferred: [Cell<Option<fn()>>; 2],
+    pub(crate) deferred: [Slot; 2],
     /// The blocks that wait to be freed, and whether an outer call is already freeing them, by [list](Waiting).
     waiting: [Cell<*mut ()>; 2],
     giving: [Cell<bool>; 2],
