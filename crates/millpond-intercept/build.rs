@@ -48,7 +48,9 @@ fn main() {
             "strip=symbols",
         ])
         // Stacks are unwound through the functions of the library.
-        .args(["-C", "force-unwind-tables=yes"]);
+        .args(["-C", "force-unwind-tables=yes"])
+        // A symbol that no library has would otherwise be missed only when a program starts.
+        .args(["-C", "link-arg=-Wl,-z,defs"]);
     let linker = env::var("RUSTC_LINKER").ok();
     compiler.args(
         linker

@@ -4,17 +4,30 @@ use crate::exit::CliError;
 use object::read::elf::FileHeader;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Returns the error for a program that could not be started.
 pub(crate) fn not_started(program: &OsStr, source: std::io::Error) -> CliError {
     match source.kind() {
-        ErrorKind::NotFound => CliError::Usage(format!(
-            "there is no program {}; write the program and its arguments after --",
-            program.display()
-        )),
+        ErrorKind::NotFound => {
+            let name = program.display();
+            // The system gives the same error if the program is there, and what runs it is not.
+            CliError::Usage(match found(program).filter(|path| path.exists()) {
+                Some(path) => format!(
+                    "{} is there, but {} is not",
+                    path.display(),
+                    interpreter(&path).map_or_else(
+                        || "the interpreter or loader that it names".to_owned(),
+                        |interpreter| format!("its interpreter {interpreter}")
+                    )
+                ),
+                None => {
+                    format!("there is no program {name}; write the program and its arguments after --")
+                }
+            })
+        }
         _ => CliError::Open {
             path: PathBuf::from(program),
             source,
@@ -91,11 +104,34 @@ fn found(program: &OsStr) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
+/// Returns the first bytes of a file, which name its interpreter or loader.
+fn start(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)
+        .ok()?
+        .take(64 << 10)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    Some(bytes)
+}
+
+/// Returns the interpreter that the first line of a script names.
+fn interpreter(path: &Path) -> Option<String> {
+    let start = start(path)?;
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    // A carriage return belongs to the name for the system, so it is shown.
+    let name = line
+        .trim_ascii_start()
+        .split(|byte| matches!(byte, b' ' | b'\t'))
+        .next()?;
+    Some(name.escape_ascii().to_string())
+}
+
 /// Returns whether a file is a program without a loader.
 fn is_static(path: &Path) -> bool {
     use object::elf::{FileHeader64, PT_INTERP};
     use object::read::elf::ProgramHeader;
-    let Ok(bytes) = fs::read(path) else { return false };
+    let Some(bytes) = start(path) else { return false };
     let Ok(header) = FileHeader64::<object::Endianness>::parse(&*bytes) else {
         return false;
     };

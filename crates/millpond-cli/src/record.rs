@@ -5,14 +5,16 @@ use crate::exit::{CliError, Exit, complain};
 use crate::output::{check_recording_writable, note, write_recording};
 use crate::program::{not_started, preload, why_not_preloaded};
 use crate::text::{counted, size};
-use millpond_intercept::{LIBRARY, Log, Summary, unpack, variable, write};
+use millpond_intercept::{LIBRARY, Log, LogError, Summary, unpack, variable, write};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::DirBuilderExt;
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -26,19 +28,21 @@ pub(crate) fn command(args: &RecordArgs) -> Result<Exit, CliError> {
         .split_first()
         .ok_or_else(|| CliError::Usage("record takes a program, after --".to_owned()))?;
     check_recording_writable(&args.output)?;
-    let library = Folder::new(
-        std::env::temp_dir().join(format!("millpond-record-{}", std::process::id())),
-        0o755,
-    )?;
-    let logs = Folder::new(logs_of(&args.output)?, 0o700)?;
-    unpack(&library.0).map_err(|source| CliError::Write {
-        what: library.0.join(LIBRARY).display().to_string(),
+    let logs = Folder::new(&logs_of(&args.output)?)?;
+    let private = if is_for_library(&logs.0) {
+        None
+    } else {
+        Some(Folder::new(&private()?.join("record"))?)
+    };
+    let library = &private.as_ref().unwrap_or(&logs).0;
+    unpack(library).map_err(|source| CliError::Write {
+        what: library.join(LIBRARY).display().to_string(),
         source,
     })?;
     let mut command = Command::new(program);
     command
         .args(arguments)
-        .env("LD_PRELOAD", preload(&library.0.join(LIBRARY))?)
+        .env("LD_PRELOAD", preload(&library.join(LIBRARY))?)
         .env(variable::FOLDER, &logs.0)
         .env(variable::FRAMES, args.stacks.to_string());
     if let Some(limit) = &args.limit {
@@ -51,12 +55,26 @@ pub(crate) fn command(args: &RecordArgs) -> Result<Exit, CliError> {
     let child = command.spawn().map_err(started)?;
     let process = child.id();
     let status = wait(child, signals).map_err(started)?;
-    let recorded = convert(&logs.0, &args.output, process)?;
-    if recorded.is_empty() {
-        complain(&format!("nothing was recorded: {}", why_nothing(program)));
+    let converted = convert(&logs.0, &args.output, process);
+    let without = match converted.without_log.len() {
+        0 => None,
+        1 => Some("1 process could not write its log, because the disk was full or it was killed".to_owned()),
+        n => Some(format!(
+            "{n} processes could not write their logs, because the disk was full or they were killed"
+        )),
+    };
+    if converted.recorded.is_empty() && converted.failures.is_empty() {
+        let why = without.unwrap_or_else(|| why_nothing(program));
+        complain(&format!("nothing was recorded: {why}"));
+    } else if let Some(without) = without {
+        complain(&without);
     }
-    for (path, summary) in &recorded {
+    for (path, summary) in &converted.recorded {
         note(args.quiet, &sentences(path, summary, args));
+    }
+    if !converted.failures.is_empty() {
+        converted.failures.iter().for_each(|failure| complain(failure));
+        complain(&format!("the logs are kept in {}", logs.keep().display()));
     }
     // Like shells, this returns 128 plus the signal's number for a program that a signal ended.
     let code = status
@@ -71,15 +89,32 @@ pub(crate) fn command(args: &RecordArgs) -> Result<Exit, CliError> {
 struct Folder(PathBuf);
 
 impl Folder {
-    /// Creates a folder. One that exists already may belong to another user, or to a recording that was not finished.
-    fn new(path: PathBuf, mode: u32) -> Result<Self, CliError> {
-        match fs::DirBuilder::new().mode(mode).create(&path) {
-            Ok(()) => Ok(Self(path)),
-            Err(source) => Err(CliError::Write {
-                what: path.display().to_string(),
-                source,
-            }),
+    /// Creates a folder that only this user can use. Its name is `path` and a number. A folder that exists already may belong to another user,
+    /// or to a recording that was not finished, so the next number is tried.
+    fn new(path: &Path) -> Result<Self, CliError> {
+        let mut number = std::process::id();
+        loop {
+            let mut path = path.as_os_str().to_os_string();
+            path.push(format!(".{number}.logs"));
+            let path = PathBuf::from(path);
+            match fs::DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(source) if source.kind() == ErrorKind::AlreadyExists => number = number.wrapping_add(1),
+                Err(source) => {
+                    return Err(CliError::Write {
+                        what: path.display().to_string(),
+                        source,
+                    });
+                }
+            }
         }
+    }
+
+    /// Keeps the folder, without the library. Returns its path.
+    fn keep(self) -> PathBuf {
+        let mut folder = std::mem::ManuallyDrop::new(self);
+        let _ = fs::remove_file(folder.0.join(LIBRARY));
+        std::mem::take(&mut folder.0)
     }
 }
 
@@ -89,24 +124,78 @@ impl Drop for Folder {
     }
 }
 
-/// Returns the folder for logs, beside the recording. It is an absolute path, because programs change their folder.
+/// Returns the beginning of the path of the folder for logs, beside the recording. It is absolute, because programs change their folder.
 fn logs_of(output: &Path) -> Result<PathBuf, CliError> {
-    let mut path = std::path::absolute(output)
-        .map_err(|source| CliError::Write {
-            what: output.display().to_string(),
-            source,
-        })?
-        .into_os_string();
-    path.push(format!(".{}.logs", std::process::id()));
-    Ok(path.into())
+    std::path::absolute(output).map_err(|source| CliError::Write {
+        what: output.display().to_string(),
+        source,
+    })
+}
+
+/// Returns whether the library can lie in a folder. Processes that outlive this command load it by its path. In a folder such as `/tmp` another
+/// user could then have put a library in its place. The loader does not accept every path.
+fn is_for_library(folder: &Path) -> bool {
+    let is_path = |path: &Path| {
+        let bytes = path.as_os_str().as_encoded_bytes();
+        !bytes.iter().any(|byte| matches!(byte, b' ' | b':'))
+    };
+    let is_shared = |path: &Path| fs::metadata(path).is_ok_and(|folder| folder.mode() & 0o002 != 0);
+    is_path(folder) && folder.parent().is_some_and(|parent| !is_shared(parent))
+}
+
+/// Returns a folder for the library to which no other user can write.
+fn private() -> Result<PathBuf, CliError> {
+    let user = fs::metadata("/proc/self").map(|process| process.uid());
+    let is_private = |path: &Path| {
+        let folder = fs::metadata(path);
+        let is_own = folder.is_ok_and(|folder| {
+            folder.is_dir()
+                && folder.mode() & 0o022 == 0
+                && user.as_ref().is_ok_and(|user| *user == folder.uid())
+        });
+        is_own && is_for_library(&path.join(LIBRARY))
+    };
+    let of_variable = |name: &str| {
+        let path = PathBuf::from(std::env::var_os(name)?);
+        path.is_absolute().then_some(path)
+    };
+    let run = of_variable("XDG_RUNTIME_DIR").filter(|path| is_private(path));
+    let cache = || {
+        let path = of_variable("HOME")?.join(".cache/millpond");
+        // If it cannot be created, it is not there, and so not private.
+        let _ = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        is_private(&path).then_some(path)
+    };
+    run.or_else(cache).ok_or_else(|| {
+        CliError::Usage(
+            "the library that is preloaded needs a folder to which no other user can write, and whose path has no space or colon; \
+             name an --output in such a folder, or set HOME to one"
+                .to_owned(),
+        )
+    })
 }
 
 /// The signals that are passed on to the program.
 const PASSED: [i32; 4] = [SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
 
 /// Returns the signals that may come while the program runs. Those of the terminal reach the program too, and do not end this command.
+///
+/// Signals that are ignored stay ignored, so that the program inherits this: `nohup` ignores SIGHUP, and shells ignore SIGINT and SIGQUIT of
+/// jobs in the background. The end of the program must not be ignored.
 fn signals() -> std::io::Result<Signals> {
-    Signals::new([&PASSED[..], &[SIGINT, SIGQUIT, SIGCHLD]].concat())
+    let ignored = fs::read_to_string("/proc/self/status").map_or(0, |status| ignored(&status));
+    let handled = [&PASSED[..], &[SIGINT, SIGQUIT]].concat();
+    let handled = handled
+        .into_iter()
+        .filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    Signals::new(handled.chain([SIGCHLD]))
+}
+
+/// Returns the set of ignored signals in the status of a process. Bit 0 stands for signal 1.
+fn ignored(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
+        .unwrap_or(0)
 }
 
 /// Waits for the program, and passes signals on to it.
@@ -123,24 +212,56 @@ fn wait(mut child: Child, mut signals: Signals) -> std::io::Result<ExitStatus> {
     }
 }
 
+/// What became of the logs.
+#[derive(Default)]
+struct Converted {
+    /// The recordings that were written.
+    recorded: Vec<(PathBuf, Summary)>,
+    /// The logs that could not be read, and the recordings that could not be written.
+    failures: Vec<CliError>,
+    /// The processes that began no log although they called the driver.
+    without_log: BTreeSet<String>,
+}
+
 /// Writes the recordings of all processes that took memory. That of the program itself, or of the first process, gets the name that the user chose.
-fn convert(logs: &Path, output: &Path, process: u32) -> Result<Vec<(PathBuf, Summary)>, CliError> {
-    let failed = |source| CliError::Open {
-        path: logs.to_path_buf(),
+fn convert(logs: &Path, output: &Path, process: u32) -> Converted {
+    let mut converted = Converted::default();
+    let failed = |path: &Path, source| CliError::Open {
+        path: path.to_path_buf(),
         source,
     };
+    let entries = match fs::read_dir(logs) {
+        Ok(entries) => entries,
+        Err(source) => {
+            converted.failures.push(failed(logs, source));
+            return converted;
+        }
+    };
     let mut found = Vec::new();
-    for entry in fs::read_dir(logs).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        // A process that was killed at its start leaves a log without a header.
-        if let Ok(log) = Log::read(&path)
-            && !log.is_empty()
-        {
-            found.push((log.process != process, log.wall_clock, path, log));
+    for entry in entries {
+        let path = match entry {
+            Ok(entry) => entry.path(),
+            Err(source) => {
+                converted.failures.push(failed(logs, source));
+                break;
+            }
+        };
+        if path.extension() != Some(OsStr::new("log")) {
+            continue;
+        }
+        match Log::read(&path) {
+            Ok(log) if log.is_empty() => {}
+            Ok(log) => found.push((log.process != process, log.wall_clock, path, log)),
+            Err(LogError::Io(source)) => converted.failures.push(failed(&path, source)),
+            // The file has no header.
+            Err(_) => {
+                let name = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+                let process = name.split('.').next().unwrap_or_default();
+                converted.without_log.insert(process.to_owned());
+            }
         }
     }
     found.sort_by_key(|(is_other, start, ..)| (*is_other, *start));
-    let mut recorded = Vec::new();
     for (at, (_, _, path, log)) in found.into_iter().enumerate() {
         let name = if at == 0 {
             output.to_path_buf()
@@ -148,13 +269,16 @@ fn convert(logs: &Path, output: &Path, process: u32) -> Result<Vec<(PathBuf, Sum
             numbered(output, &path)
         };
         let mut summary = Summary::default();
-        write_recording(&name, |out| {
+        let written = write_recording(&name, |out| {
             summary = write(&log, out).map_err(std::io::Error::other)?.1;
             Ok(())
-        })?;
-        recorded.push((name, summary));
+        });
+        match written {
+            Ok(()) => converted.recorded.push((name, summary)),
+            Err(failure) => converted.failures.push(failure),
+        }
     }
-    Ok(recorded)
+    converted
 }
 
 /// Returns the name of the recording of another process: that of the output with the number of the process, which the name of the log begins with.
@@ -194,7 +318,7 @@ fn sentences(path: &Path, summary: &Summary, args: &RecordArgs) -> String {
     }
     if summary.lost > 0 {
         text.push_str(&format!(
-            " The disk was full, and {} are missing.",
+            " {} could not be written to the log.",
             counted(summary.lost, "event")
         ));
     }

@@ -223,3 +223,95 @@ fn signals_reach_the_program() {
     assert_eq!(lines.next().expect("a line").expect("text"), "stopped");
     assert_eq!(child.wait().expect("ended").code(), Some(9));
 }
+
+#[test]
+fn ignored_signals_stay_ignored() {
+    let place = folder("record_ignored");
+    let inner = "kill -HUP $$; kill -INT $$; echo alive; kill -TERM $$; echo still";
+    let script = "trap '' HUP INT; exec \"$0\" record -- sh -c \"$1\"";
+    let output = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_millpond"), inner])
+        .current_dir(&place)
+        .output()
+        .expect("started");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "alive\n");
+    assert_eq!(output.status.code(), Some(128 + 15), "{}", stderr(&output));
+}
+
+#[test]
+fn logs_are_kept_if_a_recording_cannot_be_written() {
+    let Some(place) = place("record_kept") else {
+        return;
+    };
+    // The name of the first recording is taken while the program runs.
+    let script = "./client dlsym kinds; ./client lookup kinds; mkdir run.mpr; exit 5";
+    let output = run(&place, &["record", "-o", "run.mpr", "--", "sh", "-c", script]);
+    let errors = stderr(&output);
+    assert_eq!(output.status.code(), Some(5), "{errors}");
+    assert!(errors.contains("cannot write run.mpr"), "{errors}");
+    let kept = errors
+        .lines()
+        .find_map(|line| line.strip_prefix("millpond: the logs are kept in "));
+    let logs = std::fs::read_dir(kept.expect("the folder is named")).expect("the folder");
+    let logs: Vec<_> = logs.map(|entry| entry.expect("an entry").path()).collect();
+    assert_eq!(logs.len(), 2, "{logs:?}");
+    assert!(
+        logs.iter()
+            .all(|path| path.extension().is_some_and(|end| end == "log")),
+        "{logs:?}"
+    );
+    // The other process has its recording.
+    assert!(errors.contains("The recording is run."), "{errors}");
+}
+
+#[test]
+fn processes_without_a_log_are_counted() {
+    let place = folder("record_without");
+    let script = "cd \"$MILLPOND_INTERCEPT\" && : >10.0.log && : >10.1.log && : >11.0.log";
+    let output = run(&place, &["record", "--", "sh", "-c", script]);
+    let errors = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    let expected = "millpond: nothing was recorded: 2 processes could not write their logs";
+    assert!(errors.starts_with(expected), "{errors}");
+}
+
+#[test]
+fn the_library_lies_where_no_other_user_can_replace_it() {
+    let Some(place) = place("record_private") else {
+        return;
+    };
+    let home = place.join("home");
+    std::fs::create_dir(&home).expect("a folder");
+    let library = |output: &str| {
+        let mut command = command(&["record", "-o", output, "--", "sh", "-c", "ls -l $LD_PRELOAD"]);
+        command.current_dir(&place).env("HOME", &home);
+        let output = command.env_remove("XDG_RUNTIME_DIR").output();
+        String::from_utf8(output.expect("started").stdout).expect("text")
+    };
+    let beside = library("run.mpr");
+    assert!(
+        beside.starts_with("-r-x------") && beside.contains("/record_private/run.mpr."),
+        "{beside}"
+    );
+    std::fs::create_dir(place.join("with space")).expect("a folder");
+    let apart = library("with space/run.mpr");
+    assert!(apart.contains("/home/.cache/millpond/record."), "{apart}");
+    assert!(
+        !std::fs::read_dir(home.join(".cache/millpond")).is_ok_and(|mut entries| entries.next().is_some())
+    );
+}
+
+#[test]
+fn a_program_without_its_interpreter_is_there() {
+    let place = folder("record_interpreter");
+    std::fs::write(place.join("script"), "#!/no/such/shell -e\n").expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(place.join("script"), mode).expect("set");
+    let output = run(&place, &["record", "--", "./script"]);
+    let errors = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(
+        errors.contains("./script is there, but its interpreter /no/such/shell is not"),
+        "{errors}"
+    );
+}

@@ -179,9 +179,12 @@ impl Account {
         }
     }
 
-    /// Makes an entry for a pool that the program creates.
+    /// Makes an entry for a pool that the program creates. The driver may use the handle of a pool again whose blocks are not all freed.
     pub(crate) fn pool_begins(&mut self, handle: u64, device: i32) {
-        self.pool(handle, device);
+        if let Some(pool) = self.pool(handle, device) {
+            pool.is_over = false;
+            pool.device = device;
+        }
     }
 
     pub(crate) fn get(&mut self, space: Space, key: u64) -> Option<&mut Held> {
@@ -248,6 +251,10 @@ pub(crate) fn answered(request: &Request, space: Space, result: i32, address: u6
 }
 
 fn keep(state: &mut Inner, request: &Request, space: Space, address: u64) {
+    // Two blocks never have one address at a time, so the end of the first was not seen.
+    if let Some(before) = state.account.remove(space, address) {
+        end(state, before, request.stream, 0);
+    }
     state.log.event(&request.event(kind::ALLOC, address));
     state.account.insert(Held {
         key: address,
@@ -387,9 +394,12 @@ pub(crate) fn context_ended(context: u64) {
             )
     };
     let _ = state::with(|state| {
-        while let Some(held) = state.account.live.find(of_context) {
+        let mut from = 0;
+        while let Some((at, held)) = state.account.live.find(from, of_context) {
             state.account.remove(held.space, held.key);
             end(state, held, 0, 0);
+            // Another entry may have moved to this slot.
+            from = at;
         }
         state.account.keep_context(context, None);
     });
@@ -416,4 +426,73 @@ pub(crate) fn pool_ended(handle: u64) {
         }
         shrink(state, handle);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Tests share the account, so each has its own device.
+    fn request(memory: Memory, device: i32, bytes: u64, owner: u64) -> Request {
+        Request {
+            memory,
+            device,
+            bytes,
+            requested: bytes,
+            stream: 0,
+            owner,
+            stack: 0,
+        }
+    }
+
+    fn allocate(request: &Request, address: u64) {
+        assert!(admit(request));
+        answered(request, Space::Device, 0, address);
+    }
+
+    fn total(device: i32) -> Option<u64> {
+        state::with(|state| state.account.total(device))
+    }
+
+    #[test]
+    fn a_block_ends_if_another_gets_its_address() {
+        allocate(&request(Memory::Device, 40, 700, 0), 0x1000);
+        allocate(&request(Memory::Device, 40, 300, 0), 0x1000);
+        assert_eq!(total(40), Some(300));
+        assert!(free(Space::Device, 0x1000, 0, 0).is_some());
+        assert_eq!(total(40), Some(0));
+    }
+
+    #[test]
+    fn a_pool_may_get_the_handle_of_one_that_is_over() {
+        let begin = |device| state::with(|state| state.account.pool_begins(77, device));
+        begin(41);
+        allocate(&request(Memory::Pool, 41, 500, 77), 0x2000);
+        pool_ended(77);
+        assert_eq!(state::with(|state| state.account.device_of_pool(77)), Some(None));
+        begin(42);
+        assert_eq!(
+            state::with(|state| state.account.device_of_pool(77)),
+            Some(Some(42))
+        );
+        assert!(free(Space::Device, 0x2000, 0, 0).is_some());
+        assert_eq!((total(41), total(42)), (Some(0), Some(500)));
+        // The driver says what the new pool has reserved.
+        assert_eq!(reserved(77, 42, Memory::Pool, 0), 0);
+    }
+
+    #[test]
+    fn a_context_ends_all_its_blocks() {
+        for at in 0..3000 {
+            let context = if at % 3 == 0 { 9 } else { 8 };
+            allocate(
+                &request(Memory::Device, 43, 2, context),
+                (at << 12) + 0x10_0000_0000,
+            );
+        }
+        context_ended(8);
+        assert_eq!(total(43), Some(2000));
+        context_ended(9);
+        assert_eq!(total(43), Some(0));
+    }
 }

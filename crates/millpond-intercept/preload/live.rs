@@ -141,9 +141,13 @@ impl Live {
         removed
     }
 
-    /// Returns an entry for which the condition holds.
-    pub(crate) fn find(&mut self, holds: impl Fn(&Held) -> bool) -> Option<Held> {
-        self.slots().iter().flatten().copied().find(|held| holds(held))
+    /// Returns the first slot from `from` on with an entry for which the condition holds, and the entry.
+    ///
+    /// The entry may be removed and the search continued from its slot: a removal moves entries only back, or around the end from the first slots,
+    /// which were searched already.
+    pub(crate) fn find(&mut self, from: usize, holds: impl Fn(&Held) -> bool) -> Option<(usize, Held)> {
+        let mut entries = self.slots().iter().enumerate().skip(from);
+        entries.find_map(|(at, held)| Some((at, (*held).filter(&holds)?)))
     }
 }
 

@@ -17,11 +17,13 @@ static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 fn real() -> Option<Lookup> {
     let mut at = REAL.load(Ordering::Relaxed);
     if at.is_null() {
-        // The versions under which the C library has had the function on the supported processors.
-        let versions = [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"];
-        at = versions
-            .into_iter()
-            .find_map(|version| sys::versioned(c"dlsym", version))?;
+        // The first version with this function on each processor. Every later C library still has it.
+        let version = if cfg!(target_arch = "x86_64") {
+            c"GLIBC_2.2.5"
+        } else {
+            c"GLIBC_2.17"
+        };
+        at = sys::versioned(c"dlsym", version)?;
         REAL.store(at, Ordering::Relaxed);
     }
     // SAFETY: the function has this type.

@@ -34,7 +34,7 @@ mod c {
         pub(super) fn madvise(at: *mut c_void, bytes: usize, advice: c_int) -> c_int;
         pub(super) safe fn posix_fallocate(fd: c_int, offset: i64, bytes: i64) -> c_int;
         pub(super) fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
-        pub(super) safe fn gettid() -> c_int;
+        pub(super) fn syscall(number: c_long, ...) -> c_long;
         pub(super) fn prctl(option: c_int, name: *mut c_char, ...) -> c_int;
         pub(super) fn dlopen(name: *const c_char, mode: c_int) -> *mut c_void;
         pub(super) fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char)
@@ -50,6 +50,7 @@ const ANONYMOUS: c_int = 0x20;
 const WIPE_ON_FORK: c_int = 18;
 const NOW_IF_LOADED: c_int = 2 | 4;
 const GET_NAME: c_int = 15;
+const GET_THREAD: c_long = if cfg!(target_arch = "x86_64") { 186 } else { 178 };
 /// Looks a name up in the libraries after the caller.
 pub(crate) const NEXT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
 
@@ -108,9 +109,10 @@ pub(crate) fn steady_clock() -> u64 {
     clock(1)
 }
 
-/// Returns the number of this thread.
+/// Returns the number of this thread. The C library has a function for this only since version 2.30.
 pub(crate) fn thread() -> u32 {
-    c::gettid() as u32
+    // SAFETY: this call of the system takes no arguments.
+    unsafe { c::syscall(GET_THREAD) as u32 }
 }
 
 /// Returns the name of this thread, of at most 15 bytes.

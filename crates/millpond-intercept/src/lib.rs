@@ -27,7 +27,8 @@ pub use log::{Log, LogError};
 pub use recording::write;
 pub use summary::{Owned, Summary};
 
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
 use std::path::Path;
 
 /// The file name of the library in its folder. Frames of a module with this name are left out of stacks.
@@ -51,10 +52,11 @@ pub const MOST_FRAMES: u16 = 64;
 /// The library that is preloaded, as `build.rs` built it. It is empty on systems without one.
 const PRELOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/preload.so"));
 
-/// Writes the library to [`LIBRARY`] in a folder.
+/// Writes the library to the new file [`LIBRARY`] in a folder, which only its owner can then read and run.
 ///
 /// # Errors
-/// [`io::ErrorKind::Unsupported`] if there is none for this system, or the error of the system.
+/// [`io::ErrorKind::Unsupported`] if there is none for this system, [`io::ErrorKind::AlreadyExists`] if there is such a file, or the error of
+/// the system.
 pub fn unpack(folder: &Path) -> io::Result<()> {
     if PRELOAD.is_empty() {
         return Err(io::Error::new(
@@ -62,5 +64,9 @@ pub fn unpack(folder: &Path) -> io::Result<()> {
             "programs are recorded on Linux with the GNU C library, on x86-64 and AArch64",
         ));
     }
-    std::fs::write(folder.join(LIBRARY), PRELOAD)
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o500);
+    options.open(folder.join(LIBRARY))?.write_all(PRELOAD)
 }

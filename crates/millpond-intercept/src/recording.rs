@@ -325,7 +325,8 @@ impl<W: Write> Conversion<W> {
             ..row
         };
         if is_device {
-            *self.held.entry(row.tag).or_default() += row.bytes;
+            let held = self.held.entry(row.tag).or_default();
+            *held = held.saturating_add(row.bytes);
         }
         // The driver's memory for the block was counted before the block.
         self.note_peak();
@@ -377,7 +378,10 @@ impl<W: Write> Conversion<W> {
                 bytes: *bytes,
             })
             .collect();
-        let held: u64 = owners.iter().map(|owned| owned.bytes).sum();
+        // A damaged log may have any numbers.
+        let held = owners
+            .iter()
+            .fold(0_u64, |sum, owned| sum.saturating_add(owned.bytes));
         owners.push(Owned {
             name: "no block (reserved by pools and graphs)".to_owned(),
             bytes: self.summary.peak.saturating_sub(held),

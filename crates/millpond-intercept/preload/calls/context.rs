@@ -22,8 +22,8 @@ pub(super) fn measure(device: i32) {
 
 /// Records the end of a primary context if it has ended.
 fn primary_released(device: c_int, is_reset: bool) {
-    let mut active = 0;
-    let asked = driver::cuDevicePrimaryCtxGetState(device, (&raw mut active).cast(), &raw mut active);
+    let (mut flags, mut active) = (0, 0);
+    let asked = driver::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active);
     let is_over = is_reset || asked == 0 && active == 0;
     if is_over && let Some(context) = state::with(|state| state.account.primary(device)).flatten() {
         account::context_ended(context);
