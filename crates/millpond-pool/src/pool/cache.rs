@@ -135,8 +135,9 @@ fn most_large(bin: usize) -> usize {
 pub(crate) struct Stacks {
     small: [Stack<usize>; CLASSES],
     large: [Stack<Free>; BINS],
-    /// Small blocks that were set aside, because they were freed longest ago and have not been needed since.
-    aside: [Vec<usize>; CLASSES],
+    /// Small blocks that were set aside, because they were freed longest ago and have not been needed since. They are apart, because a new
+    /// cache is on the thread's stack for a moment.
+    aside: Box<[Vec<usize>]>,
     /// The number of small blocks that the thread took from the shelf and did not return. The stack has room for as many.
     drawn: [usize; CLASSES],
     /// The bytes in `large`, and their maximum.
@@ -149,7 +150,7 @@ impl Stacks {
         Self {
             small: std::array::from_fn(|_| Stack::default()),
             large: std::array::from_fn(|_| Stack::default()),
-            aside: std::array::from_fn(|_| Vec::new()),
+            aside: (0..CLASSES).map(|_| Vec::new()).collect(),
             drawn: [0; CLASSES],
             large_bytes: 0,
             large_most: LEAST_LARGE_BYTES,
@@ -354,7 +355,7 @@ pub(crate) struct Cache {
     /// The number of allocations until the next one is entered in a sampled ledger, or 0 if it is not known yet.
     next: AtomicU64,
     /// Small blocks that the thread took from a shelf outside its cache, and that `drawn` does not count yet.
-    drawn_outside: [AtomicU32; CLASSES],
+    drawn_outside: Box<[AtomicU32]>,
     stacks: Slot<Stacks>,
 }
 
@@ -416,7 +417,7 @@ impl Cache {
             grown: AtomicBool::new(false),
             looks: AtomicU64::new(0),
             next: AtomicU64::new(0),
-            drawn_outside: std::array::from_fn(|_| AtomicU32::new(0)),
+            drawn_outside: (0..CLASSES).map(|_| AtomicU32::new(0)).collect(),
             stacks: Slot::new(Stacks::new()),
         }
     }
