@@ -2,7 +2,7 @@
 
 use super::account::Tally;
 use super::biased_lock::{BiasedLock, Despite};
-use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, bin_of, class_bytes};
+use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, bin_of, class_bytes, is_fine};
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Slot};
 
 /// The bytes of cached small blocks of one class, and the minimum and maximum of their number.
@@ -28,8 +28,7 @@ pub(crate) struct Free {
     pub(crate) bytes: usize,
 }
 
-/// Blocks of one class or bin. The block that was freed last is on top. A new stack has no room, because most threads use few
-/// sizes.
+/// Blocks of one class or bin. The block that was freed last is on top. A stack of a class that only `malloc` uses has no room at first.
 #[derive(Debug, Default)]
 struct Stack<T> {
     items: Box<[T]>,
@@ -37,6 +36,13 @@ struct Stack<T> {
 }
 
 impl<T: Copy> Stack<T> {
+    fn new(most: usize, filler: T) -> Self {
+        Self {
+            items: vec![filler; most].into_boxed_slice(),
+            len: 0,
+        }
+    }
+
     /// Makes room for `most` items if there is no room at all. Returns whether it made room.
     fn begin(&mut self, most: usize, filler: T) -> bool {
         self.items.is_empty() && self.make_room(most, filler)
@@ -148,8 +154,11 @@ pub(crate) struct Stacks {
 impl Stacks {
     fn new() -> Self {
         Self {
-            small: std::array::from_fn(|_| Stack::default()),
-            large: std::array::from_fn(|_| Stack::default()),
+            small: std::array::from_fn(|class| match is_fine(class) {
+                true => Stack::default(),
+                false => Stack::new(most_kept(class), 0),
+            }),
+            large: std::array::from_fn(|bin| Stack::new(most_large(bin), Free::default())),
             aside: (0..CLASSES).map(|_| Vec::new()).collect(),
             drawn: [0; CLASSES],
             large_bytes: 0,
@@ -270,15 +279,6 @@ impl Stacks {
             self.large_bytes += block.bytes;
         }
         kept
-    }
-
-    /// Caches a larger block on the slow path, where a bin may get its room. Returns false if there is no room.
-    pub(crate) fn push_first_large(&mut self, block: Free) -> bool {
-        let bin = bin_of(block.bytes);
-        if let Some(stack) = self.large.get_mut(bin) {
-            stack.begin(most_large(bin), Free::default());
-        }
-        self.push_large(block)
     }
 
     /// Sets the maximum of cached larger blocks for a program with this peak in bytes.

@@ -261,7 +261,7 @@ impl Heap {
             return self.free_large(&[block]);
         }
         stacks.suit(self.totals.allocated.peak());
-        if !stacks.push_first_large(block) {
+        if !stacks.push_large(block) {
             stacks.spill_large(block.bytes, |blocks| self.free_large(blocks));
             if !stacks.push_large(block) {
                 self.free_large(&[block]);
