@@ -281,7 +281,8 @@ fn convert(logs: &Path, output: &Path, process: u32) -> Converted {
     converted
 }
 
-/// Returns the name of the recording of another process: that of the output with the number of the process, which the name of the log begins with.
+/// Returns the name of the recording of another process: the output's name with the number of the process. The log's name begins with that
+/// number.
 fn numbered(output: &Path, log: &Path) -> PathBuf {
     let number = log.file_stem().and_then(OsStr::to_str).unwrap_or_default();
     // A process that replaced itself has several logs.

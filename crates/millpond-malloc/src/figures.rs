@@ -39,7 +39,7 @@ pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
     }
 }
 
-/// Returns the figures of [`mallinfo2`], at most the largest that the type has.
+/// Returns the figures of [`mallinfo2`]. A figure that is too large for the type is the largest value of the type.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo() -> libc::mallinfo {
     let [arena, uordblks, fordblks, usmblks] = {
