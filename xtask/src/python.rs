@@ -20,19 +20,23 @@ const OTHERS: [&str; 8] = [
     "pytest-timeout",
 ];
 const NUMPY_TESTS: [&str; 5] = ["hypothesis", "meson", "ninja", "cython", "setuptools"];
+/// The other libraries that can take their memory from a pool, and what Numba's tests use.
+const PLUGGED: [&str; 4] = ["cupy-cuda13x", "numba-cuda", "cuda-core", "filecheck"];
 /// Its build needs a driver of the version that the emulated driver is told to report.
 const TORCH: &str = "torch==2.15.0";
 const PIP: [&str; 5] = ["--quiet", "--retries", "1", "--timeout", "60"];
 
 /// Builds the wheel, installs it in a new environment, and runs its tests there. With `--numpy`, also runs NumPy's own tests with and
-/// without arrays in a pool. With `--torch`, also runs programs of PyTorch that run out of memory, on the emulated driver.
+/// without arrays in a pool. With `--torch`, also runs programs of PyTorch that run out of memory, on the emulated driver. With `--plugins`,
+/// also runs PyTorch, CuPy, Numba and cuda.core with their memory in a pool there, and Numba's own tests of memory with and without.
 pub(crate) fn run(arguments: &[String]) -> Result {
-    let (mut with_numpy, mut with_torch) = (false, false);
+    let (mut with_numpy, mut with_torch, mut with_plugins) = (false, false, false);
     for argument in arguments {
         match argument.as_str() {
             "--numpy" => with_numpy = true,
             "--torch" => with_torch = true,
-            _ => return Err("`cargo xtask python` takes --numpy and --torch, or nothing".into()),
+            "--plugins" => with_plugins = true,
+            _ => return Err("`cargo xtask python` takes --numpy, --torch and --plugins, or nothing".into()),
         }
     }
     let sh = shell()?;
@@ -50,6 +54,31 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     if with_torch {
         cmd!(sh, "{python} -m pip install {PIP...} {TORCH}").run()?;
         torch::run(&sh, &folder, &python)?;
+    }
+    if with_plugins {
+        cmd!(sh, "{python} -m pip install {PIP...} {TORCH} {PLUGGED...}").run()?;
+        plugins(&sh, &folder, &python)?;
+    }
+    Ok(())
+}
+
+/// Runs the libraries that can take their memory from a pool, on the emulated driver.
+fn plugins(sh: &Shell, folder: &Path, python: &Path) -> Result {
+    let programs = root().join("xtask/python/plugins");
+    let driver = emulated_driver(sh)?;
+    // The programs must not find the package in the repository.
+    let _folder = sh.push_dir(folder);
+    let _driver = sh.push_env("LD_LIBRARY_PATH", &driver);
+    for (program, memory) in [
+        ("torch_plugged.py", "600M"),
+        ("others_plugged.py", "600M"),
+        ("numba_tests.py", "2G"),
+    ] {
+        println!("{program}");
+        let program = programs.join(program);
+        cmd!(sh, "{python} {program}")
+            .env("MILLPOND_CUDA_EMU", format!("memory:{memory},version:13020"))
+            .run()?;
     }
     Ok(())
 }

@@ -88,7 +88,8 @@ typedef struct {
   // Settings as text, `key:value,…`, such as "track:all,trim-every:500ms". The book lists them in its chapter on pools. They replace the
   // environment variable `MILLPOND_CONF`.
   const char *settings;
-  // The most bytes that the pool may take from the system or the device. The default is no limit for the host, and 80 % of a device.
+  // The most bytes that the pool may take from the system or the device. 0 and `MILLPOND_NO_LIMIT` are the default: no limit for the host, and 80 % of a
+  // device.
   uint64_t limit;
   // The budget that the pool is charged to. The pool keeps it alive.
   millpond_budget *budget;
@@ -356,6 +357,72 @@ millpond_status millpond_device_read(millpond_pool *pool,
 // Errors: `MILLPOND_CUDA_ERROR` while the stream is captured, and the errors of the driver. The stream must then stay alive.
 millpond_status millpond_stream_retire(uint32_t device,
                                        void *stream);
+
+// Sets the pool that serves the requests of `millpond_plugin_alloc` and `millpond_torch_alloc` for its device from now on. The pool stays
+// alive if its handle is destroyed. Blocks that exist stay where they are.
+//
+// Errors: `MILLPOND_INVALID_HANDLE`, also for a pool of the host.
+millpond_status millpond_plugin_set_pool(millpond_pool *pool);
+
+// Allocates device memory for use on a stream, from the plugged pool of the device. Returns null on failure, and `millpond_last_error`
+// returns the reason. A request of 0 bytes returns null too. Without `millpond_plugin_set_pool`, the first request for a device creates a
+// pool with the settings in the environment variable `MILLPOND_CONF`. The signature is that of PyTorch's `CUDAPluggableAllocator`. Use this
+// function for the memory of a `MemPool`.
+void *millpond_plugin_alloc(size_t bytes,
+                            int device,
+                            void *stream);
+
+// Allocates like `millpond_plugin_alloc`, and throws a C++ exception on failure: `c10::OutOfMemoryError` if memory ran out, and otherwise
+// `std::runtime_error`. In a process without C++, it returns null. Use this function for `torch.cuda.memory.change_current_allocator`,
+// because PyTorch does not check for null there.
+//
+// Rules: The caller is code that exceptions of C++ may pass.
+void *millpond_torch_alloc(size_t bytes,
+                           int device,
+                           void *stream);
+
+// Frees a block of `millpond_plugin_alloc` or `millpond_torch_alloc` in the order of a stream. Null is no block. `bytes` and `device` are not
+// used. An address that is not that of a live block is told on standard error, and nothing else happens.
+void millpond_plugin_free(void *block,
+                          size_t _bytes,
+                          int _device,
+                          void *stream);
+
+// Declares that work on another stream uses a block. After the block is freed, its memory is reused only when the work that is queued on
+// that stream by then is complete. The address may be within the block. Addresses of other memory are ignored. For
+// `set_record_stream_fn`.
+void millpond_torch_record_stream(void *block,
+                                  void *stream);
+
+// Gives back all memory of plugged pools that no block uses. For `set_reset_fn`, which `torch.cuda.empty_cache` calls.
+void millpond_torch_empty_cache(void);
+
+// Sets the limit of a device's plugged pool to a share of the device's memory. For `set_memory_fraction_fn`.
+//
+// Rules: The caller is code that exceptions of C++ may pass.
+void millpond_torch_set_memory_fraction(double fraction, int device);
+
+// Serves some requests for a device from a private pool from now on. `first` and `second` are the number of the pool. `filter` is a
+// `std::function<bool(cudaStream_t)>` of libstdc++, which says whether a request for a stream is one of them. For
+// `set_begin_allocate_to_pool`.
+//
+// Rules: `filter` is null or such a function. The caller is code that exceptions of C++ may pass.
+void millpond_torch_begin_allocate_to_pool(int device,
+                                           uint64_t first,
+                                           uint64_t second,
+                                           const void *filter);
+
+// Ends what `millpond_torch_begin_allocate_to_pool` began. The private pool keeps its memory. For `set_end_allocate_to_pool_fn`.
+//
+// Rules: The caller is code that exceptions of C++ may pass.
+void millpond_torch_end_allocate_to_pool(int device,
+                                         uint64_t first,
+                                         uint64_t second);
+
+// Ends one use of a private pool. After the last one, its memory goes back with its last block. For `set_release_pool`.
+//
+// Rules: The caller is code that exceptions of C++ may pass.
+void millpond_torch_release_pool(int device, uint64_t first, uint64_t second);
 
 // Creates a budget. `options` may be null. Destroy it with `millpond_budget_destroy`.
 //

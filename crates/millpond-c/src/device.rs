@@ -35,7 +35,7 @@ fn device_pool(pool: *mut millpond_pool) -> Result<Arc<OpenDevicePool>, Failure>
 /// # Safety
 /// The rules on arguments of the crate apply: the stream is one of the device's primary context, and lives until it is retired or the pools
 /// that know it have ended.
-unsafe fn stream_of(device: &CudaDevice, stream: *mut c_void) -> Result<CudaStream, Failure> {
+pub(crate) unsafe fn stream_of(device: &CudaDevice, stream: *mut c_void) -> Result<CudaStream, Failure> {
     match stream.addr() {
         handle if LEGACY.contains(&handle) => Ok(CudaStream::legacy(device)),
         PER_THREAD => Err(Failure::argument(

@@ -26,6 +26,7 @@
 //!   figures     statistics, limits and reports of pools of both kinds
 //!   block       blocks of host pools
 //!   device      blocks of device pools, and streams
+//!   plugin      device memory for PyTorch
 //!   budget, tag, recording
 //! ```
 #![expect(non_camel_case_types, reason = "these types are named as in C")]
@@ -38,6 +39,7 @@ mod device;
 mod figures;
 mod handles;
 mod open_device;
+pub mod plugin;
 mod pool;
 mod recording;
 mod status;

@@ -64,6 +64,10 @@ impl Failure {
         Self::new(MILLPOND_INVALID_ARGUMENT, text)
     }
 
+    pub(crate) fn into_text(self) -> String {
+        self.text
+    }
+
     /// Makes this the last error of the thread, and returns its code.
     #[cold]
     fn tell(self) -> millpond_status {
@@ -166,6 +170,12 @@ fn panicked(panic: Box<dyn Any + Send>) -> millpond_status {
     // The drop of a panic's value may panic again.
     std::mem::forget(panic);
     Failure::new(MILLPOND_INTERNAL, text).tell()
+}
+
+/// Returns the text of this thread's last error.
+pub(crate) fn last_error() -> String {
+    let text = LAST.try_with(|last| last.borrow().to_string_lossy().into_owned());
+    text.unwrap_or_default()
 }
 
 /// Returns the text of this thread's last error, or an empty text. It says what happened and what to do; if memory ran out, it is the

@@ -53,6 +53,7 @@ sort_by = "None"
         "figures",
         "block",
         "device",
+        "plugin",
         "budget",
         "tag",
         "recording",

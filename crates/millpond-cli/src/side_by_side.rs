@@ -154,7 +154,7 @@ pub(crate) fn legend(shown: &[Shown<'_>]) -> String {
         parts.push("▸: the one to use");
     }
     if any(&|one| one.foreign()) {
-        parts.push("millpond, planned: pools for Rust programs");
+        parts.push("millpond: a pool, in Python millpond.torch.enable(); planned: a pool for Rust programs");
     }
     if rows(&|result| result.smallest_device_bytes.is_some()) {
         parts.push("needs: the smallest device that suffices");

@@ -19,4 +19,4 @@ use millpond_pool::GlobalPool;
 
 /// The library's own Rust code must use the same pool, so that its tables come from the pool's arena.
 #[global_allocator]
-static POOL: GlobalPool = GlobalPool::new();
+static POOL: GlobalPool = GlobalPool::of_malloc();

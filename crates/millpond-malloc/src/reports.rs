@@ -2,7 +2,7 @@
 //! refused request, and `stats` prints the statistics of a process when it ends.
 
 use crate::POOL;
-use millpond_os::{at_exit, say};
+use millpond_os::{at_exit, reentrancy, say};
 use millpond_pool::global::malloc::explain_first_refusal;
 
 /// Called by the loader before the program's own constructors.
@@ -30,6 +30,8 @@ extern "C" fn start() {
 
 extern "C" fn print_statistics() {
     if let Some(pool) = POOL.pool() {
+        // The pool may be full. The text is then in the memory for tables.
+        let _inside = reentrancy::inside();
         let name = std::env::args_os().next().unwrap_or_default();
         let (name, process) = (name.display().to_string(), std::process::id());
         say(&format!("millpond: {name} ({process}): {}\n", pool.stats()));

@@ -24,12 +24,14 @@ fn compile(source: &str) -> Option<PathBuf> {
         return None;
     }
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.replace('.', "_"));
+    // Tests that run side by side build the same program. A name is changed at once, so each of them finds a whole program.
+    let part = program.with_extension(std::process::id().to_string());
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/programs")
         .join(source);
     let output = Command::new(compiler)
         .args(["-O1", "-Wall", "-Werror", "-pthread", standard, "-o"])
-        .args([&program, &source])
+        .args([&part, &source])
         .output()
         .expect("the compiler starts");
     assert!(
@@ -37,6 +39,7 @@ fn compile(source: &str) -> Option<PathBuf> {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+    std::fs::rename(&part, &program).expect("renamed");
     Some(program)
 }
 

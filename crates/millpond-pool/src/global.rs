@@ -60,21 +60,29 @@ use std::ptr::{self, NonNull};
 /// statistics, allow `membarrier`, or install the filter before the process first allocates.
 #[derive(Debug, Default)]
 pub struct GlobalPool {
-    _private: (),
+    /// Whether blocks are also freed without their sizes, which takes a map from pages to blocks.
+    of_malloc: bool,
 }
 
 impl GlobalPool {
     /// Creates a value that represents the pool. The pool itself is not created yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { _private: () }
+        Self { of_malloc: false }
+    }
+
+    /// Creates a value for a library that also exports [`malloc`]. The pool can then tell the size of a block from its address.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn of_malloc() -> Self {
+        Self { of_malloc: true }
     }
 
     /// Returns the pool, for its counters and to give memory back. Returns `None` if the system has no address space for
     /// it.
     #[must_use]
     pub fn pool(&self) -> Option<&'static Pool> {
-        start::pool()
+        start::pool(self.of_malloc)
     }
 
     /// Returns the error in `MILLPOND_CONF`. In that case the defaults are used, and standard error has been told once.
@@ -152,7 +160,7 @@ fn block_of(block: NonNull<u8>, layout: Layout) -> RawBlock {
 /// thread has not used the pool yet.
 #[cold]
 #[inline(never)]
-fn take_elsewhere(layout: Layout, zeroed: bool) -> *mut u8 {
+fn take_elsewhere(layout: Layout, zeroed: bool, of_malloc: bool) -> *mut u8 {
     if reentrancy::is_inside() {
         let block = ARENA.take(layout);
         if zeroed && !block.is_null() {
@@ -162,7 +170,7 @@ fn take_elsewhere(layout: Layout, zeroed: bool) -> *mut u8 {
         }
         return block;
     }
-    match guarded(start::heap) {
+    match guarded(|| start::heap(of_malloc)) {
         Some(heap) => {
             inside::adopt(heap);
             take_from(heap, layout, zeroed)
@@ -181,7 +189,7 @@ unsafe fn give_elsewhere(block: NonNull<u8>, layout: Layout) {
     if reentrancy::is_inside() {
         // SAFETY: the caller guarantees the conditions.
         unsafe { inside::wait(block, layout) };
-    } else if let Some(heap) = guarded(start::heap) {
+    } else if let Some(heap) = guarded(start::made) {
         inside::adopt(heap);
         give_to(heap, block, layout);
     }
@@ -241,7 +249,7 @@ unsafe impl GlobalAlloc for GlobalPool {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match inside::pool() {
             Some(heap) => take_from(heap, layout, false),
-            None => take_elsewhere(layout, false),
+            None => take_elsewhere(layout, false, self.of_malloc),
         }
     }
 
@@ -251,7 +259,7 @@ unsafe impl GlobalAlloc for GlobalPool {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match inside::pool() {
             Some(heap) => take_from(heap, layout, true),
-            None => take_elsewhere(layout, true),
+            None => take_elsewhere(layout, true, self.of_malloc),
         }
     }
 

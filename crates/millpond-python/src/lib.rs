@@ -9,6 +9,7 @@
 //!   devices     arrays in a device's memory
 //!   dlpack      arrays for other libraries and of them, by DLPack
 //!   stream      streams of other libraries
+//!   plugins     pools as the memory of PyTorch
 //!   numpy       data of NumPy's arrays from a pool
 //!   table       tables for other libraries, through Arrow's C interface
 //!   work        long work without the interpreter's lock
@@ -22,6 +23,8 @@ mod dlpack;
 #[forbid(unsafe_code)]
 mod limits;
 mod numpy;
+#[forbid(unsafe_code)]
+mod plugins;
 #[forbid(unsafe_code)]
 mod pools;
 #[forbid(unsafe_code)]
@@ -54,6 +57,8 @@ mod _millpond {
     use super::limits::LimitsScope;
     #[pymodule_export]
     use super::numpy::{NumpyHandler, set_numpy_handler, take_numpy_refusal};
+    #[pymodule_export]
+    use super::plugins::{plug, plugged, private_stats, set_thread_tag};
     #[pymodule_export]
     use super::pools::{Budget, Pool, Recorder, mark, refusals};
     #[pymodule_export]

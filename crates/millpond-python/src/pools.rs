@@ -204,6 +204,10 @@ impl Pool {
         py.detach(|| of_both!(self, stats()))
     }
 
+    pub(crate) fn of_device(pool: DevicePool) -> Self {
+        Self(Kind::Device(pool))
+    }
+
     pub(crate) fn host(&self) -> PyResult<&millpond::Pool> {
         match &self.0 {
             Kind::Host(pool) => Ok(pool),
@@ -223,7 +227,7 @@ impl Pool {
     }
 }
 
-fn figures(stats: &PoolStats) -> Figures {
+pub(crate) fn figures(stats: &PoolStats) -> Figures {
     let Gauge { current, peak } = stats.requested;
     vec![
         ("requested", current),
@@ -321,7 +325,7 @@ impl Recorder {
 /// Returns the number of requests of this process that were refused.
 #[pyfunction]
 pub(crate) fn refusals() -> u64 {
-    REFUSED.load(Ordering::Relaxed)
+    REFUSED.load(Ordering::Relaxed) + millpond_c::plugin::refusals()
 }
 
 /// Marks this moment in the recording of this process, if there is one.

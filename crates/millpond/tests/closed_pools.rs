@@ -34,7 +34,7 @@ static ALLOCATOR: Counted = Counted;
 const FIRST: usize = 8;
 const POOLS: usize = 200;
 /// The maximum bytes that may be left of one pool: its locks, its statistics, and the places of its shelves.
-const MOST: i64 = 12 << 10;
+const MOST: i64 = 14 << 10;
 /// The locks and the empty tables of a ledger that lasts for the pool's life.
 const ACCOUNT: i64 = 12 << 10;
 

@@ -8,6 +8,7 @@ use crate::error::CudaError;
 use crate::source::{CudaMemory, CudaSharing, CudaSource};
 use millpond_account::budget::BudgetError;
 use millpond_account::error::AllocError;
+use millpond_account::ledger::Tracking;
 use millpond_engine::policies::UnknownPolicy;
 use millpond_engine::{ConfError, Engine, Limit, Source};
 use millpond_os::pressure::Readings;
@@ -151,6 +152,18 @@ impl DevicePoolBuilder {
         self
     }
 
+    /// Sets the defaults of a pool that is the memory of another library, for settings that neither the text nor the environment sets. It
+    /// may reserve the whole device, and tracks its blocks, which often live until the end of the program, without stacks.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of_a_library(mut self) -> Self {
+        let defaults = &mut self.settings.defaults;
+        defaults.memory_fraction = Some(1.0);
+        defaults.track = Some(Some(Tracking::All));
+        (defaults.stacks, defaults.leak_report) = (Some(false), Some(false));
+        self
+    }
+
     /// Makes each allocation and each free a call of the driver, and keeps nothing.
     pub(super) fn direct(mut self) -> Self {
         self.direct = true;
@@ -209,6 +222,7 @@ impl DevicePoolBuilder {
             leak_report,
             direct: self.direct,
             of_graph: false,
+            is_foreign: false,
         }));
         conf.begin_account(&pool);
         if let Some(prewarm) = &conf.prewarm {

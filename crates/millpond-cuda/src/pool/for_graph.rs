@@ -14,8 +14,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl DevicePool {
-    /// Returns a pool with the same limit, budgets and watchers as this one, which gives no memory back before it ends.
+    /// Returns the pool of a graph that this library captures. It has the limit, budgets and watchers of this one, serves only the streams
+    /// of the capture, and gives no memory back before it ends.
     pub(crate) fn for_graph(&self) -> Result<Self, CudaError> {
+        self.keeping(false)
+    }
+
+    /// Returns a pool for memory whose addresses a graph of another library has recorded. It has the limit, budgets and watchers of this
+    /// one, serves all streams, and gives no memory back before it ends.
+    #[doc(hidden)]
+    pub fn for_foreign_graph(&self) -> Result<Self, CudaError> {
+        self.keeping(true)
+    }
+
+    fn keeping(&self, is_foreign: bool) -> Result<Self, CudaError> {
         let of = &self.0.parts;
         let policy = Box::new(Millpond::new(&MillpondConf::default()));
         let sharing = self.0.core()?.source().sharing().clone();
@@ -45,6 +57,7 @@ impl DevicePool {
             leak_report: false,
             direct: false,
             of_graph: true,
+            is_foreign,
         });
         made.change_watchers(|_| (self.0.watchers().for_pool(label), ()));
         Ok(Self(made))

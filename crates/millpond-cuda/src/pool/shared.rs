@@ -41,6 +41,7 @@ pub(super) struct Parts {
     pub(super) leak_report: bool,
     pub(super) direct: bool,
     pub(super) of_graph: bool,
+    pub(super) is_foreign: bool,
 }
 
 pub(super) struct Shared {
@@ -78,6 +79,8 @@ pub(super) struct Fixed {
     pub(super) direct: bool,
     /// Whether a graph has recorded the addresses of the blocks. If so, no memory is given back before the pool ends.
     pub(super) of_graph: bool,
+    /// Whether another library captures this graph. Pools do not know its captures, so any stream may be one of them.
+    pub(super) is_foreign: bool,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -142,6 +145,7 @@ impl Shared {
                 leak_report: parts.leak_report,
                 direct: parts.direct,
                 of_graph: parts.of_graph,
+                is_foreign: parts.is_foreign,
             },
             core: Mutex::new(Some(Core {
                 memory: parts.engine,
@@ -551,6 +555,9 @@ impl DevicePool {
             true => captures::pool_of(stream).map_err(refused)?,
             false => None,
         };
+        if self.0.parts.is_foreign {
+            return Ok(self.clone());
+        }
         // Launches of the graph still write to its free memory.
         if self.0.parts.of_graph && captured != Some(self.id()) {
             return Err(refused(CudaError::OfGraph));

@@ -28,9 +28,11 @@ fn build() -> Option<Place> {
         return None;
     }
     let test = env::current_exe().expect("the path of this test");
-    // Test programs run side by side and must not build the clients at once.
-    let name = test.file_name().expect("a file").to_string_lossy().into_owned();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // Tests that run side by side in processes of their own must not share a folder. The thread has the name of the test.
+    let program = test.file_name().expect("a file").to_string_lossy();
+    let thread = std::thread::current();
+    let test_name = thread.name().unwrap_or("main").replace("::", "-");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{program}-{test_name}"));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(folder.join("driver")).expect("a folder");
     for name in ["libcuda.so", "libcuda.so.1"] {

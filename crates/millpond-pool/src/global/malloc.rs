@@ -1,8 +1,8 @@
 //! The program's pool as `malloc`: blocks that are freed without their size.
 //!
 //! The functions are those of C with Rust's types. A library that exports them under C's names makes the pool the allocator of a
-//! program that nobody changed. The library's own Rust code must use [`GlobalPool`](super::GlobalPool), so that its tables come from
-//! the metadata arena. The two share the pool, but a block is freed by the kind of function that allocated it.
+//! program that nobody changed. The library's own Rust code must use [`GlobalPool::of_malloc`](super::GlobalPool::of_malloc), so that its
+//! tables come from the metadata arena. The two share the pool, but a block is freed by the kind of function that allocated it.
 //!
 //! Inside the slow path of a pool, the C library may call these functions itself. A block that it allocates then comes from the
 //! arena, and its layout is written in front of it. A block of the pool that it frees then is freed when the slow path has ended.
@@ -34,7 +34,7 @@ fn find() -> Option<&'static PoolHeap> {
     if reentrancy::is_inside() {
         return None;
     }
-    let heap = guarded(start::heap)?;
+    let heap = guarded(|| start::heap(true))?;
     inside::adopt(heap);
     Some(heap)
 }

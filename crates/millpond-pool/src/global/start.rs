@@ -11,8 +11,9 @@ use std::sync::OnceLock;
 static POOL: OnceLock<Pool> = OnceLock::new();
 static MISREAD: OnceLock<PoolError> = OnceLock::new();
 
-/// Returns the pool, and creates it if necessary. Not called inside a slow path.
-pub(super) fn pool() -> Option<&'static Pool> {
+/// Returns the pool, and creates it if necessary. `of_malloc` says whether its blocks are also freed without their sizes. Not called
+/// inside a slow path.
+pub(super) fn pool(of_malloc: bool) -> Option<&'static Pool> {
     if let Some(pool) = POOL.get() {
         return Some(pool);
     }
@@ -20,7 +21,7 @@ pub(super) fn pool() -> Option<&'static Pool> {
     // A pool reserves as many addresses as it could need. Half of the limit is left to stacks and files.
     let half = os::address_limit().map(|limit| limit / 2);
     let half = half.filter(|half| *half < os::machine_memory().1);
-    let builder = Pool::builder().name("program").of_a_program(half);
+    let builder = Pool::builder().name("program").of_a_program(half, of_malloc);
     let (made, builder) = make(builder)?;
     let forks = fork::prevent();
     let late = POOL.set(made);
@@ -37,8 +38,8 @@ pub(super) fn made() -> Option<&'static PoolHeap> {
     POOL.get().map(Pool::heap)
 }
 
-pub(super) fn heap() -> Option<&'static PoolHeap> {
-    pool().map(Pool::heap)
+pub(super) fn heap(of_malloc: bool) -> Option<&'static PoolHeap> {
+    pool(of_malloc).map(Pool::heap)
 }
 
 pub(super) fn misread() -> Option<&'static PoolError> {

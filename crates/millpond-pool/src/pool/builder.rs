@@ -112,6 +112,7 @@ pub struct PoolBuilder {
     carved: Option<Prewarm>,
     readings: Readings,
     of_a_program: bool,
+    of_malloc: bool,
 }
 
 crate::common_settings!(PoolBuilder);
@@ -284,8 +285,8 @@ impl PoolBuilder {
     /// allocator starts no threads, so free memory is given back by `trim` only. Debug builds track the blocks of other
     /// pools, but for a whole program this is too expensive by default. Background work starts only with
     /// [`look_after`](Self::look_after).
-    pub(crate) fn of_a_program(mut self, limit: Option<u64>) -> Self {
-        self.of_a_program = true;
+    pub(crate) fn of_a_program(mut self, limit: Option<u64>, of_malloc: bool) -> Self {
+        (self.of_a_program, self.of_malloc) = (true, of_malloc);
         self.settings.defaults = PoolConf {
             limit: limit.map(Some),
             trim_every: Some(None),
@@ -366,7 +367,7 @@ impl PoolBuilder {
                 align,
                 guard,
                 flow,
-                is_mapped: self.of_a_program,
+                is_mapped: self.of_malloc,
             })
         })?;
         if heap.guard.is_some() {

@@ -52,7 +52,7 @@ impl Heap {
         if guarded {
             return Ok(taken);
         }
-        if taken.bytes > SMALL && !page_map::set_large(taken.address, taken.bytes) {
+        if taken.bytes > SMALL && !self.maps(|| page_map::set_large(taken.address, taken.bytes)) {
             self.free(taken, bytes, 0);
             return Err(self.refused_finally(requested, self.refuse_tables(requested)));
         }

@@ -20,10 +20,17 @@ Memory with an account of every byte:
     with millpond.tag("weights"):
         weights = pool.zeros((1024, 1024), "float32")
 
+Pools as the memory of other libraries:
+
+    millpond.torch.enable()
+    millpond.cupy.enable()
+    millpond.numba.enable()
+    memory = millpond.cuda_core.memory_resource()
+
 ``python -m millpond`` is the command ``millpond``.
 """
 
-from . import numpy
+from . import cuda_core, cupy, numba, numpy, torch
 from ._devices import DevicePool
 from ._millpond import Block, Budget, DeviceArray, Table
 from ._limits import limits
@@ -46,11 +53,15 @@ __all__ = [
     "Tuned",
     "Verdict",
     "catch_oom",
+    "cuda_core",
+    "cupy",
     "leaks",
     "limits",
     "mark",
+    "numba",
     "numpy",
     "read",
     "record",
     "tag",
+    "torch",
 ]

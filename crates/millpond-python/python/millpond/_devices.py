@@ -1,9 +1,10 @@
 """Pools of the memory of CUDA devices."""
 
 from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from ._millpond import Budget, DeviceArray, device_array, device_copy
+from ._millpond import Pool as _Pool
 from ._pools import PoolBase, sizes_of, tag_here
 
 
@@ -54,6 +55,20 @@ class DevicePool(PoolBase):
         if not 0 <= device < 1 << 31:
             raise ValueError(f"the number of a device is from 0 to {(1 << 31) - 1}, and not {device}")
         super().__init__(limit, name, "", device, budget, settings)
+        self._device = device
+
+    @classmethod
+    def _of(cls, pool: _Pool, device: int) -> Self:
+        """Returns the object for a pool that exists."""
+        made = cls.__new__(cls)
+        made._begin(pool)
+        made._device = device
+        return made
+
+    @property
+    def device(self) -> int:
+        """The number of the device."""
+        return self._device
 
     def empty(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: Any = "float32", *, stream: object = None) -> DeviceArray:
         """Returns an array with arbitrary contents.
@@ -89,8 +104,29 @@ class DevicePool(PoolBase):
             raise TypeError(f"a pool copies arrays with DLPack, such as those of NumPy and PyTorch, and not {type(array)}")
         return device_copy(self._pool, array, tag_here("copy"), stream)
 
+    def _bytes(self, bytes: int, stream: object, library: str) -> DeviceArray:
+        """Returns memory for an array of another library. The place of the array is outside of the library's folder."""
+        return device_array(self._pool, [bytes], "uint8", False, tag_here("array", library), stream)
+
     def _array(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: Any, operation: str, stream: object) -> DeviceArray:
         return device_array(self._pool, sizes_of(shape, 16), _name(dtype), operation == "zeros", tag_here(operation), stream)
+
+
+def by_device(pools: Sequence[DevicePool]) -> dict[int, DevicePool]:
+    """Returns the pools by the numbers of their devices.
+
+    Raises:
+        TypeError: A pool is no :class:`DevicePool`.
+        ValueError: Two pools have one device.
+    """
+    found: dict[int, DevicePool] = {}
+    for pool in pools:
+        if not isinstance(pool, DevicePool):
+            raise TypeError(f"arrays on a device need a millpond.DevicePool, and not {type(pool)}")
+        if pool.device in found:
+            raise ValueError(f"two pools are of device {pool.device}: give one pool for each device")
+        found[pool.device] = pool
+    return found
 
 
 def _name(dtype: Any) -> str:

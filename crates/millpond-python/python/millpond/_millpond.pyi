@@ -171,7 +171,19 @@ class Budget:
         """The most bytes that pools have had."""
 
     @property
-    def refusals(self) -> int:
+    def plug(pool: Pool) -> None:
+    """Makes a pool the memory of PyTorch on the pool's device."""
+
+def plugged(device: int) -> Pool:
+    """Returns the pool that is the memory of PyTorch on a device, and creates it if there is none."""
+
+def private_stats(device: int) -> list[list[tuple[str, int]]]:
+    """Returns the figures of PyTorch's private pools on a device."""
+
+def set_thread_tag(name: str) -> None:
+    """Sets the tag of this thread for requests that come from outside of Python. The empty text is no tag."""
+
+def refusals(self) -> int:
         """The number of refusals. A pool asks again with less before it refuses a request."""
 
 class LimitsScope:

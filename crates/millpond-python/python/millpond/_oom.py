@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+from . import torch as plugged
 from ._millpond import Recording, refusals
 from ._notebook import display
 from ._pools import PoolRecording, refuse_others
@@ -44,8 +45,8 @@ class catch_oom(Scope):
     recording is written beside the page (``run.pickle``), the answer is printed to standard error, the page is written, and the error goes on.
     Errors that the program handles itself are not explained. A failure to write or to explain is printed and never replaces the error.
 
-    In a program without PyTorch, or without a CUDA device, the same is done for this package's pools, whose recording is ``run.mpr``. In other
-    programs, only errors of PyTorch are explained.
+    In a program without PyTorch, or without a CUDA device, the same is done for this package's pools, whose recording is ``run.mpr``, and also if
+    they are the memory of PyTorch (``millpond.torch.enable()``). In other programs, only errors of PyTorch are explained.
 
     In a program of several ranks (``WORLD_SIZE``), each rank writes files of its own (``run-rank3.html``), and the first rank that fails
     prints the answer.
@@ -78,7 +79,8 @@ class catch_oom(Scope):
 
     def __enter__(self) -> Self:
         torch = _torch()
-        history = _PoolHistory.begin(_of_rank(self._named)) if torch is None else _History.begin(torch, self._max_entries)
+        by_pools = torch is None or plugged.is_enabled()
+        history = _PoolHistory.begin(_of_rank(self._named)) if by_pools else _History.begin(torch, self._max_entries)
         self._open.append(history)
         return self
 
@@ -182,7 +184,7 @@ class _History:
 
     def find(self, error: BaseException | None) -> BaseException | None:
         """Returns the error that says that memory ran out: this one, or one that it was raised from."""
-        return _find(error, getattr(self._torch, "OutOfMemoryError", None) or self._torch.cuda.OutOfMemoryError)
+        return _find(error, _oom_error(self._torch))
 
     def write(self, file: Path) -> None:
         """Writes the state of the allocator when memory ran out, with the history."""
@@ -217,7 +219,10 @@ class _PoolHistory:
 
     def find(self, error: BaseException | None) -> BaseException | None:
         """Returns the error that says that memory of a pool ran out: this one, or one that it was raised from."""
-        return _find(error, MemoryError) if refusals() > self._refusals else None
+        kinds: tuple[type[BaseException], ...] = (MemoryError,)
+        if plugged.is_enabled():
+            kinds += (_oom_error(_torch()),)
+        return _find(error, kinds) if refusals() > self._refusals else None
 
     def write(self, file: Path) -> None:
         """Completes the recording in this file."""
@@ -239,8 +244,14 @@ def _torch() -> Any:
     return torch
 
 
-def _find(error: BaseException | None, known: type[BaseException]) -> BaseException | None:
-    """Returns the first error of this type that was not explained: this one, one of its group, or one that it was raised from."""
+def _oom_error(torch: Any) -> type[BaseException]:
+    """Returns the class of PyTorch's error. Older versions have it at another place."""
+    found: type[BaseException] = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+    return found
+
+
+def _find(error: BaseException | None, known: type[BaseException] | tuple[type[BaseException], ...]) -> BaseException | None:
+    """Returns the first error of these types that was not explained: this one, one of its group, or one that it was raised from."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, known):

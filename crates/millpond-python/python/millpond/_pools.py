@@ -32,6 +32,9 @@ numpy_state: ContextVar["NumpyState | None"] = ContextVar("millpond.numpy", defa
 _POOLS: "weakref.WeakSet[_Pool]" = weakref.WeakSet()
 _POOLS_LOCK = threading.Lock()
 
+#: Whether threads have tags for requests that come from outside of Python.
+_has_thread_tags = False
+
 #: The folder of this package, whose functions are no places of the program.
 _HERE = os.path.dirname(__file__)
 
@@ -63,9 +66,12 @@ class PoolBase:
         budget: Budget | None,
         settings: str | None,
     ) -> None:
-        self._pool = _Pool(name, memory, device, limit, budget, settings)
+        self._begin(_Pool(name, memory, device, limit, budget, settings))
+
+    def _begin(self, pool: _Pool) -> None:
+        self._pool = pool
         with _POOLS_LOCK:
-            _POOLS.add(self._pool)
+            _POOLS.add(pool)
 
     @property
     def name(self) -> str:
@@ -219,7 +225,7 @@ class tag(Scope):
 
     def __enter__(self) -> None:
         self._before.append(_TAG.set(self._name))
-        apply_numpy()
+        _apply_tag()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -227,7 +233,21 @@ class tag(Scope):
         # If a generator is ended by another task, the task that entered the block is gone.
         with contextlib.suppress(ValueError):
             _TAG.reset(self._before.pop())
-            apply_numpy()
+            _apply_tag()
+
+
+def _apply_tag() -> None:
+    """Tells other libraries the tag of the running code."""
+    apply_numpy()
+    if _has_thread_tags:
+        _millpond.set_thread_tag(_TAG.get())
+
+
+def begin_thread_tags() -> None:
+    """Makes tags count for requests that come from outside of Python, such as those of PyTorch's tensors."""
+    global _has_thread_tags
+    _has_thread_tags = True
+    _apply_tag()
 
 
 @contextlib.contextmanager
@@ -383,10 +403,13 @@ def sizes_of(shape: "SupportsIndex | Sequence[SupportsIndex]", itemsize: int) ->
     return sizes
 
 
-def tag_here(operation: str) -> str:
-    """Returns the tag with the operation and the place that calls this package."""
+def tag_here(operation: str, library: str = "") -> str:
+    """Returns the tag with the operation and the place that calls this package, or that calls the library in a folder, which then calls this."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == _HERE:
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        if os.path.dirname(file) != _HERE and not (library and file.startswith(library)):
+            break
         frame = frame.f_back
     code = frame.f_code
     place = _text(f"{code.co_filename}:{code.co_name}:{frame.f_lineno}")

@@ -1,0 +1,454 @@
+//! Functions with the signatures that PyTorch asks of an allocator of device memory.
+//!
+//! PyTorch names a device and a stream, and no pool. So each device has one plugged pool. It is the one that
+//! [`millpond_plugin_set_pool`] set, or a pool that is created at the first request, with the settings in `MILLPOND_CONF`.
+//!
+//! A private pool of PyTorch has the memory of a graph, whose launches use the same addresses again. It gets a pool of its own, which keeps
+//! its memory until PyTorch releases it.
+
+mod exception;
+mod filter;
+
+use crate::any_pool::{AnyPool, any_pool};
+use crate::device::stream_of;
+use crate::handles::millpond_pool;
+use crate::open_device::lock;
+use crate::status::{Failure, guard, last_error, millpond_status};
+use filter::StreamFilter;
+use millpond::PoolStats;
+use millpond::cuda::{CudaDevice, DeviceBuffer, DevicePool};
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The number of a private pool, which PyTorch gives as a pair.
+type PoolId = (u64, u64);
+
+/// The pools of a device.
+struct Plugged {
+    pool: DevicePool,
+    private: BTreeMap<PoolId, Private>,
+    /// The private pools that serve some streams or threads now, in the order in which this began.
+    serving: Vec<(PoolId, StreamFilter)>,
+}
+
+/// A private pool.
+struct Private {
+    pool: DevicePool,
+    /// The number of begins without a release.
+    users: usize,
+}
+
+static PLUGGED: RwLock<BTreeMap<u32, Plugged>> = RwLock::new(BTreeMap::new());
+
+/// The blocks that the program holds, of all devices, by their addresses.
+static BLOCKS: Mutex<BTreeMap<usize, DeviceBuffer<u8>>> = Mutex::new(BTreeMap::new());
+
+/// The process that uses the locks. In the child of a fork, a thread that does not exist may hold one.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// The number of requests that were refused.
+static REFUSALS: AtomicU64 = AtomicU64::new(0);
+
+fn read() -> RwLockReadGuard<'static, BTreeMap<u32, Plugged>> {
+    PLUGGED.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write() -> RwLockWriteGuard<'static, BTreeMap<u32, Plugged>> {
+    PLUGGED.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns whether this process is the child of a fork. Memory of a device is not usable there.
+fn is_forked() -> bool {
+    let (own, first) = (std::process::id(), PROCESS.load(Ordering::Relaxed));
+    match first {
+        0 => {
+            PROCESS.store(own, Ordering::Relaxed);
+            false
+        }
+        first => first != own,
+    }
+}
+
+fn expect_no_fork() -> Result<(), Failure> {
+    match is_forked() {
+        true => Err(millpond::cuda::CudaError::Forked.into()),
+        false => Ok(()),
+    }
+}
+
+fn number_of(device: c_int) -> Result<u32, Failure> {
+    u32::try_from(device).map_err(|_| Failure::argument(format!("{device} is no number of a device")))
+}
+
+/// Calls a function with the pools of a device, which are created if there are none.
+fn with_plugged<R>(device: c_int, work: impl FnOnce(&mut Plugged) -> R) -> Result<R, Failure> {
+    expect_no_fork()?;
+    let number = number_of(device)?;
+    let mut all = write();
+    if !all.contains_key(&number) {
+        let pool = DevicePool::builder()
+            .name(format!("plugged {number}"))
+            .of_a_library()
+            .build(&CudaDevice::get(number)?)?;
+        all.insert(number, Plugged::new(pool));
+    }
+    let plugged = all.get_mut(&number).ok_or_else(|| Failure::argument("no pool"))?;
+    Ok(work(plugged))
+}
+
+impl Plugged {
+    fn new(pool: DevicePool) -> Self {
+        Self {
+            pool,
+            private: BTreeMap::new(),
+            serving: Vec::new(),
+        }
+    }
+
+    /// Returns the pool that serves a stream on this thread now.
+    fn serving(&self, stream: *mut c_void) -> DevicePool {
+        let mut serving = self.serving.iter();
+        let private = serving
+            .find(|(_, filter)| filter.takes(stream))
+            .and_then(|(id, _)| self.private.get(id));
+        private.map_or_else(|| self.pool.clone(), |private| private.pool.clone())
+    }
+
+    fn end(&mut self, id: PoolId) {
+        if let Some(at) = self.serving.iter().position(|(of, _)| *of == id) {
+            self.serving.remove(at);
+        }
+    }
+}
+
+/// Sets the pool that serves the requests for its device from now on. Blocks that exist stay where they are.
+///
+/// # Errors
+/// Returns the text of the error in the child of a fork.
+pub fn set_pool(pool: &DevicePool) -> Result<(), String> {
+    plug(pool).map_err(Failure::into_text)
+}
+
+fn plug(pool: &DevicePool) -> Result<(), Failure> {
+    expect_no_fork()?;
+    let mut all = write();
+    let device = pool.device().number();
+    let plugged = all.entry(device).or_insert_with(|| Plugged::new(pool.clone()));
+    let before = std::mem::replace(&mut plugged.pool, pool.clone());
+    drop(all);
+    // Its last handle waits for streams.
+    drop(before);
+    Ok(())
+}
+
+/// Returns the pool that serves the requests for a device. It is created if there is none.
+///
+/// # Errors
+/// Returns the text of the error if there is no such device, or if the settings in `MILLPOND_CONF` are wrong.
+pub fn plugged_pool(device: u32) -> Result<DevicePool, String> {
+    let device = c_int::try_from(device).map_err(|error| error.to_string())?;
+    with_plugged(device, |plugged| plugged.pool.clone()).map_err(Failure::into_text)
+}
+
+/// Returns the figures of the private pools of a device.
+#[must_use]
+pub fn private_stats(device: u32) -> Vec<PoolStats> {
+    if is_forked() {
+        return Vec::new();
+    }
+    let pools: Vec<_> = match read().get(&device) {
+        Some(plugged) => plugged.private.values().map(|private| private.pool.clone()).collect(),
+        None => Vec::new(),
+    };
+    pools.iter().map(DevicePool::stats).collect()
+}
+
+/// Returns the number of requests of plugged pools that were refused in this process.
+#[must_use]
+pub fn refusals() -> u64 {
+    REFUSALS.load(Ordering::Relaxed)
+}
+
+/// Returns the pool that serves a stream. The filters of PyTorch may throw an exception, so no guard is around this.
+fn serving(device: c_int, stream: *mut c_void) -> Result<DevicePool, Failure> {
+    expect_no_fork()?;
+    let number = number_of(device)?;
+    {
+        let all = read();
+        if let Some(plugged) = all.get(&number) {
+            return Ok(plugged.serving(stream));
+        }
+    }
+    with_plugged(device, |plugged| plugged.pool.clone())
+}
+
+/// Allocates a block. On failure, the last error of the thread says why.
+///
+/// # Safety
+/// The rules on arguments apply.
+unsafe fn allocate(
+    bytes: usize,
+    device: c_int,
+    stream: *mut c_void,
+) -> Result<*mut c_void, millpond_status> {
+    // A request of 0 bytes gets no block.
+    if bytes == 0 {
+        return Ok(ptr::null_mut());
+    }
+    let pool = serving(device, stream);
+    let mut block = ptr::null_mut();
+    let status = guard(|| {
+        let pool = pool?;
+        // SAFETY: the caller guarantees it.
+        let stream = unsafe { stream_of(pool.device(), stream) }?;
+        let buffer = pool.alloc::<u8>(bytes, &stream)?;
+        let address = buffer.address() as usize;
+        lock(&BLOCKS).insert(address, buffer);
+        block = ptr::without_provenance_mut(address);
+        Ok(())
+    });
+    if status == millpond_status::MILLPOND_OK {
+        return Ok(block);
+    }
+    REFUSALS.fetch_add(1, Ordering::Relaxed);
+    Err(status)
+}
+
+/// Throws the error of a call as a C++ exception. Returns if the process has no C++ library.
+fn throw(status: millpond_status, bytes: Option<usize>) {
+    use millpond_status::{MILLPOND_OUT_OF_MEMORY, MILLPOND_TOO_LARGE};
+    let text = last_error();
+    match (status, bytes) {
+        (MILLPOND_OUT_OF_MEMORY | MILLPOND_TOO_LARGE, Some(bytes)) => {
+            // Programs recognise the error by its first words.
+            let size = millpond::engine::display_size(bytes as u64);
+            let text = format!("CUDA out of memory. Tried to allocate {size}. {text}");
+            exception::throw_out_of_memory(&text);
+        }
+        _ => exception::throw_runtime_error(&text),
+    }
+}
+
+/// Runs a function that returns nothing and reports errors as C++ exceptions.
+fn run(work: impl FnOnce() -> Result<(), Failure>) {
+    let status = guard(work);
+    if status != millpond_status::MILLPOND_OK {
+        throw(status, None);
+    }
+}
+
+/// Sets the pool that serves the requests of `millpond_plugin_alloc` and `millpond_torch_alloc` for its device from now on. The pool stays
+/// alive if its handle is destroyed. Blocks that exist stay where they are.
+///
+/// Errors: `MILLPOND_INVALID_HANDLE`, also for a pool of the host.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_plugin_set_pool(pool: *mut millpond_pool) -> millpond_status {
+    guard(|| match any_pool(pool)? {
+        AnyPool::Device(entry) if !entry.is_destroyed() => plug(&entry.pool),
+        _ => Err(Failure::new(
+            millpond_status::MILLPOND_INVALID_HANDLE,
+            "an allocator of device memory needs a live pool of a device: create one with millpond_device_pool_create",
+        )),
+    })
+}
+
+/// Allocates device memory for use on a stream, from the plugged pool of the device. Returns null on failure, and `millpond_last_error`
+/// returns the reason. A request of 0 bytes returns null too. Without `millpond_plugin_set_pool`, the first request for a device creates a
+/// pool with the settings in the environment variable `MILLPOND_CONF`. The signature is that of PyTorch's `CUDAPluggableAllocator`. Use this
+/// function for the memory of a `MemPool`.
+///
+/// # Safety
+/// The rules on arguments apply.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn millpond_plugin_alloc(
+    bytes: usize,
+    device: c_int,
+    stream: *mut c_void,
+) -> *mut c_void {
+    // SAFETY: the caller guarantees it.
+    unsafe { allocate(bytes, device, stream) }.unwrap_or(ptr::null_mut())
+}
+
+/// Allocates like `millpond_plugin_alloc`, and throws a C++ exception on failure: `c10::OutOfMemoryError` if memory ran out, and otherwise
+/// `std::runtime_error`. In a process without C++, it returns null. Use this function for `torch.cuda.memory.change_current_allocator`,
+/// because PyTorch does not check for null there.
+///
+/// # Safety
+/// The rules on arguments apply. The caller is code that exceptions of C++ may pass.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn millpond_torch_alloc(
+    bytes: usize,
+    device: c_int,
+    stream: *mut c_void,
+) -> *mut c_void {
+    // SAFETY: the caller guarantees it.
+    match unsafe { allocate(bytes, device, stream) } {
+        Ok(block) => block,
+        Err(status) => {
+            throw(status, Some(bytes));
+            ptr::null_mut()
+        }
+    }
+}
+
+/// Frees a block of `millpond_plugin_alloc` or `millpond_torch_alloc` in the order of a stream. Null is no block. `bytes` and `device` are not
+/// used. An address that is not that of a live block is told on standard error, and nothing else happens.
+///
+/// # Safety
+/// The rules on arguments apply.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_plugin_free(
+    block: *mut c_void,
+    _bytes: usize,
+    _device: c_int,
+    stream: *mut c_void,
+) {
+    // The child of a fork has no memory of a device.
+    if block.is_null() || is_forked() {
+        return;
+    }
+    let status = guard(|| {
+        let Some(mut buffer) = lock(&BLOCKS).remove(&block.addr()) else {
+            return Err(Failure::argument(format!(
+                "no live block of a plugged pool begins at {block:p}"
+            )));
+        };
+        let device = buffer.pool().map(|pool| pool.device().clone());
+        if let Some(device) = device {
+            // SAFETY: the caller guarantees it.
+            let stream = unsafe { stream_of(&device, stream) }?;
+            buffer.record_use(&stream)?;
+        }
+        Ok(())
+    });
+    if status != millpond_status::MILLPOND_OK {
+        eprintln!("millpond: millpond_plugin_free: {}", last_error());
+    }
+}
+
+/// Declares that work on another stream uses a block. After the block is freed, its memory is reused only when the work that is queued on
+/// that stream by then is complete. The address may be within the block. Addresses of other memory are ignored. For
+/// `set_record_stream_fn`.
+///
+/// # Safety
+/// The rules on arguments apply.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn millpond_torch_record_stream(block: *mut c_void, stream: *mut c_void) {
+    if block.is_null() || is_forked() {
+        return;
+    }
+    run(|| {
+        let mut blocks = lock(&BLOCKS);
+        let below = blocks.range_mut(..=block.addr()).next_back();
+        let Some((_, buffer)) = below.filter(|(start, buffer)| block.addr() - **start < buffer.len()) else {
+            return Ok(());
+        };
+        let Some(device) = buffer.pool().map(|pool| pool.device().clone()) else {
+            return Ok(());
+        };
+        // SAFETY: the caller guarantees it.
+        let stream = unsafe { stream_of(&device, stream) }?;
+        Ok(buffer.record_use(&stream)?)
+    });
+}
+
+/// Gives back all memory of plugged pools that no block uses. For `set_reset_fn`, which `torch.cuda.empty_cache` calls.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_torch_empty_cache() {
+    if is_forked() {
+        return;
+    }
+    let pools: Vec<_> = read().values().map(|plugged| plugged.pool.clone()).collect();
+    let _ = guard(|| {
+        pools.iter().for_each(DevicePool::trim);
+        Ok(())
+    });
+}
+
+/// Sets the limit of a device's plugged pool to a share of the device's memory. For `set_memory_fraction_fn`.
+///
+/// # Safety
+/// The caller is code that exceptions of C++ may pass.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn millpond_torch_set_memory_fraction(fraction: f64, device: c_int) {
+    run(|| {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Failure::argument(format!(
+                "the fraction of a device's memory is from 0 to 1, and not {fraction}"
+            )));
+        }
+        let pool = with_plugged(device, |plugged| plugged.pool.clone())?;
+        let total = pool.device().memory()?.total;
+        pool.set_limit((total as f64 * fraction) as u64);
+        Ok(())
+    });
+}
+
+/// Serves some requests for a device from a private pool from now on. `first` and `second` are the number of the pool. `filter` is a
+/// `std::function<bool(cudaStream_t)>` of libstdc++, which says whether a request for a stream is one of them. For
+/// `set_begin_allocate_to_pool`.
+///
+/// # Safety
+/// `filter` is null or such a function. The caller is code that exceptions of C++ may pass.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn millpond_torch_begin_allocate_to_pool(
+    device: c_int,
+    first: u64,
+    second: u64,
+    filter: *const c_void,
+) {
+    // SAFETY: the caller guarantees it. The copy may throw an exception, so no guard is around it.
+    let filter = unsafe { StreamFilter::copy_of(filter) };
+    run(|| {
+        let id = (first, second);
+        with_plugged(device, |plugged| {
+            let private = match plugged.private.entry(id) {
+                std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Private {
+                    pool: plugged.pool.for_foreign_graph()?,
+                    users: 0,
+                }),
+            };
+            private.users += 1;
+            plugged.serving.push((id, filter));
+            Ok(())
+        })?
+    });
+}
+
+/// Ends what `millpond_torch_begin_allocate_to_pool` began. The private pool keeps its memory. For `set_end_allocate_to_pool_fn`.
+///
+/// # Safety
+/// The caller is code that exceptions of C++ may pass.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn millpond_torch_end_allocate_to_pool(device: c_int, first: u64, second: u64) {
+    run(|| with_plugged(device, |plugged| plugged.end((first, second))));
+}
+
+/// Ends one use of a private pool. After the last one, its memory goes back with its last block. For `set_release_pool`.
+///
+/// # Safety
+/// The caller is code that exceptions of C++ may pass.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn millpond_torch_release_pool(device: c_int, first: u64, second: u64) {
+    if is_forked() {
+        return;
+    }
+    run(|| {
+        let id = (first, second);
+        let released = with_plugged(device, |plugged| {
+            let private = plugged.private.get_mut(&id)?;
+            private.users = private.users.saturating_sub(1);
+            match private.users {
+                0 => plugged.private.remove(&id),
+                _ => None,
+            }
+        })?;
+        // Its last handle waits for streams, which must not happen under the lock.
+        drop(released);
+        Ok(())
+    });
+}

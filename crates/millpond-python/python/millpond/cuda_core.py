@@ -1,0 +1,87 @@
+"""Pools as memory resources of ``cuda.core``: ``millpond.cuda_core.memory_resource()``."""
+
+import functools
+import os
+import threading
+from typing import Any
+
+from ._devices import DevicePool
+from ._millpond import DeviceArray
+
+__all__ = ["memory_resource"]
+
+
+def memory_resource(pool: DevicePool | None = None, *, device: int = 0) -> Any:
+    """Returns a ``cuda.core.MemoryResource`` that allocates from a pool.
+
+        import millpond
+        from cuda.core import Device
+
+        device = Device()
+        device.set_current()
+        memory = millpond.cuda_core.memory_resource()
+        buffer = memory.allocate(1024, stream=device.default_stream)
+
+    The attribute ``pool`` of the resource is the pool. A buffer is freed in the order of the stream that it is closed with, and the stream of
+    its allocation. ``device.memory_resource = memory`` makes it the resource of the device.
+
+    Args:
+        pool: The pool. Without it, a new pool.
+        device: The number of the device of a new pool.
+
+    Raises:
+        ImportError: ``cuda.core`` is not installed.
+        RuntimeError: There is no such device.
+        TypeError: The pool is no :class:`DevicePool`.
+    """
+    if pool is None:
+        pool = DevicePool(device=device, name=f"cuda.core {device}")
+    if not isinstance(pool, DevicePool):
+        raise TypeError(f"memory of a device needs a millpond.DevicePool, and not {type(pool)}")
+    return _resource_class()(pool)
+
+
+@functools.cache
+def _resource_class() -> Any:
+    """Returns the class, whose base is there only if ``cuda.core`` is installed."""
+    import cuda.core  # type: ignore[import-not-found, unused-ignore]
+    from cuda.core import Buffer, MemoryResource
+
+    outside = os.path.dirname(cuda.core.__file__)
+
+    class PoolMemoryResource(MemoryResource):  # type: ignore[misc, unused-ignore]
+        """A memory resource that allocates from a pool."""
+
+        def __init__(self, pool: DevicePool) -> None:
+            self.pool = pool
+            self._arrays: dict[int, DeviceArray] = {}
+            self._lock = threading.Lock()
+
+        def allocate(self, size: int, *, stream: Any) -> Any:
+            array = self.pool._bytes(size, stream, outside)
+            with self._lock:
+                self._arrays[array.address] = array
+            return Buffer.from_handle(array.address, size, self, stream=stream)
+
+        def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
+            with self._lock:
+                array = self._arrays.pop(int(ptr))
+            array.record_use(stream)
+
+        @property
+        def is_device_accessible(self) -> bool:
+            return True
+
+        @property
+        def is_host_accessible(self) -> bool:
+            return False
+
+        @property
+        def is_managed(self) -> bool:
+            return False
+
+        @property
+        def device_id(self) -> int:
+            return self.pool.device
+
+    return PoolMemoryResource
