@@ -49,7 +49,7 @@ fn main() {
         ])
         // Stacks are unwound through the functions of the library.
         .args(["-C", "force-unwind-tables=yes"])
-        // A symbol that no library has would otherwise be missed only when a program starts.
+        // Otherwise a missing symbol would be noticed only when a program starts.
         .args(["-C", "link-arg=-Wl,-z,defs"]);
     let linker = env::var("RUSTC_LINKER").ok();
     compiler.args(

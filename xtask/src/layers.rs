@@ -37,7 +37,7 @@ const CRATES: &[(&str, &str)] = &[
     ("bench", "millpond engine replay trace"),
     ("cli", "millpond bench engine intercept replay trace"),
     ("c", "millpond"),
-    ("python", "cli millpond replay"),
+    ("python", "c cli millpond replay"),
     ("malloc", "os pool"),
     ("xtask", ""),
 ];

@@ -61,7 +61,7 @@ private:
     std::shared_ptr<const std::string> text_;
 };
 
-/// Throws the last error of this thread if the status is one.
+/// Throws the last error of this thread if the status is not `MILLPOND_OK`.
 inline void check(millpond_status status) {
     if (status == MILLPOND_OK) {
         return;

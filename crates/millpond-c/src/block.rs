@@ -55,7 +55,7 @@ fn layout(bytes: usize, align: usize) -> Result<Layout, Failure> {
 }
 
 /// Allocates a block of host memory, at a multiple of `align` and of 64. `align` is a power of two, or 0 for 64. `flags` is 0 or
-/// `MILLPOND_ZEROED`. The pool records the block, so `millpond_free` needs its address only and answers a wrong one by a code. A block of 0
+/// `MILLPOND_ZEROED`. The pool records the block, so `millpond_free` needs only its address and returns an error for a wrong one. A block of 0
 /// bytes has an address of its own. On failure `block` is not changed.
 ///
 /// Errors: `MILLPOND_OUT_OF_MEMORY`, `MILLPOND_TOO_LARGE`, `MILLPOND_INVALID_ARGUMENT`, `MILLPOND_INVALID_HANDLE`, `MILLPOND_BROKEN`.
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn millpond_alloc(
     })
 }
 
-/// Frees a block of `millpond_alloc`, on any thread. Null is no block, and nothing happens.
+/// Frees a block of `millpond_alloc`, on any thread. Does nothing if `block` is null.
 ///
 /// Errors: `MILLPOND_INVALID_POINTER` if the address is not that of a live block of `millpond_alloc` of this pool, for example after a double
 /// free, whose text names the first free; `MILLPOND_INVALID_HANDLE`. In both cases nothing is changed.
@@ -158,8 +158,7 @@ pub unsafe extern "C" fn millpond_alloc_sized(
     })
 }
 
-/// Frees a block of `millpond_alloc_sized`, on any thread. `bytes` and `align` are those of its allocation. Null is no block, and nothing
-/// happens.
+/// Frees a block of `millpond_alloc_sized`, on any thread. `bytes` and `align` are those of its allocation. Does nothing if `block` is null.
 ///
 /// Like `free`, this does not check that the block is live: a wrong pointer, size or alignment is undefined behaviour.
 ///

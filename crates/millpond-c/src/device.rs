@@ -115,8 +115,7 @@ fn end_if_empty(pool: *mut millpond_pool, entry: &OpenDevicePool) {
 
 /// Frees a block of `millpond_device_alloc` in the order of a stream: the work that uses the block was queued on this stream before, or on
 /// the stream of its allocation. Work that is queued later must not use it. The memory is reused at once by later work on the stream of its
-/// allocation if both are the same, and otherwise after the work that is queued now. The call does not wait. Null is no block, and nothing
-/// happens.
+/// allocation if both are the same, and otherwise after the work that is queued now. The call does not wait. Does nothing if `block` is null.
 ///
 /// Errors: `MILLPOND_INVALID_POINTER` if the address is not that of a live block of this pool; `MILLPOND_INVALID_HANDLE`,
 /// `MILLPOND_INVALID_ARGUMENT`, `MILLPOND_CUDA_ERROR`. In these cases nothing is changed.

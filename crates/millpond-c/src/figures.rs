@@ -100,7 +100,7 @@ pub extern "C" fn millpond_pool_reset_peak(pool: *mut millpond_pool) -> millpond
     })
 }
 
-/// Changes the limit of a pool in bytes. If more is reserved, free memory goes back, and the pool takes no memory until enough has gone back.
+/// Changes the limit of a pool in bytes. If the pool has reserved more, it returns free memory, and takes no more until it is below the limit.
 ///
 /// Errors: `MILLPOND_INVALID_HANDLE`.
 #[unsafe(no_mangle)]

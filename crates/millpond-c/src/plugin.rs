@@ -4,7 +4,8 @@
 //! [`millpond_plugin_set_pool`] set, or a pool that is created at the first request, with the settings in `MILLPOND_CONF`.
 //!
 //! A private pool of PyTorch has the memory of a graph, whose launches use the same addresses again. It gets a pool of its own, which keeps
-//! its memory until PyTorch releases it.
+//! its memory until PyTorch releases it. PyTorch does not say which streams launch a graph or use segments of a `MemPool`, because the free of
+//! CUDA's runtime waits for the whole device. So this memory goes back after such a wait too.
 
 mod exception;
 mod filter;
@@ -16,11 +17,11 @@ use crate::open_device::lock;
 use crate::status::{Failure, guard, last_error, millpond_status};
 use filter::StreamFilter;
 use millpond::PoolStats;
-use millpond::cuda::{CudaDevice, DeviceBuffer, DevicePool};
+use millpond::cuda::{CudaDevice, CudaError, CudaStream, DeviceBuffer, DevicePool, is_forked};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The number of a private pool, which PyTorch gives as a pair.
@@ -29,6 +30,8 @@ type PoolId = (u64, u64);
 /// The pools of a device.
 struct Plugged {
     pool: DevicePool,
+    /// The limit of the pool before PyTorch set a fraction.
+    limit: u64,
     private: BTreeMap<PoolId, Private>,
     /// The private pools that serve some streams or threads now, in the order in which this began.
     serving: Vec<(PoolId, StreamFilter)>,
@@ -43,11 +46,27 @@ struct Private {
 
 static PLUGGED: RwLock<BTreeMap<u32, Plugged>> = RwLock::new(BTreeMap::new());
 
-/// The blocks that the program holds, of all devices, by their addresses.
-static BLOCKS: Mutex<BTreeMap<usize, DeviceBuffer<u8>>> = Mutex::new(BTreeMap::new());
+/// A block that the program holds.
+struct Block {
+    buffer: DeviceBuffer<u8>,
+    device: CudaDevice,
+    /// The private pool that it is from.
+    private: Option<PoolId>,
+}
 
-/// The process that uses the locks. In the child of a fork, a thread that does not exist may hold one.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// The blocks that the program holds, of all devices, by their addresses.
+static BLOCKS: Mutex<BTreeMap<usize, Block>> = Mutex::new(BTreeMap::new());
+
+/// Memory that goes back after the next wait for its device.
+static WAITING: Mutex<Vec<(CudaDevice, Waiting)>> = Mutex::new(Vec::new());
+
+/// A block or a private pool that may be in use by any stream.
+enum Waiting {
+    #[expect(dead_code, reason = "it is held")]
+    Block(DeviceBuffer<u8>),
+    #[expect(dead_code, reason = "it is held")]
+    Pool(DevicePool),
+}
 
 /// The number of requests that were refused.
 static REFUSALS: AtomicU64 = AtomicU64::new(0);
@@ -60,21 +79,9 @@ fn write() -> RwLockWriteGuard<'static, BTreeMap<u32, Plugged>> {
     PLUGGED.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns whether this process is the child of a fork. Memory of a device is not usable there.
-fn is_forked() -> bool {
-    let (own, first) = (std::process::id(), PROCESS.load(Ordering::Relaxed));
-    match first {
-        0 => {
-            PROCESS.store(own, Ordering::Relaxed);
-            false
-        }
-        first => first != own,
-    }
-}
-
 fn expect_no_fork() -> Result<(), Failure> {
     match is_forked() {
-        true => Err(millpond::cuda::CudaError::Forked.into()),
+        true => Err(CudaError::Forked.into()),
         false => Ok(()),
     }
 }
@@ -102,23 +109,25 @@ fn with_plugged<R>(device: c_int, work: impl FnOnce(&mut Plugged) -> R) -> Resul
 impl Plugged {
     fn new(pool: DevicePool) -> Self {
         Self {
+            limit: pool.limit(),
             pool,
             private: BTreeMap::new(),
             serving: Vec::new(),
         }
     }
 
-    /// Returns the pool that serves a stream on this thread now.
-    fn serving(&self, stream: *mut c_void) -> DevicePool {
-        let mut serving = self.serving.iter();
+    /// Returns the pool that serves a stream on this thread now, and its number if it is private. The pool that began last comes first, as in
+    /// PyTorch.
+    fn serving(&self, stream: *mut c_void) -> (DevicePool, Option<PoolId>) {
+        let mut serving = self.serving.iter().rev();
         let private = serving
             .find(|(_, filter)| filter.takes(stream))
-            .and_then(|(id, _)| self.private.get(id));
-        private.map_or_else(|| self.pool.clone(), |private| private.pool.clone())
+            .and_then(|(id, _)| Some((self.private.get(id)?.pool.clone(), Some(*id))));
+        private.unwrap_or_else(|| (self.pool.clone(), None))
     }
 
     fn end(&mut self, id: PoolId) {
-        if let Some(at) = self.serving.iter().position(|(of, _)| *of == id) {
+        if let Some(at) = self.serving.iter().rposition(|(of, _)| *of == id) {
             self.serving.remove(at);
         }
     }
@@ -138,6 +147,7 @@ fn plug(pool: &DevicePool) -> Result<(), Failure> {
     let device = pool.device().number();
     let plugged = all.entry(device).or_insert_with(|| Plugged::new(pool.clone()));
     let before = std::mem::replace(&mut plugged.pool, pool.clone());
+    plugged.limit = pool.limit();
     drop(all);
     // Its last handle waits for streams.
     drop(before);
@@ -153,17 +163,54 @@ pub fn plugged_pool(device: u32) -> Result<DevicePool, String> {
     with_plugged(device, |plugged| plugged.pool.clone()).map_err(Failure::into_text)
 }
 
-/// Returns the figures of the private pools of a device.
+/// Returns the devices that have a plugged pool.
 #[must_use]
-pub fn private_stats(device: u32) -> Vec<PoolStats> {
+pub fn plugged_devices() -> Vec<u32> {
+    match is_forked() {
+        true => Vec::new(),
+        false => read().keys().copied().collect(),
+    }
+}
+
+fn private_pools(device: u32) -> Vec<DevicePool> {
     if is_forked() {
         return Vec::new();
     }
-    let pools: Vec<_> = match read().get(&device) {
-        Some(plugged) => plugged.private.values().map(|private| private.pool.clone()).collect(),
-        None => Vec::new(),
+    let all = read();
+    let private = all
+        .get(&device)
+        .into_iter()
+        .flat_map(|plugged| plugged.private.values());
+    private.map(|private| private.pool.clone()).collect()
+}
+
+/// Returns the figures of the private pools of a device.
+#[must_use]
+pub fn private_stats(device: u32) -> Vec<PoolStats> {
+    private_pools(device).iter().map(DevicePool::stats).collect()
+}
+
+/// Resets the peaks of the private pools of a device.
+pub fn reset_private_peaks(device: u32) {
+    private_pools(device).iter().for_each(DevicePool::reset_peak);
+}
+
+/// Gives memory back after all work of its device, on whichever streams it is. While PyTorch captures, nobody may wait for the device, and the
+/// memory waits for the next call.
+fn give_back(device: &CudaDevice, memory: Option<Waiting>) {
+    let mut gone: Vec<_> = {
+        let mut waiting = lock(&WAITING);
+        waiting.extend(memory.map(|memory| (device.clone(), memory)));
+        waiting
+            .extract_if(.., |(of, _)| of.number() == device.number())
+            .collect()
     };
-    pools.iter().map(DevicePool::stats).collect()
+    let captures = read()
+        .get(&device.number())
+        .is_some_and(|plugged| !plugged.serving.is_empty());
+    if !gone.is_empty() && (captures || device.synchronize().is_err()) {
+        lock(&WAITING).append(&mut gone);
+    }
 }
 
 /// Returns the number of requests of plugged pools that were refused in this process.
@@ -173,7 +220,7 @@ pub fn refusals() -> u64 {
 }
 
 /// Returns the pool that serves a stream. The filters of PyTorch may throw an exception, so no guard is around this.
-fn serving(device: c_int, stream: *mut c_void) -> Result<DevicePool, Failure> {
+fn serving(device: c_int, stream: *mut c_void) -> Result<(DevicePool, Option<PoolId>), Failure> {
     expect_no_fork()?;
     let number = number_of(device)?;
     {
@@ -182,18 +229,14 @@ fn serving(device: c_int, stream: *mut c_void) -> Result<DevicePool, Failure> {
             return Ok(plugged.serving(stream));
         }
     }
-    with_plugged(device, |plugged| plugged.pool.clone())
+    with_plugged(device, |plugged| (plugged.pool.clone(), None))
 }
 
 /// Allocates a block. On failure, the last error of the thread says why.
 ///
 /// # Safety
 /// The rules on arguments apply.
-unsafe fn allocate(
-    bytes: usize,
-    device: c_int,
-    stream: *mut c_void,
-) -> Result<*mut c_void, millpond_status> {
+unsafe fn allocate(bytes: usize, device: c_int, stream: *mut c_void) -> Result<*mut c_void, millpond_status> {
     // A request of 0 bytes gets no block.
     if bytes == 0 {
         return Ok(ptr::null_mut());
@@ -201,12 +244,18 @@ unsafe fn allocate(
     let pool = serving(device, stream);
     let mut block = ptr::null_mut();
     let status = guard(|| {
-        let pool = pool?;
+        let (pool, private) = pool?;
+        let device = pool.device().clone();
         // SAFETY: the caller guarantees it.
-        let stream = unsafe { stream_of(pool.device(), stream) }?;
+        let stream = unsafe { stream_of(&device, stream) }?;
         let buffer = pool.alloc::<u8>(bytes, &stream)?;
         let address = buffer.address() as usize;
-        lock(&BLOCKS).insert(address, buffer);
+        let held = Block {
+            buffer,
+            device,
+            private,
+        };
+        lock(&BLOCKS).insert(address, held);
         block = ptr::without_provenance_mut(address);
         Ok(())
     });
@@ -258,7 +307,7 @@ pub extern "C" fn millpond_plugin_set_pool(pool: *mut millpond_pool) -> millpond
 /// Allocates device memory for use on a stream, from the plugged pool of the device. Returns null on failure, and `millpond_last_error`
 /// returns the reason. A request of 0 bytes returns null too. Without `millpond_plugin_set_pool`, the first request for a device creates a
 /// pool with the settings in the environment variable `MILLPOND_CONF`. The signature is that of PyTorch's `CUDAPluggableAllocator`. Use this
-/// function for the memory of a `MemPool`.
+/// function with `millpond_torch_free_segment` for the memory of a `MemPool`.
 ///
 /// # Safety
 /// The rules on arguments apply.
@@ -306,26 +355,50 @@ pub unsafe extern "C" fn millpond_plugin_free(
     _device: c_int,
     stream: *mut c_void,
 ) {
+    // SAFETY: the caller guarantees it.
+    free(block, |held| unsafe { stream_of(&held.device, stream) }.map(Some));
+}
+
+/// Frees a block of `millpond_plugin_alloc` after all work of its device, as CUDA's runtime does. Use this function with
+/// `millpond_plugin_alloc` for the memory of a `MemPool`, because PyTorch does not say which streams use it. The arguments are those of
+/// `millpond_plugin_free`.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_torch_free_segment(
+    block: *mut c_void,
+    _bytes: usize,
+    _device: c_int,
+    _stream: *mut c_void,
+) {
+    free(block, |_| Ok(None));
+}
+
+/// Frees a block in the order of its own stream and the one that `stream` returns, or after all work of the device if it returns none.
+fn free(block: *mut c_void, stream: impl FnOnce(&Block) -> Result<Option<CudaStream>, Failure>) {
     // The child of a fork has no memory of a device.
     if block.is_null() || is_forked() {
         return;
     }
     let status = guard(|| {
-        let Some(mut buffer) = lock(&BLOCKS).remove(&block.addr()) else {
+        let Some(mut held) = lock(&BLOCKS).remove(&block.addr()) else {
             return Err(Failure::argument(format!(
                 "no live block of a plugged pool begins at {block:p}"
             )));
         };
-        let device = buffer.pool().map(|pool| pool.device().clone());
-        if let Some(device) = device {
-            // SAFETY: the caller guarantees it.
-            let stream = unsafe { stream_of(&device, stream) }?;
-            buffer.record_use(&stream)?;
+        let stream = stream(&held)?;
+        let number = held.device.number();
+        let is_released = held.private.is_some_and(|id| {
+            let all = read();
+            !all.get(&number)
+                .is_some_and(|plugged| plugged.private.contains_key(&id))
+        });
+        match stream {
+            Some(stream) if !is_released => held.buffer.record_use(&stream)?,
+            _ => give_back(&held.device, Some(Waiting::Block(held.buffer))),
         }
         Ok(())
     });
     if status != millpond_status::MILLPOND_OK {
-        eprintln!("millpond: millpond_plugin_free: {}", last_error());
+        eprintln!("millpond: {}", last_error());
     }
 }
 
@@ -341,17 +414,26 @@ pub unsafe extern "C-unwind" fn millpond_torch_record_stream(block: *mut c_void,
         return;
     }
     run(|| {
-        let mut blocks = lock(&BLOCKS);
-        let below = blocks.range_mut(..=block.addr()).next_back();
-        let Some((_, buffer)) = below.filter(|(start, buffer)| block.addr() - **start < buffer.len()) else {
-            return Ok(());
+        let at = |blocks: &mut BTreeMap<usize, Block>,
+                  work: &mut dyn FnMut(&mut Block) -> Result<(), Failure>| {
+            let below = blocks.range_mut(..=block.addr()).next_back();
+            match below.filter(|(start, held)| block.addr() - **start < held.buffer.len()) {
+                Some((_, held)) => work(held),
+                None => Ok(()),
+            }
         };
-        let Some(device) = buffer.pool().map(|pool| pool.device().clone()) else {
-            return Ok(());
-        };
+        let mut device = None;
+        at(&mut lock(&BLOCKS), &mut |held| {
+            device = Some(held.device.clone());
+            Ok(())
+        })?;
+        let Some(device) = device else { return Ok(()) };
+        // A stream may call the driver when it is made and when it is dropped, so the blocks are not locked then.
         // SAFETY: the caller guarantees it.
         let stream = unsafe { stream_of(&device, stream) }?;
-        Ok(buffer.record_use(&stream)?)
+        at(&mut lock(&BLOCKS), &mut |held| {
+            Ok(held.buffer.record_use(&stream)?)
+        })
     });
 }
 
@@ -363,12 +445,16 @@ pub extern "C" fn millpond_torch_empty_cache() {
     }
     let pools: Vec<_> = read().values().map(|plugged| plugged.pool.clone()).collect();
     let _ = guard(|| {
-        pools.iter().for_each(DevicePool::trim);
+        for pool in &pools {
+            give_back(pool.device(), None);
+            pool.trim();
+        }
         Ok(())
     });
 }
 
-/// Sets the limit of a device's plugged pool to a share of the device's memory. For `set_memory_fraction_fn`.
+/// Sets the limit of a device's plugged pool to a share of the device's memory, but not above the limit that the pool had when it was plugged
+/// in. For `set_memory_fraction_fn`.
 ///
 /// # Safety
 /// The caller is code that exceptions of C++ may pass.
@@ -380,9 +466,9 @@ pub unsafe extern "C-unwind" fn millpond_torch_set_memory_fraction(fraction: f64
                 "the fraction of a device's memory is from 0 to 1, and not {fraction}"
             )));
         }
-        let pool = with_plugged(device, |plugged| plugged.pool.clone())?;
+        let (pool, limit) = with_plugged(device, |plugged| (plugged.pool.clone(), plugged.limit))?;
         let total = pool.device().memory()?.total;
-        pool.set_limit((total as f64 * fraction) as u64);
+        pool.set_limit(limit.min((total as f64 * fraction) as u64));
         Ok(())
     });
 }
@@ -405,6 +491,11 @@ pub unsafe extern "C-unwind" fn millpond_torch_begin_allocate_to_pool(
     run(|| {
         let id = (first, second);
         with_plugged(device, |plugged| {
+            if plugged.serving.iter().any(|(of, _)| *of == id) {
+                return Err(Failure::argument(format!(
+                    "the private pool {first}, {second} is in use already: end that use first"
+                )));
+            }
             let private = match plugged.private.entry(id) {
                 std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
                 std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Private {
@@ -447,8 +538,10 @@ pub unsafe extern "C-unwind" fn millpond_torch_release_pool(device: c_int, first
                 _ => None,
             }
         })?;
-        // Its last handle waits for streams, which must not happen under the lock.
-        drop(released);
+        if let Some(Private { pool, .. }) = released {
+            let device = pool.device().clone();
+            give_back(&device, Some(Waiting::Pool(pool)));
+        }
         Ok(())
     });
 }

@@ -16,7 +16,7 @@ pub struct millpond_recording_report {
     pub size: usize,
     /// The number of events in the file.
     pub events: u64,
-    /// The number of events that were lost, because they were faster than the file.
+    /// The number of events that were lost because the file was too slow.
     pub lost: u64,
     /// The bytes of the file.
     pub bytes: u64,

@@ -214,7 +214,6 @@ impl Facts {
         for remedy in remedies {
             // The variable is named once for all of its settings.
             let (head, text) = match remedy.kind {
-                RemedyKind::Policy if remedy.text == "millpond" => ("another allocator", "millpond.torch.enable()"),
                 RemedyKind::Policy => ("another allocator", remedy.text.as_str()),
                 RemedyKind::Change => ("a change of the program", remedy.text.as_str()),
                 _ => remedy.text.split_once('=').unwrap_or(("a setting", &remedy.text)),

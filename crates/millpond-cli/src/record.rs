@@ -19,7 +19,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
-/// The most owners that the last sentence names.
+/// The maximum number of owners that the summary names.
 const OWNERS: usize = 4;
 
 pub(crate) fn command(args: &RecordArgs) -> Result<Exit, CliError> {
@@ -201,7 +201,7 @@ fn ignored(status: &str) -> u64 {
 /// Waits for the program, and passes signals on to it.
 fn wait(mut child: Child, mut signals: Signals) -> std::io::Result<ExitStatus> {
     loop {
-        // The end of the program is a signal too, so none is missed.
+        // `SIGCHLD` also wakes this loop, so the end of the program is not missed.
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
@@ -223,7 +223,8 @@ struct Converted {
     without_log: BTreeSet<String>,
 }
 
-/// Writes the recordings of all processes that took memory. That of the program itself, or of the first process, gets the name that the user chose.
+/// Writes the recordings of all processes that took memory. The recording of the program, or else of the first process, gets the name that the user
+/// chose.
 fn convert(logs: &Path, output: &Path, process: u32) -> Converted {
     let mut converted = Converted::default();
     let failed = |path: &Path, source| CliError::Open {

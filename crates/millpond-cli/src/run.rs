@@ -32,7 +32,7 @@ pub(crate) fn command(args: &RunArgs) -> Result<Exit, CliError> {
     let conf = conf.filter(|conf| !conf.is_empty());
     let settings: Vec<&str> = conf.into_iter().chain(limit.as_deref()).collect();
     let settings = settings.join(",");
-    // The library can only use its defaults in place of settings that cannot be, so they are refused here.
+    // The library would replace invalid settings by its defaults, so they are refused here.
     let checked = millpond::Pool::builder().settings(&settings).host();
     checked.map_err(|error| CliError::Usage(format!("the settings of the pool: {error}")))?;
     command.env(CONF, settings);

@@ -29,14 +29,11 @@ impl Shown<'_> {
         self.device_bytes.is_some_and(|bytes| peak > bytes)
     }
 
-    /// Returns whether the table compares the program's own allocator with policies that the program cannot use.
-    fn foreign(&self) -> bool {
-        let own = self
-            .report
-            .verdict
-            .as_ref()
-            .map(|verdict| verdict.own.result.policy.as_str());
-        !self.detailed && own.is_some_and(|own| own != "millpond")
+    /// Returns the program's own policy if the table compares it with those of this project, which are explained then.
+    fn foreign(&self) -> Option<&str> {
+        let verdict = self.report.verdict.as_ref().filter(|_| !self.detailed);
+        let own = verdict.map(|verdict| verdict.own.result.policy.as_str());
+        own.filter(|own| *own != "millpond")
     }
 }
 
@@ -153,8 +150,14 @@ pub(crate) fn legend(shown: &[Shown<'_>]) -> String {
     if any(&|one| advised(one.report).is_some()) {
         parts.push("▸: the one to use");
     }
-    if any(&|one| one.foreign()) {
-        parts.push("millpond: a pool, in Python millpond.torch.enable(); planned: a pool for Rust programs");
+    let mut foreign = shown.iter().filter_map(Shown::foreign).peekable();
+    if foreign.peek().is_some() {
+        parts.push(match foreign.all(|own| own.starts_with("torch-")) {
+            true => {
+                "millpond: a pool, with millpond.torch.enable() in Python; planned: a pool for Rust programs"
+            }
+            false => "millpond, planned: pools for Rust programs",
+        });
     }
     if rows(&|result| result.smallest_device_bytes.is_some()) {
         parts.push("needs: the smallest device that suffices");

@@ -97,6 +97,12 @@ pub use span::Span;
 pub use stream::mark::{Mark, settle_on};
 pub use transfer::upload_part;
 
+/// Returns whether this process is the child of one that used CUDA, so that CUDA does not work in it.
+#[doc(hidden)]
+pub fn is_forked() -> bool {
+    fork::is_forked()
+}
+
 /// Returns whether this process may have devices and pools of devices. In the child of a process that uses CUDA it has none.
 pub fn is_in_use() -> bool {
     fork::is_in_use()

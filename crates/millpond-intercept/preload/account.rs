@@ -105,7 +105,7 @@ impl Account {
         Some(pool)
     }
 
-    /// Returns the sum in which memory counts, if it counts.
+    /// Returns the counter for memory of this kind, if there is one.
     fn sum(&mut self, memory: Memory, device: i32, owner: u64) -> Option<&mut u64> {
         match memory {
             Memory::Pool => self.pool(owner, device).map(|pool| &mut pool.allocated),
@@ -179,7 +179,7 @@ impl Account {
         }
     }
 
-    /// Makes an entry for a pool that the program creates. The driver may use the handle of a pool again whose blocks are not all freed.
+    /// Makes an entry for a pool that the program creates. The driver may reuse the handle of a destroyed pool that still has blocks.
     pub(crate) fn pool_begins(&mut self, handle: u64, device: i32) {
         if let Some(pool) = self.pool(handle, device) {
             pool.is_over = false;

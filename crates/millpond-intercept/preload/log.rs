@@ -208,7 +208,7 @@ impl Log {
         thread
     }
 
-    /// Returns what differs between this process and a parent whose thread-local values it inherited.
+    /// Returns the process ID in the log's header, or 0 without a log. A fork changes this value.
     fn process(&self) -> i32 {
         if self.header.is_null() {
             return 0;

@@ -60,7 +60,7 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> Decisio
     }
 }
 
-/// Returns the function of this library that stands for the one that the program looks up, if the library that it looks into has the driver's.
+/// Returns this library's replacement for a function, if the library that the program searches has the driver's function.
 fn answer(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     if !name.to_bytes().starts_with(b"cu") || handle.is_null() || handle == sys::NEXT {
         return None;
@@ -80,8 +80,8 @@ fn answer(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     Some(hook.function.cast_mut().cast())
 }
 
-/// Looks up a symbol. If it is none of the driver's, the C library's function continues with the registers and the return address of the
-/// call, because its answer depends on the caller if the handle is `RTLD_NEXT`.
+/// Looks up a symbol. If this library does not replace it, jumps to the C library's `dlsym` with the caller's registers and return address, because
+/// the answer for `RTLD_NEXT` depends on the caller.
 ///
 /// # Safety
 /// The arguments are those of the C library's function.

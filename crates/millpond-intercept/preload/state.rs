@@ -119,7 +119,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A call that is recorded. Calls of this thread to the driver while it exists are not: the driver and this library make them.
+/// A call that is recorded. While this value exists, the thread's calls are not recorded, because the driver or this library makes them.
 pub(crate) struct Inside(());
 
 impl Inside {

@@ -61,7 +61,7 @@ pub(crate) fn zeroed(bytes: usize) -> Option<*mut u8> {
     (at.addr() != usize::MAX).then_some(at.cast())
 }
 
-/// Returns memory that is empty, and that a child of a fork finds empty again.
+/// Returns zeroed memory, which is zero again in a child of a fork.
 pub(crate) fn zeroed_in_children(bytes: usize) -> Option<*mut u8> {
     let at = zeroed(bytes)?;
     // SAFETY: the memory is the mapping above, which nobody uses yet.

@@ -61,7 +61,7 @@ pub fn unpack(folder: &Path) -> io::Result<()> {
     if PRELOAD.is_empty() {
         return Err(io::Error::new(
             io::ErrorKind::Unsupported,
-            "programs are recorded on Linux with the GNU C library, on x86-64 and AArch64",
+            "recording a program needs Linux with the GNU C library, on x86-64 or AArch64",
         ));
     }
     let mut options = OpenOptions::new();

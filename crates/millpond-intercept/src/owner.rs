@@ -52,7 +52,7 @@ pub(crate) fn name(path: &str) -> String {
 }
 
 /// Returns the owner among the names of the modules on a stack, innermost first: the first that neither belongs to the driver and the system nor
-/// only binds the driver. A program of one module may have nothing else, so a binding is the second choice, and the outermost the last.
+/// only binds the driver. If there is none, returns the innermost binding, or else the outermost module.
 pub(crate) fn of<'a>(modules: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
     let mut of_program = modules.clone().filter(|name| !begins(name, &SYSTEM));
     let own = of_program.clone().find(|name| !begins(name, &BINDINGS));

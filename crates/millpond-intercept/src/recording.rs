@@ -17,7 +17,7 @@ struct Conversion<W: Write> {
     start: u64,
     last: u64,
     newest: u64,
-    /// The policy that the recording names: every block is the driver's own, or all are of its pools.
+    /// The policy that the recording names: `cuda-async` if all device blocks come from pools, otherwise `none`.
     policy: &'static str,
     modules: Modules,
     /// The number and the tag of each stack of the log.

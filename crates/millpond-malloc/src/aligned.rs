@@ -44,7 +44,7 @@ pub extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_void {
     }
 }
 
-/// Allocates a block at a multiple of the next power of two from `align` on.
+/// Allocates a block aligned to `align`, rounded up to a power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
     match align.checked_next_power_of_two() {

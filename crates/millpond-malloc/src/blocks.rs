@@ -4,7 +4,7 @@ use libc::{EINVAL, ENOMEM, c_int, c_void};
 use millpond_pool::global::malloc::{self, ALIGN};
 use std::ptr::{self, NonNull};
 
-/// The largest size of a block. The difference of two pointers into a larger one would have no value.
+/// The largest size of a block. In a larger block, the difference of two pointers would overflow `ptrdiff_t`.
 const MOST: usize = isize::MAX as usize;
 
 /// Sets the error of this thread.
@@ -34,7 +34,7 @@ fn refuse() -> *mut c_void {
     ptr::null_mut()
 }
 
-/// Ends the program, because a pointer is of no block. To go on would corrupt memory.
+/// Aborts the program, because a pointer does not belong to a block. Continuing would corrupt memory.
 #[cold]
 #[inline(never)]
 fn wrong_pointer(function: &str, pointer: *mut c_void) -> ! {
@@ -61,7 +61,7 @@ pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
 /// Frees a block. Does nothing with a null pointer.
 ///
 /// # Safety
-/// The pointer is null, or of a block of these functions that was not freed and that nothing uses any more.
+/// The pointer is null, or that of a live block from these functions. Nothing uses the block any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
     let Some(of) = NonNull::new(block.cast()) else {

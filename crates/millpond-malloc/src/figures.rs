@@ -5,7 +5,7 @@ use crate::blocks::set_errno;
 use libc::{EINVAL, FILE, c_int};
 use millpond_os::say;
 
-/// Returns free memory to the system. Returns 1 if there was any. The pool keeps no `pad`, because it finds its free memory again.
+/// Returns free memory to the system. Returns 1 if the reserved bytes decreased. `pad` is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
     let before = bytes().0;

@@ -1,4 +1,4 @@
-//! What is done when the library is loaded, and the reports on standard error that `MILLPOND_MALLOC` asks for: `refusals` explains the first
+//! Runs when the library is loaded. Prints the reports that `MILLPOND_MALLOC` names to standard error: `refusals` explains the first
 //! refused request, and `stats` prints the statistics of a process when it ends.
 
 use crate::POOL;

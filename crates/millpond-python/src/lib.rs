@@ -58,7 +58,9 @@ mod _millpond {
     #[pymodule_export]
     use super::numpy::{NumpyHandler, set_numpy_handler, take_numpy_refusal};
     #[pymodule_export]
-    use super::plugins::{plug, plugged, private_stats, set_thread_tag};
+    use super::plugins::{
+        plug, plugged, plugged_devices, private_stats, reset_private_peaks, set_thread_tag,
+    };
     #[pymodule_export]
     use super::pools::{Budget, Pool, Recorder, mark, refusals};
     #[pymodule_export]

@@ -37,6 +37,18 @@ pub(crate) fn private_stats(py: Python<'_>, device: u32) -> Vec<Figures> {
     stats.iter().map(figures).collect()
 }
 
+/// Returns the devices on which a pool is the memory of PyTorch.
+#[pyfunction]
+pub(crate) fn plugged_devices() -> Vec<u32> {
+    millpond_c::plugin::plugged_devices()
+}
+
+/// Sets the peaks of PyTorch's private pools on a device to the present figures.
+#[pyfunction]
+pub(crate) fn reset_private_peaks(py: Python<'_>, device: u32) {
+    py.detach(|| millpond_c::plugin::reset_private_peaks(device));
+}
+
 /// Sets the tag of this thread for requests that come from outside of Python. The empty text is no tag.
 #[pyfunction]
 pub(crate) fn set_thread_tag(name: &str) {

@@ -300,6 +300,8 @@ pub mod codec {
 pub mod cuda {
     #[cfg(feature = "cudarc")]
     pub use millpond_cuda::Lent;
+    #[doc(hidden)]
+    pub use millpond_cuda::is_forked;
     pub use millpond_cuda::{
         Advice, Capture, CompileOptions, CompressedError, CublasError, CudaDevice, CudaError, CudaGraph,
         CudaKernel, CudaManaged, CudaMemory, CudaModule, CudaPinned, CudaQueue, CudaSharing, CudaSource,

@@ -77,6 +77,7 @@ class CudaCore(unittest.TestCase):
             memory.allocate(200 * MIB, stream=stream)
         other = memory.allocate(10 * MIB, stream=device.default_stream)
         buffer.copy_to(other, stream=stream)
+        [empty.close() for empty in [memory.allocate(0, stream=stream) for _ in range(2)]]
         buffer.close(stream)
         other.close(stream)
         stream.sync()

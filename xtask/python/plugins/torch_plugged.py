@@ -47,6 +47,7 @@ class Plugged(unittest.TestCase):
         rest = load(5)
         live = {live.tag: live.bytes for live in millpond.torch.pool().live()}
         self.assertEqual((live["weights"], sum(live.values())), (10 * MIB, 15 * MIB))
+        self.assertIn("weights", [live.tag for live in millpond.leaks()])
         weights.copy_(filled(7, 10 * MIB))
         self.assertEqual(int(weights.cpu()[123]), 7)
         del weights, rest
@@ -89,6 +90,7 @@ class Plugged(unittest.TestCase):
         self.assertIn("Allocated memory", torch.cuda.memory_summary())
         torch.cuda.reset_peak_memory_stats()
         self.assertEqual(torch.cuda.max_memory_allocated(), 20 * MIB)
+        self.assertEqual(torch.cuda.get_per_process_memory_fraction(), 1.0)
         del held
 
     def test_a_memory_fraction_is_the_limit(self):
@@ -234,6 +236,73 @@ class Segments(unittest.TestCase):
             MILLPOND_CONF="limt:100MiB",
         )
         self.assertIn("MILLPOND_CONF", printed)
+
+    def test_a_program_runs_unchanged(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "train.py")
+            with open(program, "w", encoding="utf-8") as file:
+                file.write("import torch\nheld = [torch.empty(40 << 20, dtype=torch.uint8, device='cuda') for _ in range(9)]\n")
+            command = [sys.executable, "-m", "millpond", "run", "--pools", "--page", os.path.join(folder, "oom.html"), program]
+            done = subprocess.run(command, env=os.environ | {"MILLPOND_CONF": "limit:100MiB"}, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("OutOfMemoryError: CUDA out of memory. Tried to allocate 40.0 MiB", done.stderr)
+            self.assertIn("millpond: out of memory", done.stderr)
+            self.assertTrue(os.path.exists(os.path.join(folder, "oom.mpr")))
+
+    def test_a_segment_that_other_streams_use_is_reused_after_their_work(self):
+        printed = self.run_program(
+            "import millpond, torch\n"
+            "pool, free = millpond.DevicePool('300MiB'), []\n"
+            "memory = millpond.torch.mem_pool(pool)\n"
+            "source = torch.full((20 << 20,), 3, dtype=torch.uint8).cuda()\n"
+            "side = torch.cuda.Stream()\n"
+            "with torch.cuda.stream(side), torch.cuda.use_mem_pool(memory):\n"
+            "    held = torch.empty(20 << 20, dtype=torch.uint8, device='cuda')\n"
+            "side.synchronize()\n"
+            "held.copy_(source)\n"
+            "result = torch.empty_like(source)\n"
+            "result.copy_(held)\n"
+            "del held, memory\n"
+            "torch.cuda.empty_cache()\n"
+            "for _ in range(5):\n"
+            "    pool.zeros(20 << 20, 'uint8', stream=side)\n"
+            "print(int(result.cpu().min()), pool.stats()['allocated'])\n",
+            MILLPOND_CUDA_EMU="memory:600M,version:13020,streams:seeded,strict:on,seed:2",
+        )
+        self.assertEqual(printed, "3 0\n")
+
+    def test_the_memory_of_a_graph_goes_back_after_the_work_of_all_streams(self):
+        for options in ("", ",without:vmm"):
+            printed = self.run_program(
+                "import millpond, torch\n"
+                "millpond.torch.enable()\n"
+                "source = torch.full((1 << 20,), 3, dtype=torch.uint8).cuda()\n"
+                "graph = torch.cuda.CUDAGraph()\n"
+                "with torch.cuda.graph(graph):\n"
+                "    inside = torch.empty_like(source)\n"
+                "    inside.copy_(source)\n"
+                "result = torch.empty_like(source)\n"
+                "graph.replay()\n"
+                "graph.reset()\n"
+                "result.copy_(inside)\n"
+                "del inside\n"
+                "print(int(result.cpu().min()), int(result.cpu().max()))\n",
+                MILLPOND_CUDA_EMU=f"memory:600M,version:13020,streams:seeded,strict:on,seed:2{options}",
+            )
+            self.assertEqual(printed, "3 3\n")
+
+    def test_too_large_in_a_capture_is_out_of_memory(self):
+        printed = self.run_program(
+            "import millpond, torch\n"
+            "millpond.torch.enable()\n"
+            "held = torch.empty(100 << 20, dtype=torch.uint8, device='cuda')\n"
+            "try:\n"
+            "    with torch.cuda.graph(torch.cuda.CUDAGraph()):\n"
+            "        torch.empty(800 << 20, dtype=torch.uint8, device='cuda')\n"
+            "except torch.OutOfMemoryError as error:\n"
+            "    print('captured' in str(error), 'untagged' in str(error))\n"
+        )
+        self.assertEqual(printed, "False True\n")
 
     def test_too_late_is_an_error(self):
         printed = self.run_program(

@@ -113,7 +113,9 @@ pub(super) fn throw_out_of_memory(text: &str) {
 
 /// Throws a `std::runtime_error`. Returns if there is no C++ library.
 pub(super) fn throw_runtime_error(text: &str) {
-    let Some(library) = library("libstdc++.so.6") else { return };
+    let Some(library) = library("libstdc++.so.6") else {
+        return;
+    };
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     // SAFETY: the name contains the type of the argument. The function copies the text and does not return.
     unsafe {

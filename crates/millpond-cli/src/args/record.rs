@@ -10,8 +10,8 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(after_help = RECORD_EXAMPLES, max_term_width = 100)]
 pub(crate) struct RecordArgs {
-    /// The recording to write; an older recording there is replaced. Another process of the program gets its number in
-    /// the name, as in run.4711.mpr
+    /// The recording to write; an older recording there is replaced. Recordings of other processes have the process ID in the name, as in
+    /// run.4711.mpr
     #[arg(long, short, value_name = "FILE", default_value = "run.mpr")]
     pub(crate) output: PathBuf,
 

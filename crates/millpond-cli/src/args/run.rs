@@ -17,7 +17,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "KEY:VALUE,…")]
     pub(crate) conf: Option<String>,
 
-    /// Write a recording of each process; %p in the name is the number of the process, as in run.%p.mpr
+    /// Write a recording of each process; %p in the name stands for the process ID, as in run.%p.mpr
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
 

@@ -6,7 +6,7 @@ use super::shared::lock;
 use crate::error::CudaError;
 use crate::source::CudaSource;
 use crate::stream::{CudaStream, captures};
-use millpond_engine::{Block, Engine, Gauge, Request, Stats, Stream};
+use millpond_engine::{AllocError, Block, Engine, Gauge, Request, Source, Stats, Stream};
 use millpond_os::reentrancy::{Inside, inside};
 use millpond_pool::pool::BudgetedSource;
 use std::ops::{Deref, DerefMut};
@@ -104,6 +104,18 @@ impl Core {
         let (waiting, free) = returned.into_iter().partition(waits);
         self.returned = free;
         waiting
+    }
+
+    /// Returns the error for a request that all free memory of the pool and of the device together cannot serve.
+    pub(super) fn shortage(&self, requested: u64) -> Option<AllocError> {
+        let cached = self.memory.stats().cached();
+        let device_free = self.memory.source().free_bytes()?;
+        (device_free.saturating_add(cached) < requested).then(|| AllocError::Exhausted {
+            requested,
+            device_free,
+            largest_hole: self.memory.largest_hole(),
+            cached,
+        })
     }
 
     pub(super) fn free(&mut self, block: Block, uses: &[Stream]) {

@@ -14,7 +14,7 @@ const RESERVED: c_int = 2;
 const BYTES: usize = 104;
 const ADDRESS: usize = 112;
 
-/// Whether a graph of this process has nodes that allocate. Launches of other graphs are not followed by a question to the driver.
+/// Whether any graph of this process has nodes that allocate. Until then, launches do not query the driver.
 static ALLOCATES: AtomicBool = AtomicBool::new(false);
 
 /// Records a node that allocates.

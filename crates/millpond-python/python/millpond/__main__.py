@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 
+from . import torch as plugged
 from ._millpond import command
 from ._oom import MAX_ENTRIES, catch_oom, say
 
@@ -37,12 +38,15 @@ def run(arguments: Sequence[str]) -> int:
         default=MAX_ENTRIES,
         help=f"the number of allocations and frees that PyTorch remembers [default: {MAX_ENTRIES:,}]",
     )
+    parser.add_argument("--pools", action="store_true", help="take PyTorch's memory from pools with the settings in MILLPOND_CONF")
     parser.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is a module")
     parser.add_argument("program", metavar="PROGRAM", help="the file or the module to run")
     parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="the arguments of the program")
     given = parser.parse_args(arguments)
     sys.argv = [given.program, *given.arguments]
     answers: list[str] = []
+    if given.pools:
+        plugged.enable()
     try:
         with catch_oom(given.page, max_entries=given.max_entries, tell=answers.append):
             if given.is_module:

@@ -180,6 +180,12 @@ def plugged(device: int) -> Pool:
 def private_stats(device: int) -> list[list[tuple[str, int]]]:
     """Returns the figures of PyTorch's private pools on a device."""
 
+def plugged_devices() -> list[int]:
+    """Returns the devices on which a pool is the memory of PyTorch."""
+
+def reset_private_peaks(device: int) -> None:
+    """Sets the peaks of PyTorch's private pools on a device to the present figures."""
+
 def set_thread_tag(name: str) -> None:
     """Sets the tag of this thread for requests that come from outside of Python. The empty text is no tag."""
 

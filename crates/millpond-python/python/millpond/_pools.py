@@ -32,6 +32,9 @@ numpy_state: ContextVar["NumpyState | None"] = ContextVar("millpond.numpy", defa
 _POOLS: "weakref.WeakSet[_Pool]" = weakref.WeakSet()
 _POOLS_LOCK = threading.Lock()
 
+#: The devices whose pool of PyTorch's memory has an object.
+_plugged: set[int] = set()
+
 #: Whether threads have tags for requests that come from outside of Python.
 _has_thread_tags = False
 
@@ -205,6 +208,7 @@ def leaks() -> list[Live]:
     """
     with _POOLS_LOCK:
         pools = list(_POOLS)
+    pools += [_millpond.plugged(device) for device in _millpond.plugged_devices() if device not in _plugged]
     found = [live for pool in pools for live in _live(pool)]
     return sorted(found, key=lambda live: -live.bytes)
 
@@ -212,7 +216,8 @@ def leaks() -> list[Live]:
 class tag(Scope):
     """Names the memory that is allocated in a block or in a decorated function: ``with millpond.tag("weights"):``.
 
-    The tag belongs to the thread or the task that enters the block. The innermost tag counts. A generator that waits inside the block lends
+    The tag belongs to the thread or the task that enters the block. The innermost tag counts. For tensors of PyTorch, the tag that the thread
+    entered or left last counts, also in another task. A generator that waits inside the block lends
     the tag to its caller. There are at most 65,536 pairs of tags and places, so a tag should not contain a counter.
     """
 
@@ -233,7 +238,7 @@ class tag(Scope):
         # If a generator is ended by another task, the task that entered the block is gone.
         with contextlib.suppress(ValueError):
             _TAG.reset(self._before.pop())
-            _apply_tag()
+        _apply_tag()
 
 
 def _apply_tag() -> None:

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import threading
 from typing import Any
 
 from ._devices import DevicePool
@@ -54,19 +53,20 @@ def _resource_class() -> Any:
 
         def __init__(self, pool: DevicePool) -> None:
             self.pool = pool
+            # Its operations are atomic, and a buffer may be freed by the garbage collector at any point, so there is no lock.
             self._arrays: dict[int, DeviceArray] = {}
-            self._lock = threading.Lock()
 
         def allocate(self, size: int, *, stream: Any) -> Any:
             array = self.pool._bytes(size, stream, outside)
-            with self._lock:
+            if array.address:
                 self._arrays[array.address] = array
             return Buffer.from_handle(array.address, size, self, stream=stream)
 
         def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
-            with self._lock:
-                array = self._arrays.pop(int(ptr))
-            array.record_use(stream)
+            # A buffer of 0 bytes has no memory.
+            array = self._arrays.pop(int(ptr), None)
+            if array is not None:
+                array.record_use(stream)
 
         @property
         def is_device_accessible(self) -> bool:

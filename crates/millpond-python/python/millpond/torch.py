@@ -1,6 +1,7 @@
 """Pools as the memory of PyTorch: ``millpond.torch.enable()``."""
 
 import ctypes
+import operator
 import threading
 from typing import Any
 
@@ -12,6 +13,8 @@ __all__ = ["enable", "is_enabled", "mem_pool", "pool"]
 _lock = threading.RLock()
 #: The pools of the devices that Python code has asked for or has set.
 _pools_of: dict[int, DevicePool] = {}
+#: The functions that free what the functions allocate.
+_FREE = {"millpond_torch_alloc": "millpond_plugin_free", "millpond_plugin_alloc": "millpond_torch_free_segment"}
 #: PyTorch's objects for the functions, by the name of the function that allocates. PyTorch does not keep them.
 _allocators: dict[str, Any] = {}
 _is_enabled = False
@@ -46,7 +49,8 @@ def enable(*pools: DevicePool) -> None:
         train()
         print(millpond.torch.pool())
 
-    Call this before the program uses CUDA memory for the first time. A device without a pool gets one at its first tensor. Its limit is the
+    Call this before the program uses CUDA memory for the first time, and before a block of ``catch_oom``, in which PyTorch begins to record. A
+    device without a pool gets one at its first tensor. Its limit is the
     device's memory, and the environment variable ``MILLPOND_CONF`` has its settings. A later call may set other pools.
 
     If memory runs out, PyTorch raises ``torch.OutOfMemoryError`` with the post-mortem of the pool: who holds the memory, and how much must be
@@ -54,8 +58,13 @@ def enable(*pools: DevicePool) -> None:
     Streams, ``record_stream``, ``empty_cache``, the memory fraction and CUDA graphs work as before, and so do ``torch.cuda.memory_allocated``
     and the other figures.
 
+    ``python -m millpond run --pools train.py`` does the same for a program that nobody has changed.
+
     PyTorch offers these only with its own allocator: ``torch.cuda.memory._snapshot`` and its history, ``torch.cuda.MemPool``,
-    ``torch.cuda.memory_snapshot``, tensors that are shared between processes, and the trees of graphs of ``torch.compile``.
+    ``torch.cuda.memory_snapshot``, tensors that are shared between processes, and the trees of graphs of ``torch.compile``. The figures of
+    ``torch.accelerator`` are zero.
+
+    A stream that PyTorch does not own (``torch.cuda.ExternalStream``) must live until the process ends.
 
     Args:
         pools: Pools of different devices, which serve these devices.
@@ -77,8 +86,8 @@ def enable(*pools: DevicePool) -> None:
                 torch.cuda.memory.change_current_allocator(allocator)
             except RuntimeError as error:
                 raise RuntimeError(
-                    "PyTorch has used CUDA memory before: call millpond.torch.enable() at the start of the program, before the first tensor"
-                    f" is moved to a device ({error})"
+                    "PyTorch's allocator is in use already: call millpond.torch.enable() at the start of the program, before the first tensor is"
+                    f" moved to a device and before a block of millpond.catch_oom ({error})"
                 ) from error
             _is_enabled = True
             _replace_figures(torch)
@@ -97,11 +106,12 @@ def pool(device: int = 0) -> DevicePool:
     Raises:
         RuntimeError: There is no such device, or the settings in ``MILLPOND_CONF`` are wrong.
     """
+    device = operator.index(device)
     if not 0 <= device < 1 << 31:
         raise RuntimeError(f"there is no device {device}")
     with _lock:
         if device not in _pools_of:
-            _pools_of[device] = DevicePool._of(_millpond.plugged(device), device)
+            _plugged_object(device, DevicePool._of(_millpond.plugged(device), device))
         return _pools_of[device]
 
 
@@ -109,7 +119,7 @@ def mem_pool(*pools: DevicePool, **options: Any) -> Any:
     """Returns a ``torch.cuda.MemPool`` whose memory is that of pools: ``with torch.cuda.use_mem_pool(millpond.torch.mem_pool()):``.
 
     PyTorch's own allocator stays, with its statistics and its snapshots, and takes segments from the pool of the device. This works at any
-    time, but not after :func:`enable`. The pools are those that :func:`pool` returns.
+    time, but not after :func:`enable`. The pools are those that :func:`pool` returns. If a pool has no memory left, PyTorch raises its own error.
 
     Args:
         pools: Pools of different devices, which serve these devices from now on.
@@ -117,7 +127,7 @@ def mem_pool(*pools: DevicePool, **options: Any) -> Any:
 
     Raises:
         ImportError: PyTorch is not installed.
-        RuntimeError: :func:`enable` was called before.
+        RuntimeError: :func:`enable` was called before, or the settings in ``MILLPOND_CONF`` are wrong.
         TypeError: A pool is no :class:`DevicePool`.
         ValueError: Two pools have one device.
     """
@@ -128,6 +138,8 @@ def mem_pool(*pools: DevicePool, **options: Any) -> Any:
     given = by_device(pools)
     with _lock:
         _plug(given)
+        # PyTorch does not tell the reason if the pool cannot be created later.
+        pool(torch.cuda.current_device())
         _pools.begin_thread_tags()
         return torch.cuda.MemPool(_allocator(torch, "millpond_plugin_alloc").allocator(), **options)
 
@@ -135,7 +147,12 @@ def mem_pool(*pools: DevicePool, **options: Any) -> Any:
 def _plug(pools: dict[int, DevicePool]) -> None:
     for device, one in pools.items():
         _millpond.plug(one._pool)
-        _pools_of[device] = one
+        _plugged_object(device, one)
+
+
+def _plugged_object(device: int, pool: DevicePool) -> None:
+    _pools_of[device] = pool
+    _pools._plugged.add(device)
 
 
 def _allocator(torch: Any, name: str) -> Any:
@@ -145,7 +162,7 @@ def _allocator(torch: Any, name: str) -> Any:
         path = str(_millpond.__file__)
         if not hasattr(torch._C, "_cuda_customAllocator"):
             raise RuntimeError("PyTorch was built without CUDA: install a version with CUDA")
-        found = torch.cuda.memory.CUDAPluggableAllocator(path, name, "millpond_plugin_free")
+        found = torch.cuda.memory.CUDAPluggableAllocator(path, name, _FREE[name])
         library, setters = ctypes.CDLL(path), found.allocator()
         for setter, function in _HOOKS.items():
             if hasattr(setters, setter):
@@ -160,6 +177,7 @@ def _replace_figures(torch: Any) -> None:
         "_cuda_memoryStats": _stats,
         "_cuda_resetPeakMemoryStats": _reset_peak,
         "_cuda_resetAccumulatedMemoryStats": lambda device: None,
+        "_cuda_getMemoryFraction": lambda device: min((pool(device).limit or 0) / torch.cuda.get_device_properties(device).total_memory, 1.0),
     }.items():
         if hasattr(torch._C, name):
             setattr(torch._C, name, function)
@@ -167,10 +185,12 @@ def _replace_figures(torch: Any) -> None:
 
 def _reset_peak(device: int) -> None:
     pool(device).reset_peak()
+    _millpond.reset_private_peaks(device)
 
 
 def _stats(device: int) -> dict[str, Any]:
-    """Returns the figures of a device in PyTorch's form. Totals of bytes are not counted, and are zero."""
+    """Returns the figures of a device in PyTorch's form. Totals of bytes are not counted, and are zero. The peaks of the pool and of private
+    pools are added, so the sum may be above the true peak."""
     figures = pool(device).stats()
     for private in _millpond.private_stats(device):
         for name, figure in private:
