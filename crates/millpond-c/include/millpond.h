@@ -165,7 +165,7 @@ typedef struct {
   size_t size;
   // The number of events in the file.
   uint64_t events;
-  // The number of events that were lost, because they were faster than the file.
+  // The number of events that were lost because the file was too slow.
   uint64_t lost;
   // The bytes of the file.
   uint64_t bytes;
@@ -216,7 +216,7 @@ millpond_status millpond_pool_get_stats(millpond_pool *pool, millpond_pool_stats
 // Errors: `MILLPOND_INVALID_HANDLE`.
 millpond_status millpond_pool_reset_peak(millpond_pool *pool);
 
-// Changes the limit of a pool in bytes. If more is reserved, free memory goes back, and the pool takes no memory until enough has gone back.
+// Changes the limit of a pool in bytes. If the pool has reserved more, it returns free memory, and takes no more until it is below the limit.
 //
 // Errors: `MILLPOND_INVALID_HANDLE`.
 millpond_status millpond_pool_set_limit(millpond_pool *pool,
@@ -247,7 +247,7 @@ millpond_status millpond_pool_report(millpond_pool *pool,
                                      size_t *length);
 
 // Allocates a block of host memory, at a multiple of `align` and of 64. `align` is a power of two, or 0 for 64. `flags` is 0 or
-// `MILLPOND_ZEROED`. The pool records the block, so `millpond_free` needs its address only and answers a wrong one by a code. A block of 0
+// `MILLPOND_ZEROED`. The pool records the block, so `millpond_free` needs only its address and returns an error for a wrong one. A block of 0
 // bytes has an address of its own. On failure `block` is not changed.
 //
 // Errors: `MILLPOND_OUT_OF_MEMORY`, `MILLPOND_TOO_LARGE`, `MILLPOND_INVALID_ARGUMENT`, `MILLPOND_INVALID_HANDLE`, `MILLPOND_BROKEN`.
@@ -257,7 +257,7 @@ millpond_status millpond_alloc(millpond_pool *pool,
                                uint32_t flags,
                                void **block);
 
-// Frees a block of `millpond_alloc`, on any thread. Null is no block, and nothing happens.
+// Frees a block of `millpond_alloc`, on any thread. Does nothing if `block` is null.
 //
 // Errors: `MILLPOND_INVALID_POINTER` if the address is not that of a live block of `millpond_alloc` of this pool, for example after a double
 // free, whose text names the first free; `MILLPOND_INVALID_HANDLE`. In both cases nothing is changed.
@@ -277,8 +277,7 @@ millpond_status millpond_alloc_sized(millpond_pool *pool,
                                      uint32_t flags,
                                      void **block);
 
-// Frees a block of `millpond_alloc_sized`, on any thread. `bytes` and `align` are those of its allocation. Null is no block, and nothing
-// happens.
+// Frees a block of `millpond_alloc_sized`, on any thread. `bytes` and `align` are those of its allocation. Does nothing if `block` is null.
 //
 // Like `free`, this does not check that the block is live: a wrong pointer, size or alignment is undefined behaviour.
 //
@@ -309,8 +308,7 @@ millpond_status millpond_device_alloc(millpond_pool *pool,
 
 // Frees a block of `millpond_device_alloc` in the order of a stream: the work that uses the block was queued on this stream before, or on
 // the stream of its allocation. Work that is queued later must not use it. The memory is reused at once by later work on the stream of its
-// allocation if both are the same, and otherwise after the work that is queued now. The call does not wait. Null is no block, and nothing
-// happens.
+// allocation if both are the same, and otherwise after the work that is queued now. The call does not wait. Does nothing if `block` is null.
 //
 // Errors: `MILLPOND_INVALID_POINTER` if the address is not that of a live block of this pool; `MILLPOND_INVALID_HANDLE`,
 // `MILLPOND_INVALID_ARGUMENT`, `MILLPOND_CUDA_ERROR`. In these cases nothing is changed.
@@ -367,7 +365,7 @@ millpond_status millpond_plugin_set_pool(millpond_pool *pool);
 // Allocates device memory for use on a stream, from the plugged pool of the device. Returns null on failure, and `millpond_last_error`
 // returns the reason. A request of 0 bytes returns null too. Without `millpond_plugin_set_pool`, the first request for a device creates a
 // pool with the settings in the environment variable `MILLPOND_CONF`. The signature is that of PyTorch's `CUDAPluggableAllocator`. Use this
-// function for the memory of a `MemPool`.
+// function with `millpond_torch_free_segment` for the memory of a `MemPool`.
 void *millpond_plugin_alloc(size_t bytes,
                             int device,
                             void *stream);
@@ -388,6 +386,14 @@ void millpond_plugin_free(void *block,
                           int _device,
                           void *stream);
 
+// Frees a block of `millpond_plugin_alloc` after all work of its device, as CUDA's runtime does. Use this function with
+// `millpond_plugin_alloc` for the memory of a `MemPool`, because PyTorch does not say which streams use it. The arguments are those of
+// `millpond_plugin_free`.
+void millpond_torch_free_segment(void *block,
+                                 size_t _bytes,
+                                 int _device,
+                                 void *_stream);
+
 // Declares that work on another stream uses a block. After the block is freed, its memory is reused only when the work that is queued on
 // that stream by then is complete. The address may be within the block. Addresses of other memory are ignored. For
 // `set_record_stream_fn`.
@@ -397,10 +403,12 @@ void millpond_torch_record_stream(void *block,
 // Gives back all memory of plugged pools that no block uses. For `set_reset_fn`, which `torch.cuda.empty_cache` calls.
 void millpond_torch_empty_cache(void);
 
-// Sets the limit of a device's plugged pool to a share of the device's memory. For `set_memory_fraction_fn`.
+// Sets the limit of a device's plugged pool to a share of the device's memory, but not above the limit that the pool had when it was plugged
+// in. For `set_memory_fraction_fn`.
 //
 // Rules: The caller is code that exceptions of C++ may pass.
-void millpond_torch_set_memory_fraction(double fraction, int device);
+void millpond_torch_set_memory_fraction(double fraction,
+                                        int device);
 
 // Serves some requests for a device from a private pool from now on. `first` and `second` are the number of the pool. `filter` is a
 // `std::function<bool(cudaStream_t)>` of libstdc++, which says whether a request for a stream is one of them. For

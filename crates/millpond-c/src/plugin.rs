@@ -19,6 +19,7 @@ use filter::StreamFilter;
 use millpond::PoolStats;
 use millpond::cuda::{CudaDevice, CudaError, CudaStream, DeviceBuffer, DevicePool, is_forked};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,14 +96,15 @@ fn with_plugged<R>(device: c_int, work: impl FnOnce(&mut Plugged) -> R) -> Resul
     expect_no_fork()?;
     let number = number_of(device)?;
     let mut all = write();
-    if !all.contains_key(&number) {
-        let pool = DevicePool::builder()
-            .name(format!("plugged {number}"))
-            .of_a_library()
-            .build(&CudaDevice::get(number)?)?;
-        all.insert(number, Plugged::new(pool));
-    }
-    let plugged = all.get_mut(&number).ok_or_else(|| Failure::argument("no pool"))?;
+    let plugged = match all.entry(number) {
+        Entry::Occupied(entry) => entry.into_mut(),
+        Entry::Vacant(entry) => {
+            let builder = DevicePool::builder()
+                .name(format!("plugged {number}"))
+                .of_a_library();
+            entry.insert(Plugged::new(builder.build(&CudaDevice::get(number)?)?))
+        }
+    };
     Ok(work(plugged))
 }
 
@@ -497,8 +499,8 @@ pub unsafe extern "C-unwind" fn millpond_torch_begin_allocate_to_pool(
                 )));
             }
             let private = match plugged.private.entry(id) {
-                std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-                std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Private {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => entry.insert(Private {
                     pool: plugged.pool.for_foreign_graph()?,
                     users: 0,
                 }),

@@ -63,20 +63,33 @@ impl OutOfMemory {
     fn find() -> Option<Self> {
         // A search in a library includes the libraries that it needs, such as libstdc++.
         let library = library("libc10.so")?;
-        // SAFETY: the names contain the types of the arguments, or are those of the C++ interface for exceptions.
-        let found = unsafe {
-            Self {
-                construct: library.get(CONSTRUCTOR).ok()?,
-                type_info: library.get::<*mut c_void>(TYPE).ok()?.into_raw(),
-                allocate: library.get("__cxa_allocate_exception").ok()?,
-                throw: library.get("__cxa_throw").ok()?,
-                new: library.get("_Znwm").ok()?,
-                delete: library.get("_ZdlPv").ok()?,
-            }
+        // SAFETY: the name contains the types of the arguments.
+        let construct = unsafe { library.get(CONSTRUCTOR) }.ok()?;
+        // SAFETY: the symbol is a variable, of which only the address is used.
+        let type_info = unsafe { library.get::<*mut c_void>(TYPE) }.ok()?.into_raw();
+        // SAFETY: this is the type of the function in the C++ interface for exceptions.
+        let allocate = unsafe { library.get("__cxa_allocate_exception") }.ok()?;
+        // SAFETY: as above.
+        let throw = unsafe { library.get("__cxa_throw") }.ok()?;
+        // SAFETY: `operator new(unsigned long)`.
+        let new = unsafe { library.get("_Znwm") }.ok()?;
+        // SAFETY: `operator delete(void*)`.
+        let delete = unsafe { library.get("_ZdlPv") }.ok()?;
+        let found = Self {
+            construct,
+            type_info,
+            allocate,
+            throw,
+            new,
+            delete,
         };
         std::mem::forget(library);
         Some(found)
     }
+}
+
+fn in_c(text: &str) -> CString {
+    CString::new(text.replace('\0', " ")).unwrap_or_default()
 }
 
 /// Throws PyTorch's `OutOfMemoryError`, or a `std::runtime_error` in a process without PyTorch. Returns if there is no C++ library.
@@ -84,31 +97,36 @@ pub(super) fn throw_out_of_memory(text: &str) {
     let Some(found) = OutOfMemory::find() else {
         return throw_runtime_error(text);
     };
-    // SAFETY: the constructor gets a place with enough room, and a string that is laid out as libstdc++ does. By the C++ interface, a string
-    // argument is passed by its address, the callee takes its bytes, and the caller destroys what is left. The exception is thrown with its
-    // own type, and the first entry in the table of its virtual functions is the destructor.
-    unsafe {
-        let bytes = (found.new)(text.len() + 1).cast::<c_char>();
-        bytes.copy_from_nonoverlapping(text.as_ptr().cast(), text.len());
-        bytes.add(text.len()).write(0);
-        let mut message = Text {
-            bytes,
-            length: text.len(),
-            local: [text.len(), 0],
-        };
-        let place = SourceLocation {
-            function: c"millpond_torch_alloc".as_ptr(),
-            file: c"millpond".as_ptr(),
-            line: 0,
-        };
-        let error = (found.allocate)(ERROR_BYTES);
-        (found.construct)(error, place, &raw mut message);
-        if !ptr::addr_eq(message.bytes, &raw const message.local) {
-            (found.delete)(message.bytes.cast());
-        }
-        let functions = error.cast::<*const Destructor>().read();
-        (found.throw)(error, found.type_info, Some(functions.read()))
+    let text = in_c(text);
+    let given = text.as_bytes_with_nul();
+    // SAFETY: `operator new` returns this many bytes, or throws.
+    let bytes = unsafe { (found.new)(given.len()) }.cast::<c_char>();
+    // SAFETY: the new bytes have room for the text.
+    unsafe { bytes.copy_from_nonoverlapping(given.as_ptr().cast(), given.len()) };
+    let mut message = Text {
+        bytes,
+        length: given.len() - 1,
+        local: [given.len() - 1, 0],
+    };
+    let place = SourceLocation {
+        function: c"millpond_torch_alloc".as_ptr(),
+        file: c"millpond".as_ptr(),
+        line: 0,
+    };
+    // SAFETY: it returns this many bytes, or ends the process.
+    let error = unsafe { (found.allocate)(ERROR_BYTES) };
+    // SAFETY: the place has room for the error. By the C++ interface, a string is passed by its address, and the callee takes its bytes.
+    unsafe { (found.construct)(error, place, &raw mut message) };
+    if !ptr::addr_eq(message.bytes, &raw const message.local) {
+        // SAFETY: the constructor has not taken the bytes, and the caller frees what is left.
+        unsafe { (found.delete)(message.bytes.cast()) };
     }
+    // SAFETY: an object with virtual functions begins with the address of their table.
+    let functions = unsafe { error.cast::<*const Destructor>().read() };
+    // SAFETY: the destructor is the first virtual function of an exception.
+    let destructor = unsafe { functions.read() };
+    // SAFETY: the exception has this type, and nobody else has it.
+    unsafe { (found.throw)(error, found.type_info, Some(destructor)) }
 }
 
 /// Throws a `std::runtime_error`. Returns if there is no C++ library.
@@ -116,14 +134,13 @@ pub(super) fn throw_runtime_error(text: &str) {
     let Some(library) = library("libstdc++.so.6") else {
         return;
     };
-    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-    // SAFETY: the name contains the type of the argument. The function copies the text and does not return.
-    unsafe {
-        let throw = library.get::<unsafe extern "C-unwind" fn(*const c_char) -> !>(THROW_RUNTIME_ERROR);
-        let Ok(throw) = throw else { return };
-        let throw = throw.into_raw();
-        std::mem::forget(library);
-        let throw: unsafe extern "C-unwind" fn(*const c_char) -> ! = std::mem::transmute(throw);
-        throw(text.as_ptr())
-    }
+    let text = in_c(text);
+    // SAFETY: the name contains the type of the argument.
+    let found =
+        unsafe { library.get::<unsafe extern "C-unwind" fn(*const c_char) -> !>(THROW_RUNTIME_ERROR) };
+    let Ok(throw) = found else { return };
+    // The exception leaves this function, and the library stays.
+    std::mem::forget(library);
+    // SAFETY: the function copies the text.
+    unsafe { throw(text.as_ptr()) }
 }

@@ -343,7 +343,8 @@ impl Heap {
             .ask(ask, |core| core.add_span(class))
             .inspect_err(|_| lock(&self.shelves[class]).forget_span(class))?;
         let (address, bytes, _) = span;
-        if self.is_mapped && self.guard.is_none() && !self.maps(|| page_map::set_span(address, bytes, class)) {
+        if self.is_mapped && self.guard.is_none() && !self.maps(|| page_map::set_span(address, bytes, class))
+        {
             self.with_engine(|core| core.free_span(address));
             lock(&self.shelves[class]).forget_span(class);
             return Err(self.refuse_tables(ask.requested));

@@ -171,7 +171,22 @@ class Budget:
         """The most bytes that pools have had."""
 
     @property
-    def plug(pool: Pool) -> None:
+    def refusals(self) -> int:
+        """The number of refusals. A pool asks again with less before it refuses a request."""
+
+class LimitsScope:
+    """A part of a program of this thread whose memory is measured, from its creation to its end."""
+
+    def __init__(self, peak: str | int | None, total: str | int | None, leaked: str | int | None, allocations: int | None) -> None: ...
+    def end(self) -> tuple[list[tuple[str, int]], str | None]: ...
+
+class NumpyHandler:
+    """A handler of NumPy that allocates from a pool."""
+
+    def __init__(self, pool: Pool, tag: str) -> None: ...
+    def enter(self) -> object: ...
+
+def plug(pool: Pool) -> None:
     """Makes a pool the memory of PyTorch on the pool's device."""
 
 def plugged(device: int) -> Pool:
@@ -188,21 +203,6 @@ def reset_private_peaks(device: int) -> None:
 
 def set_thread_tag(name: str) -> None:
     """Sets the tag of this thread for requests that come from outside of Python. The empty text is no tag."""
-
-def refusals(self) -> int:
-        """The number of refusals. A pool asks again with less before it refuses a request."""
-
-class LimitsScope:
-    """A part of a program of this thread whose memory is measured, from its creation to its end."""
-
-    def __init__(self, peak: str | int | None, total: str | int | None, leaked: str | int | None, allocations: int | None) -> None: ...
-    def end(self) -> tuple[list[tuple[str, int]], str | None]: ...
-
-class NumpyHandler:
-    """A handler of NumPy that allocates from a pool."""
-
-    def __init__(self, pool: Pool, tag: str) -> None: ...
-    def enter(self) -> object: ...
 
 def refusals() -> int:
     """Returns the number of requests of this process that were refused."""

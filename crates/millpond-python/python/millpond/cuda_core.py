@@ -1,6 +1,7 @@
 """Pools as memory resources of ``cuda.core``: ``millpond.cuda_core.memory_resource()``."""
 
 import functools
+import importlib
 import os
 from typing import Any
 
@@ -43,12 +44,10 @@ def memory_resource(pool: DevicePool | None = None, *, device: int = 0) -> Any:
 @functools.cache
 def _resource_class() -> Any:
     """Returns the class, whose base is there only if ``cuda.core`` is installed."""
-    import cuda.core  # type: ignore[import-not-found, unused-ignore]
-    from cuda.core import Buffer, MemoryResource
+    core: Any = importlib.import_module("cuda.core")
+    outside = os.path.dirname(str(core.__file__))
 
-    outside = os.path.dirname(cuda.core.__file__)
-
-    class PoolMemoryResource(MemoryResource):  # type: ignore[misc, unused-ignore]
+    class PoolMemoryResource(core.MemoryResource):  # type: ignore[misc]
         """A memory resource that allocates from a pool."""
 
         def __init__(self, pool: DevicePool) -> None:
@@ -60,7 +59,7 @@ def _resource_class() -> Any:
             array = self.pool._bytes(size, stream, outside)
             if array.address:
                 self._arrays[array.address] = array
-            return Buffer.from_handle(array.address, size, self, stream=stream)
+            return core.Buffer.from_handle(array.address, size, self, stream=stream)
 
         def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
             # A buffer of 0 bytes has no memory.

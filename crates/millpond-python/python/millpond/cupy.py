@@ -1,5 +1,6 @@
 """Pools as the memory of CuPy: ``millpond.cupy.enable()``."""
 
+import importlib
 import os
 import threading
 from typing import Any
@@ -46,8 +47,7 @@ class allocator:
         Raises:
             MemoryError: There is not enough memory. The text is a post-mortem.
         """
-        import cupy  # type: ignore[import-not-found, unused-ignore]
-
+        cupy: Any = importlib.import_module("cupy")
         device = cupy.cuda.runtime.getDevice()
         array = self.pool(device)._bytes(bytes, cupy.cuda.get_current_stream(), os.path.dirname(cupy.__file__))
         memory = cupy.cuda.UnownedMemory(array.address, bytes, array, device)
@@ -74,8 +74,7 @@ def enable(*pools: DevicePool) -> allocator:
         TypeError: A pool is no :class:`DevicePool`.
         ValueError: Two pools have one device.
     """
-    import cupy
-
+    cupy: Any = importlib.import_module("cupy")
     made = allocator(*pools)
     cupy.cuda.set_allocator(made)
     return made

@@ -1,6 +1,8 @@
 """Pools as the memory of Numba: ``millpond.numba.enable()``, or ``NUMBA_CUDA_MEMORY_MANAGER=millpond.numba``."""
 
+import ctypes
 import functools
+import importlib
 import os
 import threading
 import weakref
@@ -38,8 +40,7 @@ def enable(*pools: DevicePool) -> None:
         TypeError: A pool is no :class:`DevicePool`.
         ValueError: Two pools have one device.
     """
-    from numba import cuda  # type: ignore[import-not-found, unused-ignore]
-
+    cuda: Any = importlib.import_module("numba.cuda")
     given = by_device(pools)
     with _lock:
         _pools.update(given)
@@ -68,14 +69,10 @@ def __getattr__(name: str) -> Any:
 @functools.cache
 def _manager() -> Any:
     """Returns the class of the memory manager, whose base is there only if Numba is installed."""
-    import ctypes
-
-    from numba import cuda
-    from numba.cuda import GetIpcHandleMixin, HostOnlyCUDAMemoryManager, MemoryInfo, MemoryPointer
-
+    cuda: Any = importlib.import_module("numba.cuda")
     outside = os.path.dirname(os.path.dirname(cuda.__file__))
 
-    class PoolMemoryManager(GetIpcHandleMixin, HostOnlyCUDAMemoryManager):  # type: ignore[misc, unused-ignore]
+    class PoolMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         """Numba's memory manager for one context. Memory of the host is Numba's own."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -94,7 +91,7 @@ def _manager() -> Any:
                 held.pop().record_use(0)
 
             context, address = weakref.proxy(self.context), ctypes.c_void_p(array.address)
-            return MemoryPointer(context, address, size, finalizer=free)
+            return cuda.MemoryPointer(context, address, size, finalizer=free)
 
         def initialize(self) -> None:
             # The pool needs no preparation.
@@ -103,7 +100,7 @@ def _manager() -> Any:
         def get_memory_info(self) -> Any:
             of = pool(self.context.device.id)
             total = of.limit or 0
-            return MemoryInfo(free=max(total - of.stats()["allocated"], 0), total=total)
+            return cuda.MemoryInfo(free=max(total - of.stats()["allocated"], 0), total=total)
 
         @property
         def interface_version(self) -> int:

@@ -193,8 +193,8 @@ def _stats(device: int) -> dict[str, Any]:
     pools are added, so the sum may be above the true peak."""
     figures = pool(device).stats()
     for private in _millpond.private_stats(device):
-        for name, figure in private:
-            figures[name] += figure
+        for figure, value in private:
+            figures[figure] += value
     live = figures["allocations"] - figures["frees"]
 
     def gauge(current: int = 0, peak: int = 0, allocated: int = 0, freed: int = 0) -> dict[str, int]:
