@@ -60,12 +60,13 @@ cargo xtask COMMAND
                     card, and runs it if this machine has a card; target/card needs neither Rust
                     nor a network; --build only builds, --rehearse runs it on the emulated driver,
                     --quick runs few rounds, --dev builds the dev profile, --nvrtc adds NVRTC
-  python [--numpy] [--torch]
+  python [--numpy] [--torch] [--plugins]
                     the Python package as users get it: builds and checks the wheel, installs it in a
                     new environment, and runs its tests and type checkers there with the packages of
                     others; --numpy runs NumPy's own tests without and with arrays in a pool;
                     --torch fetches PyTorch, runs programs that run out of memory on the emulated
-                    driver, tries what their answers advise, and measures what recording costs
+                    driver, tries what their answers advise, and measures what recording costs;
+                    --plugins runs PyTorch, CuPy, Numba and cuda.core with their memory in a pool
   c-library [--prefix FOLDER] [--release]
                     builds libmillpond.so and installs it with its headers and its files for pkg-config
                     and CMake, below FOLDER or target/c-library
