@@ -359,7 +359,7 @@ millpond_status millpond_stream_retire(uint32_t device,
 // Sets the pool that serves the requests of `millpond_plugin_alloc` and `millpond_torch_alloc` for its device from now on. The pool stays
 // alive if its handle is destroyed. Blocks that exist stay where they are.
 //
-// Errors: `MILLPOND_INVALID_HANDLE`, also for a pool of the host.
+// Errors: `MILLPOND_INVALID_HANDLE`, for example if the pool has memory of the host.
 millpond_status millpond_plugin_set_pool(millpond_pool *pool);
 
 // Allocates device memory for use on a stream, from the plugged pool of the device. Returns null on failure, and `millpond_last_error`
@@ -379,8 +379,8 @@ void *millpond_torch_alloc(size_t bytes,
                            int device,
                            void *stream);
 
-// Frees a block of `millpond_plugin_alloc` or `millpond_torch_alloc` in the order of a stream. Null is no block. `bytes` and `device` are not
-// used. An address that is not that of a live block is told on standard error, and nothing else happens.
+// Frees a block of `millpond_plugin_alloc` or `millpond_torch_alloc` in the order of a stream. Does nothing if `block` is null. `bytes` and
+// `device` are not used. An address at which no live block begins is reported on standard error.
 void millpond_plugin_free(void *block,
                           size_t _bytes,
                           int _device,
@@ -395,24 +395,24 @@ void millpond_torch_free_segment(void *block,
                                  void *_stream);
 
 // Declares that work on another stream uses a block. After the block is freed, its memory is reused only when the work that is queued on
-// that stream by then is complete. The address may be within the block. Addresses of other memory are ignored. For
-// `set_record_stream_fn`.
+// that stream by then is complete. The address may be within the block. The call ignores addresses of other memory.
+// Pass this function to `set_record_stream_fn`.
 void millpond_torch_record_stream(void *block,
                                   void *stream);
 
-// Gives back all memory of plugged pools that no block uses. For `set_reset_fn`, which `torch.cuda.empty_cache` calls.
+// Gives back all memory of plugged pools that no block uses. Pass this function to `set_reset_fn`; `torch.cuda.empty_cache` then calls it.
 void millpond_torch_empty_cache(void);
 
 // Sets the limit of a device's plugged pool to a share of the device's memory, but not above the limit that the pool had when it was plugged
-// in. For `set_memory_fraction_fn`.
+// in. Pass this function to `set_memory_fraction_fn`.
 //
 // Rules: The caller is code that exceptions of C++ may pass.
 void millpond_torch_set_memory_fraction(double fraction,
                                         int device);
 
 // Serves some requests for a device from a private pool from now on. `first` and `second` are the number of the pool. `filter` is a
-// `std::function<bool(cudaStream_t)>` of libstdc++, which says whether a request for a stream is one of them. For
-// `set_begin_allocate_to_pool`.
+// `std::function<bool(cudaStream_t)>` of libstdc++, which returns whether the private pool serves a stream. Pass this
+// function to `set_begin_allocate_to_pool`.
 //
 // Rules: `filter` is null or such a function. The caller is code that exceptions of C++ may pass.
 void millpond_torch_begin_allocate_to_pool(int device,
@@ -420,14 +420,14 @@ void millpond_torch_begin_allocate_to_pool(int device,
                                            uint64_t second,
                                            const void *filter);
 
-// Ends what `millpond_torch_begin_allocate_to_pool` began. The private pool keeps its memory. For `set_end_allocate_to_pool_fn`.
+// Ends what `millpond_torch_begin_allocate_to_pool` began. The private pool keeps its memory. Pass this function to
+// `set_end_allocate_to_pool_fn`.
 //
 // Rules: The caller is code that exceptions of C++ may pass.
-void millpond_torch_end_allocate_to_pool(int device,
-                                         uint64_t first,
-                                         uint64_t second);
+void millpond_torch_end_allocate_to_pool(int device, uint64_t first, uint64_t second);
 
-// Ends one use of a private pool. After the last one, its memory goes back with its last block. For `set_release_pool`.
+// Ends one use of a private pool. After the last use, its memory goes back with its last block. Pass this function to
+// `set_release_pool`.
 //
 // Rules: The caller is code that exceptions of C++ may pass.
 void millpond_torch_release_pool(int device, uint64_t first, uint64_t second);

@@ -41,7 +41,7 @@ struct Plugged {
 /// A private pool.
 struct Private {
     pool: DevicePool,
-    /// The number of begins without a release.
+    /// How many times PyTorch has begun to use the pool and not yet released it.
     users: usize,
 }
 
@@ -197,8 +197,8 @@ pub fn reset_private_peaks(device: u32) {
     private_pools(device).iter().for_each(DevicePool::reset_peak);
 }
 
-/// Gives memory back after all work of its device, on whichever streams it is. While PyTorch captures, nobody may wait for the device, and the
-/// memory waits for the next call.
+/// Gives memory back after all work of its device is complete. A wait for the device would end a capture, so during a capture the memory is kept
+/// until the next call.
 fn give_back(device: &CudaDevice, memory: Option<Waiting>) {
     let mut gone: Vec<_> = {
         let mut waiting = lock(&WAITING);
@@ -221,7 +221,7 @@ pub fn refusals() -> u64 {
     REFUSALS.load(Ordering::Relaxed)
 }
 
-/// Returns the pool that serves a stream. The filters of PyTorch may throw an exception, so no guard is around this.
+/// Returns the pool that serves a stream. The filters of PyTorch may throw an exception, so a guard must not call this.
 fn serving(device: c_int, stream: *mut c_void) -> Result<(DevicePool, Option<PoolId>), Failure> {
     expect_no_fork()?;
     let number = number_of(device)?;
@@ -294,7 +294,7 @@ fn run(work: impl FnOnce() -> Result<(), Failure>) {
 /// Sets the pool that serves the requests of `millpond_plugin_alloc` and `millpond_torch_alloc` for its device from now on. The pool stays
 /// alive if its handle is destroyed. Blocks that exist stay where they are.
 ///
-/// Errors: `MILLPOND_INVALID_HANDLE`, also for a pool of the host.
+/// Errors: `MILLPOND_INVALID_HANDLE`, for example if the pool has memory of the host.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_plugin_set_pool(pool: *mut millpond_pool) -> millpond_status {
     guard(|| match any_pool(pool)? {
@@ -345,8 +345,8 @@ pub unsafe extern "C-unwind" fn millpond_torch_alloc(
     }
 }
 
-/// Frees a block of `millpond_plugin_alloc` or `millpond_torch_alloc` in the order of a stream. Null is no block. `bytes` and `device` are not
-/// used. An address that is not that of a live block is told on standard error, and nothing else happens.
+/// Frees a block of `millpond_plugin_alloc` or `millpond_torch_alloc` in the order of a stream. Does nothing if `block` is null. `bytes` and
+/// `device` are not used. An address at which no live block begins is reported on standard error.
 ///
 /// # Safety
 /// The rules on arguments apply.
@@ -405,8 +405,8 @@ fn free(block: *mut c_void, stream: impl FnOnce(&Block) -> Result<Option<CudaStr
 }
 
 /// Declares that work on another stream uses a block. After the block is freed, its memory is reused only when the work that is queued on
-/// that stream by then is complete. The address may be within the block. Addresses of other memory are ignored. For
-/// `set_record_stream_fn`.
+/// that stream by then is complete. The address may be within the block. The call ignores addresses of other memory.
+/// Pass this function to `set_record_stream_fn`.
 ///
 /// # Safety
 /// The rules on arguments apply.
@@ -439,7 +439,7 @@ pub unsafe extern "C-unwind" fn millpond_torch_record_stream(block: *mut c_void,
     });
 }
 
-/// Gives back all memory of plugged pools that no block uses. For `set_reset_fn`, which `torch.cuda.empty_cache` calls.
+/// Gives back all memory of plugged pools that no block uses. Pass this function to `set_reset_fn`; `torch.cuda.empty_cache` then calls it.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_torch_empty_cache() {
     if is_forked() {
@@ -456,7 +456,7 @@ pub extern "C" fn millpond_torch_empty_cache() {
 }
 
 /// Sets the limit of a device's plugged pool to a share of the device's memory, but not above the limit that the pool had when it was plugged
-/// in. For `set_memory_fraction_fn`.
+/// in. Pass this function to `set_memory_fraction_fn`.
 ///
 /// # Safety
 /// The caller is code that exceptions of C++ may pass.
@@ -476,8 +476,8 @@ pub unsafe extern "C-unwind" fn millpond_torch_set_memory_fraction(fraction: f64
 }
 
 /// Serves some requests for a device from a private pool from now on. `first` and `second` are the number of the pool. `filter` is a
-/// `std::function<bool(cudaStream_t)>` of libstdc++, which says whether a request for a stream is one of them. For
-/// `set_begin_allocate_to_pool`.
+/// `std::function<bool(cudaStream_t)>` of libstdc++, which returns whether the private pool serves a stream. Pass this
+/// function to `set_begin_allocate_to_pool`.
 ///
 /// # Safety
 /// `filter` is null or such a function. The caller is code that exceptions of C++ may pass.
@@ -488,7 +488,7 @@ pub unsafe extern "C-unwind" fn millpond_torch_begin_allocate_to_pool(
     second: u64,
     filter: *const c_void,
 ) {
-    // SAFETY: the caller guarantees it. The copy may throw an exception, so no guard is around it.
+    // SAFETY: the caller guarantees it. The copy may throw an exception, so it is outside of the guard.
     let filter = unsafe { StreamFilter::copy_of(filter) };
     run(|| {
         let id = (first, second);
@@ -512,7 +512,8 @@ pub unsafe extern "C-unwind" fn millpond_torch_begin_allocate_to_pool(
     });
 }
 
-/// Ends what `millpond_torch_begin_allocate_to_pool` began. The private pool keeps its memory. For `set_end_allocate_to_pool_fn`.
+/// Ends what `millpond_torch_begin_allocate_to_pool` began. The private pool keeps its memory. Pass this function to
+/// `set_end_allocate_to_pool_fn`.
 ///
 /// # Safety
 /// The caller is code that exceptions of C++ may pass.
@@ -521,7 +522,8 @@ pub unsafe extern "C-unwind" fn millpond_torch_end_allocate_to_pool(device: c_in
     run(|| with_plugged(device, |plugged| plugged.end((first, second))));
 }
 
-/// Ends one use of a private pool. After the last one, its memory goes back with its last block. For `set_release_pool`.
+/// Ends one use of a private pool. After the last use, its memory goes back with its last block. Pass this function to
+/// `set_release_pool`.
 ///
 /// # Safety
 /// The caller is code that exceptions of C++ may pass.

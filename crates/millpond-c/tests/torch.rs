@@ -1,4 +1,4 @@
-//! The functions for PyTorch, in the order in which PyTorch calls them.
+//! Calls the functions for PyTorch in the order in which PyTorch calls them.
 
 mod support;
 

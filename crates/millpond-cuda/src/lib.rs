@@ -97,7 +97,7 @@ pub use span::Span;
 pub use stream::mark::{Mark, settle_on};
 pub use transfer::upload_part;
 
-/// Returns whether this process is the child of one that used CUDA, so that CUDA does not work in it.
+/// Returns whether this process was forked from one that used CUDA. CUDA does not work in such a process.
 #[doc(hidden)]
 pub fn is_forked() -> bool {
     fork::is_forked()

@@ -391,14 +391,11 @@ impl Shared {
             };
         }
         let refusal = core.memory.source_mut().inner_mut().take_refusal();
-        let shortage = core.shortage(bytes);
+        let is_held = matches!(outcome, Err(engine::AllocError::Source(SourceError::Held { .. })));
+        // If the end of the capture would not make enough room either, the memory is short.
+        let shortage = is_held.then(|| core.shortage(bytes)).flatten();
         drop(locked);
-        outcome.map_err(|why| {
-            let is_held = matches!(why, engine::AllocError::Source(SourceError::Held { .. }));
-            // The end of the capture would not make enough room.
-            let why = shortage.filter(|_| is_held).unwrap_or(why);
-            self.refusal(why, refusal, bytes)
-        })
+        outcome.map_err(|why| self.refusal(shortage.unwrap_or(why), refusal, bytes))
     }
 
     /// Returns the reason why no block can be handed out. A capture ends, so the memory that it holds back is only short for a while, and a

@@ -28,7 +28,7 @@ fn build() -> Option<Place> {
         return None;
     }
     let test = env::current_exe().expect("the path of this test");
-    // Tests that run side by side in processes of their own must not share a folder. The thread has the name of the test.
+    // Tests that run side by side in processes of their own must not share a folder. libtest gives the thread of a test its name.
     let program = test.file_name().expect("a file").to_string_lossy();
     let thread = std::thread::current();
     let test_name = thread.name().unwrap_or("main").replace("::", "-");

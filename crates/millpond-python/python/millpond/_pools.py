@@ -216,9 +216,9 @@ def leaks() -> list[Live]:
 class tag(Scope):
     """Names the memory that is allocated in a block or in a decorated function: ``with millpond.tag("weights"):``.
 
-    The tag belongs to the thread or the task that enters the block. The innermost tag counts. For tensors of PyTorch, the tag that the thread
-    entered or left last counts, also in another task. A generator that waits inside the block lends
-    the tag to its caller. There are at most 65,536 pairs of tags and places, so a tag should not contain a counter.
+    The tag belongs to the thread or the task that enters the block. The innermost tag counts. A generator that waits inside the block lends the tag
+    to its caller. PyTorch's tensors get the tag that their thread entered last, even if another task entered it. There are at most 65,536 pairs of
+    tags and places, so a tag should not contain a counter.
     """
 
     def __init__(self, name: str) -> None:

@@ -13,7 +13,7 @@ __all__ = ["enable", "is_enabled", "mem_pool", "pool"]
 _lock = threading.RLock()
 #: The pools of the devices that Python code has asked for or has set.
 _pools_of: dict[int, DevicePool] = {}
-#: The functions that free what the functions allocate.
+#: The functions that allocate, and those that free their blocks.
 _FREE = {"millpond_torch_alloc": "millpond_plugin_free", "millpond_plugin_alloc": "millpond_torch_free_segment"}
 #: PyTorch's objects for the functions, by the name of the function that allocates. PyTorch does not keep them.
 _allocators: dict[str, Any] = {}
@@ -29,7 +29,7 @@ _HOOKS = {
     "set_release_pool": "millpond_torch_release_pool",
 }
 
-#: The figures that PyTorch has for each kind of pool, and those of a pool that they are. The others are zero.
+#: PyTorch's figures in bytes, and the figures of a pool with the same meaning. PyTorch's other figures in bytes are zero.
 _BYTES = {
     "requested_bytes": "requested",
     "allocated_bytes": "allocated",
@@ -50,15 +50,15 @@ def enable(*pools: DevicePool) -> None:
         print(millpond.torch.pool())
 
     Call this before the program uses CUDA memory for the first time, and before a block of ``catch_oom``, in which PyTorch begins to record. A
-    device without a pool gets one at its first tensor. Its limit is the
-    device's memory, and the environment variable ``MILLPOND_CONF`` has its settings. A later call may set other pools.
+    device without a pool gets one at its first tensor. The limit of that pool is the device's memory, and its settings are those of the
+    environment variable ``MILLPOND_CONF``. A later call may set other pools.
 
     If memory runs out, PyTorch raises ``torch.OutOfMemoryError`` with the post-mortem of the pool: who holds the memory, and how much must be
     freed. ``millpond.tag`` tags the tensors that the thread allocates, ``millpond.record`` records them, and ``catch_oom`` explains the error.
     Streams, ``record_stream``, ``empty_cache``, the memory fraction and CUDA graphs work as before, and so do ``torch.cuda.memory_allocated``
     and the other figures.
 
-    ``python -m millpond run --pools train.py`` does the same for a program that nobody has changed.
+    ``python -m millpond run --pools train.py`` does the same for an unchanged program.
 
     PyTorch offers these only with its own allocator: ``torch.cuda.memory._snapshot`` and its history, ``torch.cuda.MemPool``,
     ``torch.cuda.memory_snapshot``, tensors that are shared between processes, and the trees of graphs of ``torch.compile``. The figures of
