@@ -160,6 +160,38 @@ fn every_process_that_takes_memory_has_a_recording() {
 }
 
 #[test]
+fn a_program_with_another_malloc_is_recorded_with_its_start() {
+    let Some(place) = place("record_malloc") else {
+        return;
+    };
+    // A library without functions takes the place of the malloc.
+    std::fs::write(place.join("malloc.c"), "").expect("written");
+    let built = Command::new("cc")
+        .args(["-shared", "-o", "malloc.so", "malloc.c"])
+        .current_dir(&place)
+        .status();
+    assert!(built.expect("a compiler").success());
+    let now = || {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.expect("after 1970").as_nanos() as u64
+    };
+    let before = now();
+    let program = env!("CARGO_BIN_EXE_millpond");
+    let inner = ["--", program, "run", "--", "./client", "dlsym", "kinds"];
+    let output = command(&[&["record"][..], &inner].concat())
+        .current_dir(&place)
+        .env("LD_LIBRARY_PATH", &place)
+        .env("MILLPOND_MALLOC_LIB", place.join("malloc.so"))
+        .output()
+        .expect("the program starts");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let options = millpond_trace::ReadOptions::default();
+    let history = millpond_trace::history::History::open(&place.join("run.mpr"), &options);
+    let start = history.expect("a recording").start().expect("it is recorded");
+    assert!((before..now()).contains(&start), "{before}, {start}");
+}
+
+#[test]
 fn the_exit_of_the_program_is_that_of_the_command() {
     let place = folder("record_exit");
     let exit = |script: &str| {

@@ -4,7 +4,7 @@
 mod browser;
 mod support;
 
-use millpond_trace::recording::{Kind, Row, Writer};
+use millpond_trace::recording::{Kind, Row, Writer, set_start};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -207,6 +207,65 @@ fn the_page_and_what_it_asks_for_are_served() {
     let head: Value = serde_json::from_slice(&sections(&parts[0])[0]).expect("JSON");
     assert_eq!(head["end"]["blocks"], 3);
     assert_eq!(head["end"]["events"], 4);
+}
+
+/// Writes a recording of five seconds that begins so many seconds after another moment. Its peak is after three seconds.
+fn timed(folder: &Path, begins: u64) -> String {
+    const SECOND: u64 = 1_000_000_000;
+    let mut facts = Vec::new();
+    set_start(&mut facts, (1_700_000_000 + begins) * SECOND);
+    let mut writer = Writer::new(Vec::new(), &facts).expect("memory");
+    let block = Row {
+        bytes: 1 << 20,
+        requested: 1 << 20,
+        ..Row::new(Kind::Alloc, SECOND)
+    };
+    for id in 1..=2 {
+        let time = if id == 1 { SECOND } else { 3 * SECOND };
+        writer.push(&Row { id, time, ..block }).expect("memory");
+    }
+    let end = 5 * SECOND;
+    writer
+        .push(&Row {
+            id: 2,
+            ..Row {
+                kind: Kind::Free,
+                time: end,
+                ..block
+            }
+        })
+        .expect("memory");
+    let path = folder.join(format!("from-{begins}.mpr"));
+    std::fs::write(&path, writer.finish(end).expect("memory")).expect("room");
+    path.display().to_string()
+}
+
+#[test]
+fn recordings_of_one_time_are_on_one_clock() {
+    let folder = folder("view-clock");
+    let [first, second, later] = [0, 2, 8].map(|begins| timed(&folder, begins));
+    let unknown = small(&folder, "small.csv");
+    let out = folder.join("page.html").display().to_string();
+    for (files, meta) in [
+        ([&second, &first], r#""offsets":[2000000000,0]"#),
+        ([&first, &later], r#""apart":"they were made at different times""#),
+        (
+            [&first, &unknown],
+            r#""apart":"small.csv does not say when it began""#,
+        ),
+    ] {
+        let (_, page) = Served::start(&files.map(String::as_str)).get("");
+        let page = String::from_utf8(page).expect("text");
+        assert!(page.contains(meta), "{meta}");
+        assert_eq!(
+            page.contains(r#""offsets":null"#),
+            meta.contains("apart"),
+            "{meta}"
+        );
+        assert_eq!(run(&["view", files[0], files[1], "--html", &out]).0, 0);
+        let file = std::fs::read_to_string(&out).expect("a page");
+        assert!(file.contains(meta), "{meta}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::format::{Memory, kind};
 use crate::log::{Event, Log, Record};
 use crate::modules::Modules;
 use crate::{LIBRARY, Owned, Summary, owner};
-use millpond_trace::recording::{Gauge, Kind, RecordingError, Row, Writer};
+use millpond_trace::recording::{Gauge, Kind, RecordingError, Row, Writer, set_start};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
@@ -96,16 +96,12 @@ fn policy(log: &Log) -> &'static str {
 }
 
 fn facts(log: &Log) -> Vec<(String, String)> {
-    let second = 1_000_000_000;
     let mut facts = vec![
         ("pid".to_owned(), log.process.to_string()),
         ("program".to_owned(), file_name(&program(log))),
-        (
-            "start".to_owned(),
-            format!("{}.{:09}", log.wall_clock / second, log.wall_clock % second),
-        ),
         ("source".to_owned(), "calls to the CUDA driver".to_owned()),
     ];
+    set_start(&mut facts, log.wall_clock);
     facts.extend(log.limit.map(|limit| ("limit".to_owned(), limit.to_string())));
     facts
 }

@@ -40,7 +40,7 @@ use millpond_os::fork::{Participant, Resting};
 use millpond_os::ranked::{Locked, Rank, Ranked};
 use millpond_os::reentrancy::quiet;
 use millpond_os::time::Time;
-use millpond_trace::recording::{RecordingError, Writer};
+use millpond_trace::recording::{RecordingError, Writer, set_start};
 use row_builder::RowBuilder;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -166,7 +166,9 @@ impl RecorderBuilder {
             source,
         };
         let file = file::create(path).map_err(file_error)?;
+        let start = Time::now();
         let mut facts = facts();
+        set_start_at(&mut facts, start);
         facts.extend(self.facts);
         let file = Counted {
             inner: BufWriter::new(file),
@@ -187,7 +189,7 @@ impl RecorderBuilder {
         })?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let session = Arc::new(Session::new(number, self.ring_bytes, self.stacks));
-        let rows = RowBuilder::new(writer, Time::now().nanos());
+        let rows = RowBuilder::new(writer, start.nanos());
         let writer = EventWriter::new(Arc::clone(&session), rows, self.sums_every);
         let thread = std::thread::Builder::new()
             .name("millpond-record".to_owned())
@@ -473,12 +475,15 @@ fn facts() -> Vec<(String, String)> {
         "host",
         read("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()),
     );
-    let start = SystemTime::now().duration_since(UNIX_EPOCH).ok();
-    add(
-        "start",
-        start.map(|start| format!("{}.{:09}", start.as_secs(), start.subsec_nanos())),
-    );
     let rank = ["RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"];
     add("rank", rank.into_iter().find_map(|name| std::env::var(name).ok()));
     facts
+}
+
+/// Sets the moment from which the times of a recording count to `start`, a time of this process's clock.
+fn set_start_at(facts: &mut Vec<(String, String)>, start: Time) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+    if let Some(start) = now.and_then(|now| now.checked_sub(Time::now().since(start))) {
+        set_start(facts, start.as_nanos() as u64);
+    }
 }

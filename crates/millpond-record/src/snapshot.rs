@@ -21,9 +21,10 @@ pub(super) use refused::{look_at_environment, recording_begins};
 
 use super::row_builder::RowBuilder;
 use super::writer::{Counted, measure};
-use super::{RecordError, facts, unwritten, with_process};
+use super::{RecordError, facts, set_start_at, unwritten, with_process};
 use memmap2::MmapMut;
 use millpond_os::reentrancy::quiet;
+use millpond_os::time::Time;
 use millpond_trace::recording::Writer;
 use refused::Refusal;
 use state::State;
@@ -185,7 +186,7 @@ impl Snapshots {
         drop(to_write);
         let (now, measured) = measure();
         facts.extend(self.facts.iter().cloned());
-        begin_with_the_process(&mut facts, now);
+        set_start_at(&mut facts, Time::from_nanos(0));
         let file = super::file::create(path).map_err(|source| RecordError::File {
             path: path.to_owned(),
             source,
@@ -201,19 +202,6 @@ impl Snapshots {
             Ok(report)
         };
         write().map_err(|error| unwritten(path, error))
-    }
-}
-
-/// Makes the times of a snapshot count from the start of the process's clock.
-fn begin_with_the_process(facts: &mut Vec<(String, String)>, now: u64) {
-    facts.retain(|(name, _)| name != "start");
-    let since = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .ok()
-        .and_then(|since| since.checked_sub(Duration::from_nanos(now)));
-    if let Some(start) = since {
-        let text = format!("{}.{:09}", start.as_secs(), start.subsec_nanos());
-        facts.push(("start".to_owned(), text));
     }
 }
 

@@ -21,7 +21,7 @@ pub use live::Live;
 pub use symbols::Symbols;
 
 use crate::formats::read_file;
-use crate::recording::{Batch, End, Kind, Reader, RecordingError, Row};
+use crate::recording::{Batch, End, Kind, Reader, RecordingError, Row, start_of};
 use crate::{Caution, Interrupt, ReadError, ReadOptions, Trace};
 use define::cut;
 use file::{FromStart, Opened};
@@ -208,6 +208,12 @@ impl History {
         };
         history.definitions.check_stacks(history.allowance())?;
         Ok(history)
+    }
+
+    /// Returns the moment from which the times of the rows count, in nanoseconds since 1970, if it is known.
+    #[must_use]
+    pub fn start(&self) -> Option<u64> {
+        start_of(&self.facts)
     }
 
     /// Returns how much memory the data kept for this recording may take.

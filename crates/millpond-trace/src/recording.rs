@@ -25,13 +25,15 @@
 //! | `list` | `List<UInt64>`, nullable | the addresses of a stack, innermost first; the facts of a pool or module |
 //!
 //! Readers of other versions can rely on the following. Columns are found by name, unknown kinds are skipped, and the
-//! schema's metadata has `millpond.version`. A reader refuses a version that it does not know.
+//! schema's metadata has `millpond.version`. A reader refuses a version that it does not know. The metadata also has facts
+//! about the recording, such as `millpond.fact.start`, the moment from which times count, in seconds since 1970.
 
 mod error;
 mod message;
 mod read;
 mod row;
 mod schema;
+mod start;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -39,6 +41,8 @@ mod write;
 pub use error::RecordingError;
 pub use read::{Batch, End, Reader};
 pub use row::{Gauge, Kind, Row};
+pub use start::set_start;
+pub(crate) use start::start_of;
 pub use write::Writer;
 
 /// The prefix of a mark that describes what a snapshot does not contain for each block.

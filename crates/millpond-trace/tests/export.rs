@@ -51,9 +51,11 @@ fn lives_alike(history: &History, name: &str, numbers: [i32; 3]) {
     assert!(exported.events > 100, "{name}");
     let file = Scratch::new(name, &bytes);
     let back = open(&file);
+    // The times of such a file begin with the first event of any device.
+    let begun = DEVICES.map(|on| first_on(history, on)).into_iter().min();
+    let begun = begun.expect("there are devices");
+    assert_eq!(back.start(), history.start().map(|start| start + begun), "{name}");
     for (on, number) in DEVICES.into_iter().zip(numbers) {
-        // The times of such a file begin with the device's first event.
-        let begun = first_on(history, on);
         let mut some = 0;
         for time in moments(history).into_iter().filter(|time| *time >= begun) {
             let (here, there) = (live_on(history, on, time), live_on(&back, number, time - begun));
@@ -116,8 +118,9 @@ fn a_chrome_trace_holds_what_lived_at_any_time() {
         assert_eq!(bytes_at_end as u64, sums(&history).end);
         let back = Scratch::new(&format!("e{place}.trace.json"), &bytes);
         let back = open(&back);
+        let begun = DEVICES.map(|on| first_block(&history, on)).into_iter().min();
+        let begun = begun.expect("there are devices");
         for on in DEVICES {
-            let begun = first_block(&history, on);
             for time in moments(&history).into_iter().filter(|time| *time >= begun) {
                 let (here, there) = (live_on(&history, on, time), live_on(&back, on, time - begun));
                 assert_eq!(here, there, "device {on} at {time}");
@@ -177,6 +180,7 @@ fn a_recording_of_a_recording_is_the_same() {
         assert_eq!(one.len(), two.len());
         assert!(one == two, "events differ");
         assert_eq!(history.facts, back.facts);
+        assert_eq!(back.start(), Some(1_700_000_000_500_000_000));
         assert_eq!(history.definitions.modules(), back.definitions.modules());
     }
 }

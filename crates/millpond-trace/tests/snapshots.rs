@@ -743,3 +743,39 @@ fn missing_histories_are_reported() {
     assert_eq!(standing.initial_segments[0].bytes, 20 * MIB);
     assert_eq!(standing.cautions, [Caution::NoHistory { device: 0 }]);
 }
+
+#[test]
+#[cfg(feature = "recording")]
+fn the_start_of_a_snapshot_is_its_first_time() {
+    use millpond_trace::ReadOptions;
+    use millpond_trace::history::{Flow, History};
+    let first = 1_795_915_805_278_272;
+    let times_of = |first: u64| {
+        let history = |times: [u64; 2]| {
+            Py::List(
+                times
+                    .map(|time| entry("alloc", BASE + time, MIB, 0, first + time))
+                    .into(),
+            )
+        };
+        // The second device begins before the first.
+        let traces = vec![history([7, 9]), history([0, 8])];
+        let value = dict! { "segments" => Vec::<Py>::new(), "device_traces" => traces };
+        let path = std::env::temp_dir().join(format!("millpond-start-{}.pickle", std::process::id()));
+        std::fs::write(&path, pickle(&value, 4)).unwrap();
+        let history = History::open(&path, &ReadOptions::default()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let mut times = Vec::new();
+        history
+            .walk(|row, _| {
+                times.push(row.time);
+                Flow::On
+            })
+            .unwrap();
+        (history.start(), times)
+    };
+    let times = vec![0, 7_000, 8_000, 9_000];
+    assert_eq!(times_of(first), (Some(first * 1_000), times.clone()));
+    // Such times do not count from 1970.
+    assert_eq!(times_of(1_000_000), (None, times));
+}

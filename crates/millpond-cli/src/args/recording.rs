@@ -190,6 +190,7 @@ Examples:
   millpond view run.mpr                      in the browser, until ctrl-c
   millpond view run.pickle --html run.html   one file to keep or to send
   millpond view before.mpr after.mpr         both with the same time axis, and their differences
+  millpond view host.mpr run.mpr run.pickle  recordings of one run on one clock
   millpond view run.pickle -p millpond       compared with another policy
 
 The page is served only on 127.0.0.1, under an address that cannot be guessed.";

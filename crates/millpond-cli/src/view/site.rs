@@ -4,7 +4,7 @@ use super::redirect::Redirect;
 use crate::symbols::ModuleSymbols;
 use millpond_engine::policies;
 use millpond_replay::analysis::{Overview, TableError, blocks};
-use millpond_replay::view::{Served, WhatIf, glance, policy, served, stacks, told};
+use millpond_replay::view::{Served, WhatIf, glance, offsets, policy, served, stacks, told};
 use millpond_trace::history::History;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -98,6 +98,7 @@ impl Site {
             names,
             version: super::VERSION,
             policies,
+            offsets: offsets(names.iter().zip(opened.iter().map(|(history, _)| history))),
         });
         let recordings = paths.iter().zip(opened).map(|(path, (history, overview))| Shown {
             path: path.clone(),

@@ -1,7 +1,7 @@
 //! Tests what a real browser shows of the page.
 
 use super::support::{folder, run, small, trace};
-use super::{Served, hostile};
+use super::{Served, hostile, timed};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -87,6 +87,26 @@ fn a_browser_shows_it_whatever_names_and_numbers_say() {
     // The plot of small.csv has two bands. Each has a name and its bytes at the peak.
     let legend = said["legend"].as_str().expect("text");
     assert_eq!(legend.matches("30.00 MiB").count(), 2, "{legend}");
+}
+
+#[test]
+fn a_browser_shows_recordings_of_one_time_on_one_clock() {
+    let folder = folder("view-browser-clock");
+    let [first, second, later] = [0, 2, 8].map(|begins| timed(&folder, begins));
+    for (files, begins, peak) in [
+        ([&second, &first], Some("begins at 2.000 s"), "at 5.000 s"),
+        ([&later, &first], None, "at 3.000 s"),
+    ] {
+        let served = Served::start(&files.map(String::as_str));
+        let Some(said) = looked_at(&format!("http://{}{}", served.host, served.path)) else {
+            return;
+        };
+        let [facts, figures] = ["facts", "figures"].map(|name| said[name].as_str().expect("text"));
+        assert!(facts.contains("5.000 s"), "{facts}");
+        assert_eq!(facts.contains("begins at"), begins.is_some(), "{facts}");
+        assert!(begins.is_none_or(|begins| facts.contains(begins)), "{facts}");
+        assert!(figures.contains(peak), "{figures}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! The overview comes before the table, so that it is painted while the browser still reads the table.
 
 use super::page::{Served, write};
-use super::{MOST_EMBEDDED, WhatIf, WhatIfError, glance, stacks, told};
+use super::{MOST_EMBEDDED, WhatIf, WhatIfError, glance, offsets, stacks, told};
 use crate::analysis::{AnalysisError, Overview, TableError, TableSize, blocks};
 use crate::web::encode::Blob;
 use crate::web::{blob, json};
@@ -48,6 +48,7 @@ pub fn embed(
         names: &names,
         version,
         policies: recordings.first().map_or(&[], |of| of.policies),
+        offsets: offsets(names.iter().zip(recordings.iter().map(|of| of.history))),
     };
     let most = most.unwrap_or(MOST_EMBEDDED) / (recordings.len() as u64).max(1);
     let mut outcome = Ok(Vec::new());

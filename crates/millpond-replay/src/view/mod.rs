@@ -5,6 +5,7 @@
 //!               analysis::blocks     the table of blocks, in parts that are made while the recording is walked
 //!               told.rs, stacks.rs   findings, steps, missing parts; names of functions, on request
 //!               replayed.rs          the memory that other policies would have taken, on request
+//!               clock.rs             where each of several recordings begins on the common axis
 //!   Trace   ──▶ answer.rs            what the program needs, in a few sentences
 //!                     │
 //!                     ▼
@@ -16,6 +17,7 @@
 //! everything that the server's page can.
 
 mod answer;
+mod clock;
 mod embed;
 mod page;
 mod replayed;
@@ -23,6 +25,7 @@ mod stacks;
 mod told;
 
 pub use answer::{answer, too_long};
+pub use clock::offsets;
 pub use embed::{Embedded, embed};
 pub use page::{Served, policy, served};
 pub use replayed::{WhatIf, WhatIfError};

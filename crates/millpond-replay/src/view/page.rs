@@ -1,6 +1,7 @@
 //! Writes the viewer's page. Names of files are escaped. Everything else is sent as JSON or as columns, and the
 //! script turns it into text, never into markup.
 
+use super::told::tame;
 use crate::web::Frame;
 use crate::web::text::Text;
 use millpond_engine::policies;
@@ -38,6 +39,8 @@ pub struct Served<'a> {
     pub version: &'a str,
     /// Policies under which the recordings are replayed from the start.
     pub policies: &'a [String],
+    /// Where the recordings begin on the axis, from [`offsets`](super::offsets).
+    pub offsets: Result<Vec<u64>, String>,
 }
 
 /// Returns the content security policy of a page. Only the page's own content runs or loads. A served page
@@ -84,14 +87,17 @@ pub(super) fn write(
     } else {
         page.policies.iter().map(String::as_str).collect()
     };
-    let meta: Value = json!({
+    let mut meta: Value = json!({
         "names": page.names,
         "aroundCalls": AROUND_CALLS,
         "served": is_served,
         "policies": known,
         "shown": page.policies,
         "inks": policies::names().collect::<Vec<_>>(),
+        "offsets": page.offsets.as_ref().ok(),
+        "apart": page.offsets.as_ref().err(),
     });
+    tame(&mut meta);
     frame.script(&meta, out)?;
     data(out)?;
     writeln!(out, "</body>\n</html>")

@@ -121,8 +121,7 @@ impl<'a> Source<'a> {
 
     /// Returns the start of the recording in nanoseconds since 1970, or 0 if it is unknown.
     pub(super) fn start(&self) -> u64 {
-        let seconds = self.fact("start").and_then(|start| start.parse::<f64>().ok());
-        seconds.map_or(0, |seconds| (seconds.clamp(0.0, 9e9) * 1e9) as u64)
+        self.history.start().unwrap_or(0)
     }
 
     /// Describes the selected part, as a phrase that follows "no events".

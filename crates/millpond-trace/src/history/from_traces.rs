@@ -2,8 +2,11 @@
 
 use super::{Definitions, History, RowSource};
 use crate::model::NO_ALLOCATION;
-use crate::recording::{Kind, Row};
-use crate::{Action, Interrupt, Recording, Trace};
+use crate::recording::{Kind, Row, set_start, start_of};
+use crate::{Action, Format, Interrupt, Recording, Trace};
+
+/// The earliest time of a PyTorch snapshot that counts from 1970, in microseconds. Snapshots without such times count from their start.
+const EARLIEST: u64 = 1_000_000_000_000_000;
 
 /// Returns the rows of every device's trace, in order of time. The tags and streams of each device have separate
 /// numbers, and each private pool becomes a pool.
@@ -12,11 +15,14 @@ pub(super) fn history(recording: &Recording) -> History {
     let mut rows = Vec::new();
     let mut base = Base::default();
     let mut older = Vec::new();
+    // All devices have the same clock. The first event of any device is at time 0.
+    let first = recording.traces.iter().filter_map(|trace| trace.events.first());
+    let begun = first.map(|event| event.time_us).min().unwrap_or(0);
     // A device without a history is treated as if it had always held the blocks of the snapshot.
     for trace in recording.traces.iter().chain(&recording.standing) {
         let first = base.id + 1;
         older.push(first..first + trace.initial_blocks.len() as u64);
-        base = add(trace, base, &mut rows, &mut definitions);
+        base = add(trace, base, begun, &mut rows, &mut definitions);
     }
     // The sort is stable, so each device's rows keep their order.
     rows.sort_by_key(|row: &Row| row.time);
@@ -26,6 +32,13 @@ pub(super) fn history(recording: &Recording) -> History {
     let mut facts = vec![("program".to_owned(), recording.name.clone())];
     if let Some(trace) = recording.traces.first() {
         facts.extend_from_slice(&trace.origin.header);
+    }
+    let start = match recording.format {
+        Format::TorchSnapshot => (begun >= EARLIEST).then_some(0),
+        _ => start_of(&facts),
+    };
+    if let Some(start) = start.and_then(|start| start.checked_add(begun.checked_mul(1_000)?)) {
+        set_start(&mut facts, start);
     }
     History {
         duration: rows.last().map_or(0, |row| row.time),
@@ -52,7 +65,8 @@ struct Base {
     id: u64,
 }
 
-fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definitions) -> Base {
+/// Adds the rows of one device. Its times count from `begun`, in microseconds.
+fn add(trace: &Trace, base: Base, begun: u64, rows: &mut Vec<Row>, definitions: &mut Definitions) -> Base {
     let device = trace.origin.device;
     let memory = if device < 0 { "host" } else { "cuda" };
     for (index, (of, number)) in trace.pools.iter().enumerate() {
@@ -72,7 +86,6 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
         let row = Row::define(Kind::DefineTag, base.tag + index as u32, 0);
         definitions.note(&row, Some(tag), None);
     }
-    let begun = trace.events.first().map_or(0, |event| event.time_us);
     // A free has the tag of its allocation. Frees of blocks that are older than the recording may have none.
     let tag = |tag: u32, allocation: u32| match tag {
         0 => match trace.initial_blocks.get(allocation as usize) {

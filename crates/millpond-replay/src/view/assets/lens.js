@@ -105,11 +105,11 @@ class Lens {
     return now;
   }
 
-  // Edges of columns as close to chunks as it takes to draw them without a look at single events: by an eighth of a column at most.
+  // Moves edges of columns to chunks, so that wide columns are drawn without a look at single events. An edge moves by at most an eighth
+  // of the columns at its sides.
   snapped(edges) {
-    const wide = (edges[edges.length - 1] - edges[0]) / (edges.length - 1);
-    if (wide < 4 * CHUNK) return edges;
-    return edges.map((edge) => (edge === this.table.events ? edge : Math.round(edge / CHUNK) * CHUNK));
+    const isWide = (column) => edges[column + 1] - edges[column] >= 4 * CHUNK;
+    return edges.map((edge, i) => (isWide(i - 1) && isWide(i) ? Math.round(edge / CHUNK) * CHUNK : edge));
   }
 
   // For columns between `edges`, numbers of events in order: the stack when it was highest in each, what was there before included, and

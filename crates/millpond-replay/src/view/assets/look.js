@@ -1,6 +1,7 @@
 // What the reader of recordings is looking at: which recording, which part of it, by what.
 //
-// A place on the axis is a time in nanoseconds, or a number of events. All recordings share the axis: each begins at its left end.
+// A place on the axis is a time in nanoseconds, or a number of events. All recordings share the axis. Each begins at its offset:
+// the time since the earliest one began if they are on one clock, otherwise 0.
 
 class Look extends ViewState {
   constructor(recordings) {
@@ -95,7 +96,7 @@ class Look extends ViewState {
 Object.assign(Recording.prototype, {
   extent(axis) {
     if (axis === 'event') return this.ready ? Math.max(this.table.events, 1) : 1;
-    return Math.max(this.glance?.to ?? 0, this.table.end?.end ?? 0, 1);
+    return Math.max(this.offset + (this.glance?.to ?? 0), this.table.end?.end ?? 0, 1);
   },
 
   placeOf(event, axis) {

@@ -85,6 +85,8 @@ class Recording {
     this.name = name;
     this.index = index;
     this.source = meta.served ? new Served(index) : new Embedded(index);
+    // Where it begins on the axis of time. All its times are shifted by this when they are read, but not those of the overview.
+    this.offset = meta.offsets?.[index] ?? 0;
     this.glance = null;
     this.table = new Table();
     this.lenses = new Map();
@@ -107,7 +109,7 @@ class Recording {
     changed('glance');
     await breathe();
     // Blocks of keyframes may come beside those that were allocated; a part makes room for all its events.
-    this.table = new Table(Math.min(this.glance.allocations, MOST_AT_ONCE) + 70_000);
+    this.table = new Table(Math.min(this.glance.allocations, MOST_AT_ONCE) + 70_000, this.offset);
     await this.source.parts((sections) => {
       this.table.take(sections);
       changed('progress');
@@ -125,7 +127,11 @@ class Recording {
   async loadMore(changed) {
     this.stacks = new Stacks(await this.source.json('stacks'));
     changed('stacks');
-    this.told = await this.source.json('told');
+    const told = await this.source.json('told');
+    const shifted = (time) => time + this.offset;
+    for (const finding of told.findings) finding.when = finding.when?.map(shifted);
+    for (const step of told.steps?.steps ?? []) step.splice(1, 2, ...step.slice(1, 3).map(shifted));
+    this.told = told;
     changed('told');
   }
 

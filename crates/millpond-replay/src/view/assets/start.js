@@ -11,6 +11,10 @@ for (const recording of recordings) {
   byId('timelines').append(h('div', { class: 'picture' }, title, canvas, h('div', { class: 'tip', hidden: true })));
   timelines.push(new Timeline(look, axis, recording, canvas));
 }
+if (recordings.length > 1) {
+  byId('clock').hidden = false;
+  byId('clock').textContent = meta.offsets ? 'All recordings are on one clock.' : `Each recording begins at the left, because ${meta.apart}.`;
+}
 new WholeStrip(look);
 new Holders(look);
 new Addresses(look, axis);
@@ -45,7 +49,7 @@ function openOnAddresses() {
   const column = picture.parentElement;
   byId('timelines').before(picture, byId('addresses-note'));
   column.hidden = true;
-  for (const id of ['timelines', 'strip', 'axis', 'moment', 'go-peak', 'zoom-out']) byId(id).hidden = true;
+  for (const id of ['timelines', 'clock', 'strip', 'axis', 'moment', 'go-peak', 'zoom-out']) byId(id).hidden = true;
   byId('shows-reserved').parentElement.hidden = true;
 }
 

@@ -33,7 +33,7 @@ class WholeStrip extends Strip {
       this.known.fill(0, Math.min(Math.ceil((recording.extent(state.axis) / state.end) * columns), columns));
     } else if (recording.glance && state.axis === 'time') {
       const { most, column } = recording.glance;
-      this.known = Float64Array.from({ length: columns }, (_, i) => most[Math.floor(place(i) / column)] ?? 0);
+      this.known = Float64Array.from({ length: columns }, (_, i) => most[Math.floor((place(i) - recording.offset) / column)] ?? 0);
     } else {
       return null;
     }

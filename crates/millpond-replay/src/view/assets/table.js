@@ -35,7 +35,8 @@ class Grown {
 
 // A figure where it changes: after so many events, at a time.
 class Samples {
-  constructor() {
+  constructor(offset) {
+    this.offset = offset;
     this.events = new Grown(Float64Array, 16);
     this.times = new Grown(Float64Array, 16);
     this.values = new Grown(Float64Array, 16);
@@ -49,7 +50,7 @@ class Samples {
     const reader = new Reader(bytes);
     while (reader.more) {
       this.events.push(firstEvent + reader.next());
-      this.times.push(reader.next());
+      this.times.push(this.offset + reader.next());
       this.values.push(reader.next());
     }
   }
@@ -63,8 +64,9 @@ class Samples {
 }
 
 class Table {
-  // With room for so many blocks at once: more can come.
-  constructor(blocks = 1024) {
+  // With room for so many blocks at once: more can come. `offset` is added to all times.
+  constructor(blocks = 1024, offset = 0) {
+    this.offset = offset;
     this.time = new Grown(Float64Array, 2 * blocks);
     // A block's number for its birth, its complement for its end.
     this.who = new Grown(Int32Array, 2 * blocks);
@@ -87,11 +89,11 @@ class Table {
     // The sum of blocks that are not listed one by one, after each event; and how many were born before it.
     this.others = null;
     this.otherBirths = null;
-    this.reserved = new Samples();
-    this.unexplained = new Samples();
-    this.parked = new Samples();
+    this.reserved = new Samples(offset);
+    this.unexplained = new Samples(offset);
+    this.parked = new Samples(offset);
     this.end = null;
-    this.now = { time: 0, address: 0, rest: 0, births: 0 };
+    this.now = { time: offset, address: 0, rest: 0, births: 0 };
   }
 
   get events() {
@@ -125,7 +127,7 @@ class Table {
     this.parked.take(sections[12], firstEvent);
     for (const way of WAYS) for (const name of head.names[way]) this.names[way].push(name);
     for (const [number, text] of head.tags) this.tags.set(number, text);
-    for (const [what, event, time, value, text] of head.notes) this.notes.push({ what, event, time, value, text });
+    for (const [what, event, time, value, text] of head.notes) this.notes.push({ what, event, time: this.offset + time, value, text });
     if (head.end) this.finish(head.end);
   }
 
@@ -195,7 +197,7 @@ class Table {
   }
 
   finish(end) {
-    this.end = end;
+    this.end = { ...end, end: this.offset + end.end };
     for (const samples of [this.reserved, this.unexplained, this.parked]) samples.finish();
     for (const name of ['time', 'who', 'birth', 'death', 'fate', 'own', 'bytes', 'slack', 'address', 'origin', 'origins', 'others', 'otherBirths']) {
       if (this[name]) this[name] = this[name].trimmed();

@@ -36,7 +36,7 @@ class Telling {
     const { glance, told, table } = recording;
     if (!glance) return;
     const sums = (key) => count(glance.states.reduce((all, { total }) => all + total[key], 0));
-    const facts = glance.state_only ? [`${sums('segments')} segments`, `${sums('blocks')} blocks`, `${sums('holes')} holes`] : [...(this.look.recordings.length > 1 ? [recording.name] : []), `${count(glance.rows)} rows`, `${count(glance.allocations)} allocations`, glance.by_rows ? 'no times' : duration(glance.to)];
+    const facts = glance.state_only ? [`${sums('segments')} segments`, `${sums('blocks')} blocks`, `${sums('holes')} holes`] : [...(this.look.recordings.length > 1 ? [recording.name] : []), `${count(glance.rows)} rows`, `${count(glance.allocations)} allocations`, glance.by_rows ? 'no times' : duration(glance.to), ...(recording.offset > 0 ? [`begins at ${moment(recording.offset)}`] : [])];
     if (recording.ready) {
       const pools = table.names.pool.length;
       if (pools > 1) facts.push(`${count(pools)} pools`);

@@ -63,10 +63,11 @@ class Timeline extends Curves {
     const { glance } = recording;
     const totals = new Float64Array(columns);
     if (glance && look.axis === 'time') {
+      const column = (i) => (look.from + ((look.to - look.from) * i) / columns - recording.offset) / glance.column;
       for (let i = 0; i < columns; i++) {
-        const a = Math.floor((look.from + ((look.to - look.from) * i) / columns) / glance.column);
-        const b = Math.max(Math.ceil((look.from + ((look.to - look.from) * (i + 1)) / columns) / glance.column), a + 1);
-        for (let column = a; column < b; column++) totals[i] = Math.max(totals[i], glance.most[column] ?? 0);
+        const a = Math.floor(column(i));
+        const b = Math.max(Math.ceil(column(i + 1)), a + 1);
+        for (let at = a; at < b; at++) totals[i] = Math.max(totals[i], glance.most[at] ?? 0);
       }
     }
     return { totals, exact: false };
@@ -96,7 +97,7 @@ class Timeline extends Curves {
     this.besides = { key, reserved: of(table.reserved), unexplained: of(table.unexplained), parked: of(table.parked) };
     if (!recording.ready && glance?.reserved && look.axis === 'time') {
       const all = glance.reserved;
-      this.besides.reserved = Float64Array.from({ length: columns }, (_, i) => all[Math.min(Math.floor((look.from + ((look.to - look.from) * i) / columns) / glance.column), all.length - 1)]);
+      this.besides.reserved = Float64Array.from({ length: columns }, (_, i) => all[Math.min(Math.floor((look.from + ((look.to - look.from) * i) / columns - recording.offset) / glance.column), all.length - 1)] ?? 0);
     }
     return this.besides;
   }
@@ -147,6 +148,11 @@ class Timeline extends Curves {
     const measured = this.measure(scale.span);
     const beside = this.beside(measured.columns);
     this.clipped(pen, floor, () => {
+      // Nothing is known of a recording before it began and after its end.
+      const begin = scale.x(look.axis === 'time' ? this.recording.offset : 0);
+      pen.beginPath();
+      pen.rect(begin, 0, scale.x(this.recording.extent(look.axis)) - begin + 1, floor + 1);
+      pen.clip();
       if (look.shows.reserved && beside.reserved) this.drawReserved(pen, beside.reserved, floor);
       if (measured.exact) this.drawStack(pen, measured);
       else this.drawTotal(pen, measured);
@@ -276,7 +282,7 @@ class Timeline extends Curves {
       }
       pen.stroke();
     }
-    const lost = recording.ready ? null : (glance?.lost ?? []).map(([time, value]) => ({ what: 'lost', time, value }));
+    const lost = recording.ready ? null : (glance?.lost ?? []).map(([time, value]) => ({ what: 'lost', time: time + recording.offset, value }));
     const notes = (lost ?? table.notes).filter((note) => note.what !== 'step' && inside(place(note)));
     let last = -Infinity;
     for (const note of notes) {

@@ -5,10 +5,12 @@ const MOST_REPLAYS = 6;
 
 // The line of one policy over one recording.
 class Replay {
-  constructor(told, table) {
+  constructor(told, { table, offset }) {
     this.told = told;
     this.values = Float64Array.from(told.bytes);
-    this.times = Float64Array.from(told.times);
+    this.times = Float64Array.from(told.times, (time) => time + offset);
+    // Null if the policy reached the end.
+    this.stopped = told.stopped === null ? null : told.stopped + offset;
     this.byTime = new Steps(this.times, this.values, Infinity);
     this.table = table;
   }
@@ -25,8 +27,8 @@ class Replay {
 
   // Where on an axis the policy could not go on; past everything where it could.
   stop(axis) {
-    if (this.told.stopped === null) return Infinity;
-    return axis === 'time' ? this.told.stopped : this.table.eventsBefore(this.told.stopped, true);
+    if (this.stopped === null) return Infinity;
+    return axis === 'time' ? this.stopped : this.table.eventsBefore(this.stopped, true);
   }
 }
 
@@ -75,7 +77,7 @@ class WhatIf {
   async fetch(recording, policy) {
     try {
       const told = await recording.source.json(`replay-${policy}`);
-      return told.failed ? { failed: told.failed } : new Replay(told, recording.table);
+      return told.failed ? { failed: told.failed } : new Replay(told, recording);
     } catch (error) {
       return { failed: error.message };
     }
@@ -97,7 +99,8 @@ class WhatIf {
   tell(replay, size) {
     if (!replay || replay.waits) return { text: '…', title: 'It is being replayed' };
     if (replay.failed) return { text: 'cannot be replayed', title: replay.failed };
-    const { peak, stopped, coarse, fidelity } = replay.told;
+    const { peak, coarse, fidelity } = replay.told;
+    const { stopped } = replay;
     const title = [
       `Reserved by ${replay.told.policy} at its peak, on devices without a limit: ${exact(peak)}`,
       `how true it is: ${fidelity}`,

@@ -40,6 +40,12 @@ async function answer({ parts, windows, columns, chunk }) {
   const all = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.length);
   for (const part of sectionsOf(all)) table.take(sectionsOf(part));
   if (!table.end) throw new Error('no end');
+  // A table with an offset has the same events, and all of them are later.
+  const later = new Table(1024, 77);
+  for (const part of sectionsOf(all)) later.take(sectionsOf(part));
+  const times = (of) => [of.end.end, ...of.time, ...of.notes.map((note) => note.time), ...of.reserved.times.trimmed()];
+  const before = times(table);
+  if (!times(later).every((time, i) => time === before[i] + 77)) throw new Error('an offset does not shift all times');
   const now = async () => {};
   const lens = await new Lens(table, 'tag').make(now);
   const found = windows.map(([from, to]) => {
@@ -60,8 +66,13 @@ async function answer({ parts, windows, columns, chunk }) {
   const edges = Float64Array.from({ length: columns + 1 }, (_, i) => (i === columns ? table.events : table.eventsBefore(Math.ceil((i * span) / columns))));
   const { stacks, totals, moments } = lens.columns(edges);
   // Where columns are snapped to chunks none is lost, and the highest stays.
-  const snapped = lens.columns(lens.snapped(edges)).totals;
+  const moved = lens.snapped(edges);
+  const snapped = lens.columns(moved).totals;
   if (Math.max(...snapped) !== Math.max(...totals)) throw new Error('snapped columns lose the peak');
+  // No edge moves by more than an eighth of the columns at its sides.
+  moved.forEach((edge, i) => {
+    for (const column of [i - 1, i]) if (Math.abs(edge - edges[i]) * 8 > edges[column + 1] - edges[column]) throw new Error(`edge ${i} moves too far`);
+  });
   const line = (band) => Array.from(totals, (_, i) => stacks[i * LINES + band]);
   // What is known of each column's highest moment is what lives after as many events.
   const state = new Float64Array(LINES);

@@ -1,0 +1,46 @@
+//! The fact that says when a recording began.
+
+/// The name of the fact. Its value is in seconds since 1970, with nanoseconds after the point.
+const START: &str = "start";
+/// The latest start in seconds. Later ones do not fit in other formats.
+const LATEST: u64 = 9_000_000_000;
+
+/// Sets the moment from which the times of a recording count, in nanoseconds since 1970, among the facts of the recording.
+pub fn set_start(facts: &mut Vec<(String, String)>, nanos: u64) {
+    let second = 1_000_000_000;
+    facts.retain(|(name, _)| name != START);
+    facts.push((
+        START.to_owned(),
+        format!("{}.{:09}", nanos / second, nanos % second),
+    ));
+}
+
+/// Returns that moment, if the facts contain it.
+pub(crate) fn start_of(facts: &[(String, String)]) -> Option<u64> {
+    let (_, text) = facts.iter().find(|(name, _)| name == START)?;
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let seconds: u64 = seconds.parse().ok().filter(|seconds| *seconds <= LATEST)?;
+    let fraction: u32 = format!("{fraction:0<9.9}").parse().ok()?;
+    Some(seconds * 1_000_000_000 + u64::from(fraction))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_is_read_to_the_nanosecond() {
+        let mut facts = Vec::new();
+        for nanos in [0, 5, 1_795_915_792_701_498_901] {
+            set_start(&mut facts, nanos);
+            assert_eq!((start_of(&facts), facts.len()), (Some(nanos), 1));
+        }
+        let of = |text: &str| start_of(&[("start".to_owned(), text.to_owned())]);
+        assert_eq!(of("1700000000.5"), Some(1_700_000_000_500_000_000));
+        assert_eq!(of("1700000000"), Some(1_700_000_000_000_000_000));
+        for text in ["", "yesterday", "-1.5", "1.-5", "99999999999", "1.é"] {
+            assert_eq!(of(text), None, "{text}");
+        }
+        assert_eq!(start_of(&[]), None);
+    }
+}
