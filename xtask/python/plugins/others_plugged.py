@@ -75,6 +75,10 @@ class CudaCore(unittest.TestCase):
         self.assertIn("others_plugged.py", pool.live()[0].place)
         with self.assertRaisesRegex(MemoryError, "features"):
             memory.allocate(200 * MIB, stream=stream)
+        # Nothing stays allocated if the library refuses the stream.
+        with self.assertRaises(TypeError):
+            memory.allocate(MIB, stream=0)
+        self.assertFalse(buffer.memory_resource.is_ipc_enabled)
         other = memory.allocate(10 * MIB, stream=device.default_stream)
         buffer.copy_to(other, stream=stream)
         [empty.close() for empty in [memory.allocate(0, stream=stream) for _ in range(2)]]
@@ -82,6 +86,11 @@ class CudaCore(unittest.TestCase):
         other.close(stream)
         stream.sync()
         self.assertEqual(pool.stats()["allocated"], 0)
+        graph = stream.create_graph_builder().begin_building()
+        for captured in (graph, stream):
+            with self.assertRaisesRegex(RuntimeError, "captured"):
+                memory.allocate(MIB, stream=captured)
+        graph.end_building()
         device.memory_resource = memory
         self.assertEqual(device.allocate(MIB, stream=stream).size, MIB)
 

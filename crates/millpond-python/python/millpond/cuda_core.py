@@ -45,6 +45,7 @@ def memory_resource(pool: DevicePool | None = None, *, device: int = 0) -> Any:
 def _resource_class() -> Any:
     """Returns the class, whose base is there only if ``cuda.core`` is installed."""
     core: Any = importlib.import_module("cuda.core")
+    driver: Any = importlib.import_module("cuda.bindings.driver")
     outside = os.path.dirname(str(core.__file__))
 
     class PoolMemoryResource(core.MemoryResource):  # type: ignore[misc]
@@ -56,10 +57,17 @@ def _resource_class() -> Any:
             self._arrays: dict[int, DeviceArray] = {}
 
         def allocate(self, size: int, *, stream: Any) -> Any:
+            if _is_captured(driver, stream):
+                raise RuntimeError(
+                    "a pool cannot allocate on a stream that is captured, because a replay of the graph would use the memory after it is "
+                    "freed: use cuda.core's GraphMemoryResource there"
+                )
             array = self.pool._bytes(size, stream, outside)
+            # This raises an error for a stream of another library. The array is freed then.
+            buffer = core.Buffer.from_handle(array.address, size, self, stream=stream)
             if array.address:
                 self._arrays[array.address] = array
-            return core.Buffer.from_handle(array.address, size, self, stream=stream)
+            return buffer
 
         def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
             # A buffer of 0 bytes has no memory.
@@ -80,7 +88,21 @@ def _resource_class() -> Any:
             return False
 
         @property
+        def is_ipc_enabled(self) -> bool:
+            # Buffers ask any resource for this when a program exports or pickles them.
+            return False
+
+        @property
         def device_id(self) -> int:
             return self.pool.device
 
     return PoolMemoryResource
+
+
+def _is_captured(driver: Any, stream: Any) -> bool:
+    """Returns whether work on a stream of ``cuda.core`` is recorded for a graph."""
+    handle = getattr(getattr(stream, "stream", stream), "handle", None)
+    if handle is None:
+        return False
+    error, status = driver.cuStreamIsCapturing(handle)
+    return not error and status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
