@@ -14,6 +14,7 @@ mod figures;
 mod fuzz;
 mod global;
 mod layers;
+mod malloc;
 mod miri;
 mod pictures;
 mod ptx;
@@ -70,6 +71,11 @@ cargo xtask COMMAND
   c-library [--prefix FOLDER] [--release]
                     builds libmillpond.so and installs it with its headers and its files for pkg-config
                     and CMake, below FOLDER or target/c-library
+  malloc [--torch] [--only NAME,...] [--runs N] [--python PATH] [--redis FOLDER]
+                    real programs under the malloc library, glibc, jemalloc, tcmalloc and mimalloc:
+                    whether they pass, their times and their peaks of memory, as a page; --torch adds
+                    PyTorch on the CPU, in the Python that --python or $PYTHON names; --redis names
+                    the folder of a Redis that is built with MALLOC=libc
   dialects          what `millpond convert` writes, read by the programs it is written for;
                     fetches those that can be had
   pictures          the pictures of the README and of the book, taken anew: of real pages in chromium
@@ -91,6 +97,7 @@ fn main() -> ExitCode {
         Some("book") => book::run().map_err(Into::into),
         Some("global") => global::run(),
         Some("c-library") => c_library::run(&args.collect::<Vec<_>>()),
+        Some("malloc") => malloc::run(&args.collect::<Vec<_>>()),
         Some("card") => card::run(&args.collect::<Vec<_>>()),
         Some("cuda-core") => cuda_core::run(),
         Some("cuda-seeds") => cuda_seeds::run(&args.collect::<Vec<_>>()),
