@@ -5,7 +5,7 @@
 //! *inside* until the guard is dropped: the global allocator serves it from the [metadata arena](crate::metadata) and calls no pool.
 //!
 //! The mark of the guard and the address of the pool that serves the thread share one [word](crate::words): the server. It is null
-//! before the thread has looked for a pool, and [`INSIDE`] while the thread is inside. Every other value is the address of a pool that
+//! before the thread has looked for a pool, and `INSIDE` while the thread is inside. Every other value is the address of a pool that
 //! is never freed, from [`Words::set_server`].
 
 use crate::words::{self, Slot, Words};

@@ -1,9 +1,9 @@
 //! The words of a thread that every allocation reads, and those that are needed on the slow path.
 //!
 //! The C library may have to enlarge its table of thread locals when a thread local of a library is used. It calls `realloc` for that.
-//! So what `malloc` itself needs is here.
+//! So the pool keeps the thread state of `malloc` here.
 //!
-//! In a shared library, the address of a thread local usually takes a call of the dynamic linker: 15 instructions, each time. With the
+//! In a shared library, each access to a thread local usually calls the dynamic linker, which takes 15 instructions. With the
 //! feature `static-tls` the words are in the thread's static block instead, where two instructions find them. That works in programs,
 //! in libraries that are loaded at the program's start, and in libraries that are loaded later as long as the block has room.
 

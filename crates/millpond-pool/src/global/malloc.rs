@@ -2,10 +2,10 @@
 //!
 //! The functions are those of C with Rust's types. A library that exports them under C's names makes the pool the allocator of a
 //! program that nobody changed. The library's own Rust code must use [`GlobalPool::of_malloc`](super::GlobalPool::of_malloc), so that its
-//! tables come from the metadata arena. The two share the pool, but a block is freed by the kind of function that allocated it.
+//! tables come from the metadata arena. Both use the same pool, but a block must be freed by the interface that allocated it.
 //!
 //! Inside the slow path of a pool, the C library may call these functions itself. A block that it allocates then comes from the
-//! arena, and its layout is written in front of it. A block of the pool that it frees then is freed when the slow path has ended.
+//! arena, and its layout is written in front of it. If it frees a block of the pool, that free is delayed until the slow path ends.
 
 use super::{guarded, inside, refuse, start};
 use crate::pool::{PoolError, PoolHeap, RawBlock};
@@ -130,12 +130,12 @@ pub unsafe fn reallocate(block: NonNull<u8>, old: usize, bytes: usize) -> *mut u
     new
 }
 
-/// Returns the error in `MILLPOND_CONF`, in spite of which the pool was created with its defaults.
+/// Returns the error in `MILLPOND_CONF`, if there was one. The pool then uses its defaults.
 pub fn configuration_error() -> Option<&'static PoolError> {
     start::misread()
 }
 
-/// Restores the error of this thread when it is dropped. The system calls of a slow path change it, and `free` must not.
+/// Restores `errno` when it is dropped. System calls of the slow path change `errno`, and `free` must not.
 struct KeptErrno(libc::c_int);
 
 impl KeptErrno {
@@ -184,7 +184,7 @@ fn header(block: NonNull<u8>) -> *mut Header {
     block.as_ptr().wrapping_sub(size_of::<Header>()).cast()
 }
 
-/// Allocates a block inside the slow path of a pool, or where there is no pool.
+/// Allocates a block from the arena inside the slow path of a pool. Returns null anywhere else.
 #[cold]
 #[inline(never)]
 fn allocate_in_arena(bytes: usize, align: usize, zeroed: bool) -> *mut u8 {
@@ -244,7 +244,7 @@ unsafe fn free_elsewhere(block: NonNull<u8>) -> bool {
     }
 }
 
-/// A block of the pool that waits to be freed. It is not in the block itself, because the bytes of a guarded block are checked.
+/// A note about a block that waits to be freed. The note is not in the block, because the bytes of a guarded block are checked.
 struct Waiting {
     block: NonNull<u8>,
     next: *mut Self,
@@ -260,7 +260,7 @@ fn first() -> *mut Waiting {
     words::with(|words| words.waiting(List::Malloc)).cast()
 }
 
-/// Frees a block when the slow path has ended. If there is no memory to note it, it is never freed.
+/// Frees a block when the slow path has ended. If there is no memory for the note, the block is leaked.
 fn wait(block: NonNull<u8>) {
     let note = ARENA.take(Layout::new::<Waiting>()).cast::<Waiting>();
     if note.is_null() {

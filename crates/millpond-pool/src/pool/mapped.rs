@@ -12,7 +12,7 @@ use millpond_account::error::AllocError;
 
 impl Heap {
     /// Returns a block of this thread's cache whose address is enough to free it. Returns no block if the cache has none, if the request
-    /// is for more than [`SMALL`] bytes or an alignment of more than 16, or if there is other work.
+    /// is for more than [`SMALL`] bytes or an alignment of more than 16, or if the request needs the slow path.
     #[inline(always)]
     pub(crate) fn pop_mapped(&'static self, requested: usize, align: usize) -> RawBlock {
         if requested > SMALL || align > FINE_UNIT {
@@ -33,7 +33,7 @@ impl Heap {
         zeroed: bool,
         found: RawBlock,
     ) -> Result<RawBlock, AllocError> {
-        // The bounds of guarded blocks are those of the request, and such a pool has a map of its own.
+        // A guarded block has exactly the requested bytes, and a guarded pool has its own table of blocks.
         let guarded = self.guard.is_some();
         let bytes = if guarded {
             requested
@@ -82,7 +82,8 @@ impl Heap {
         self.guard.is_some() || page_map::get(address).is_some()
     }
 
-    /// Puts a small block into this thread's cache. Returns false if it is no small block, or if the cache has no room or other work.
+    /// Puts a small block into this thread's cache. Returns false if it is no small block, or if the cache has no room, or if the free needs the slow
+    /// path.
     #[inline(always)]
     pub(crate) fn push_mapped(&'static self, address: usize) -> bool {
         let Some(Mapped::Small(class, bytes)) = page_map::get(address) else {

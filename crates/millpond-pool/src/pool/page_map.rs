@@ -8,9 +8,8 @@
 //!   LARGE | pages                        a larger block of this many pages begins here
 //! ```
 //!
-//! A word is written before the block is handed out, or before the first of small blocks is. That of a larger block is removed when the
-//! block is freed, so a second free is found. The threads of a program pass a block on in an
-//! orderly way, so the thread that frees it sees the word.
+//! A word is written before the first block of its page is handed out. The word of a larger block is removed when the block is freed, so a second
+//! free is found. Programs synchronise threads that pass a block on, so the freeing thread sees the word.
 
 use super::classes::{CLASSES, FINE_UNIT, PAGE, SMALL, class_bytes};
 use millpond_os::{Map, Part};
@@ -34,7 +33,7 @@ const _: () = assert!(CLASSES < CLASS && ((SMALL / FINE_UNIT) << CLASS_BITS) < L
 
 /// The words of each GiB of addresses.
 ///
-/// Invariant: a pointer that is not null is to [`LEAF`] words, which were zero at first and are never unmapped.
+/// Invariant: each pointer is null, or points to [`LEAF`] words that start as zero and are never unmapped.
 static LEAVES: [AtomicPtr<AtomicU32>; ROOT] = [const { AtomicPtr::new(ptr::null_mut()) }; ROOT];
 
 /// What is at an address.

@@ -36,8 +36,8 @@ thread_local! {
     static KNOWN: Cell<Option<Arc<Watchers>>> = const { Cell::new(None) };
 }
 
-/// Registers the destructors of the thread's locals with the C library, which allocates for it. If the pool is `malloc`, an event that
-/// touched them first would be the cause of another one without end. Called inside.
+/// Registers the destructors of the thread's locals with the C library, which allocates for it. If the pool is `malloc`, registering them during an
+/// event would recurse without end. Called inside a reentrancy guard.
 pub(super) fn prepare_thread() {
     let _ = KNOWN.try_with(|_| ());
     millpond_account::session::prepare_thread();
