@@ -171,9 +171,21 @@ const LONG: &[Long] = &[
         covers: &["Cargo.lock", "crates/millpond-bench"],
         run: || {
             if works("c++", &["--version"]) && works("make", &["--version"]) {
-                let peers = "nextest run -p millpond-bench --features peers";
-                lint(&words("-p millpond-bench --all-targets --features peers"))?;
-                return step("cargo", &words(peers));
+                // The other features are those of the short checks, so that only the bench is built again.
+                let features = features()? + ",millpond-bench/peers";
+                let all = [
+                    "--workspace",
+                    "--lib",
+                    "--test",
+                    "host",
+                    "--test",
+                    "placement",
+                    "--features",
+                    &features,
+                ];
+                lint(&all)?;
+                let tests = words("nextest run --filterset package(millpond-bench)");
+                return step("cargo", &[&tests[..], &all].concat());
             }
             println!("skipped: the bench's other allocators, which take a C++ compiler and make");
             Ok(())

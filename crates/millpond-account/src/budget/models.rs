@@ -1,7 +1,7 @@
 //! Checks small programs in every order of steps that the memory model allows (with `loom`).
 //!
 //! ```sh
-//! RUSTFLAGS="--cfg loom" cargo test -p millpond --release --lib models
+//! RUSTFLAGS="--cfg loom" cargo test -p millpond-account --release --lib models
 //! ```
 
 use super::{Budget, Measure, Wait};
@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 
 fn model(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
     builder.check(run);
 }
 

@@ -1,8 +1,11 @@
 //! Model checks of a few small programs with `loom`: every order of steps that the memory model allows.
 //!
 //! ```sh
-//! RUSTFLAGS="--cfg loom" cargo test -p millpond --release --lib models
+//! RUSTFLAGS="--cfg loom" cargo test -p millpond-pool --release --lib models
 //! ```
+//!
+//! In each order, the system takes the processor from a running thread twice at most. `LOOM_MAX_PREEMPTIONS=3` tries more orders, and
+//! takes most of an hour.
 //!
 //! The models use the real `BiasedLock`, `Cache` with its stacks and counts, `biased_lock::barrier` and `Lifetime`. Each program runs twice: on a
 //! system that can make every thread pass a barrier, and on one that cannot, where each owner takes the slow path.
@@ -53,7 +56,7 @@ pub(super) fn compiler_fence(order: Ordering) {
 /// A run of loom with the bounds of all models.
 fn builder() -> loom::model::Builder {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = builder.preemption_bound.or(Some(2));
     // The bound of steps in one order. The longest of these models has some more than loom's default of a thousand.
     builder.max_branches = 5000;
     builder
