@@ -191,10 +191,12 @@ impl Host {
         }
     }
 
-    /// Returns whether transparent huge pages are requested for memory that is given now.
+    /// Returns whether transparent huge pages are requested for a part when it is given. If the choice is left to this source, they are
+    /// requested then for memory that is resident at once, and for a memfd. Other memory gets them when it is used.
     fn is_huge(&self, part: Part) -> bool {
+        let at_once = self.rules.populate || self.rules.lock || self.backing.is_some();
         let is_large = self.used > HostBuilder::SMALL_BYTES && part.bytes > os::transparent_huge_page();
-        (is_large || self.rules.huge == HugePages::Transparent) && self.may_be_huge()
+        (is_large && at_once || self.rules.huge == HugePages::Transparent) && self.may_be_huge()
     }
 
     /// Returns the part of a range that a call names, if the range belongs to this source and the part consists of whole

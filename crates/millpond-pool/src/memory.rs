@@ -25,7 +25,7 @@ use millpond_engine::{Counted, Faulty, Limited, Logged, Source, SourceEvent, Sou
 /// 3. *Contents.* The source neither reads nor writes these bytes, but for moving them: after
 ///    [`move_pages`](Source::move_pages) has answered, the target holds what the origin held when it was
 ///    called. [`discard`](Self::discard) makes them read as zero, if it answers so, and
-///    [`populate`](Self::populate) changes nothing. A call that failed has changed neither contents nor access.
+///    [`populate`](Self::populate) and [`expect_use`](Self::expect_use) change nothing. A call that failed has changed neither contents nor access.
 /// 4. *Zero.* Where [`fresh_is_zero`](Self::fresh_is_zero) says so, every byte reads as zero from `take` or
 ///    `commit` until it is first written, also where its address was in use before.
 /// 5. *Transfer.* Where [`transfer`](Self::transfer) has answered true, the target holds what the origin held, the
@@ -61,6 +61,10 @@ pub unsafe trait MemorySource: Source {
         let _ = (address, bytes);
         false
     }
+
+    /// Tells the source that bytes nobody has written yet are about to be used, all of them. It may choose larger pages for them. The
+    /// bytes must be within one segment or the committed parts of one range.
+    fn expect_use(&mut self, _address: u64, _bytes: u64) {}
 
     /// Moves the memory under `bytes` bytes from one address to another without copying it, and leaves zeros. Returns
     /// true if it was done. Both parts must be in segments or committed parts of this source, begin and end at pages of
@@ -103,6 +107,9 @@ macro_rules! wrapped_memory {
                 }
                 fn populate(&self, address: u64, bytes: u64) -> bool {
                     self.inner().populate(address, bytes)
+                }
+                fn expect_use(&mut self, address: u64, bytes: u64) {
+                    self.inner_mut().expect_use(address, bytes);
                 }
                 fn transfer(&mut self, from: u64, to: u64, bytes: u64) -> bool {
                     self.inner_mut().transfer(from, to, bytes)

@@ -9,13 +9,13 @@ use thiserror::Error;
 /// The page sizes that the system uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HugePages {
-    /// Requests transparent huge pages for whatever is larger than one huge page and given beyond the source's first
-    /// [16 MiB](HostBuilder::SMALL_BYTES), if the source's own [pages](HostBuilder::page_bytes) are large enough. Memory that
-    /// is fully used then needs one page fault for 2 MiB instead of 512, and causes fewer TLB misses. A partly used huge page
-    /// is fully resident. Small programs and small blocks should not pay for this.
+    /// Requests transparent huge pages for the whole huge pages of each part that is [about to be
+    /// used](crate::MemorySource::expect_use), as soon as the source has given [16 MiB](HostBuilder::SMALL_BYTES), if the source's own
+    /// [pages](HostBuilder::page_bytes) are large enough. Such memory needs one page fault for 2 MiB instead of 512, and causes fewer
+    /// TLB misses. Huge pages that would only be used in part are not requested, because they are fully resident. A pool calls
+    /// `expect_use` for the blocks that it allocates from fresh memory.
     ///
-    /// While the system is slow to find huge pages, the source requests ordinary pages. It measures this now and then with
-    /// one huge page of new memory. Memory keeps the pages that it got.
+    /// While the system is slow to find huge pages, the source requests none. It measures this now and then with one huge page.
     #[default]
     Auto,
     /// Leaves the choice to the system.

@@ -62,8 +62,9 @@ impl Host {
             map.bind(part, node.number(), node.is_only())
                 .map_err(|error| refused("mbind", error))?;
         }
-        if self.is_huge(part) {
-            self.request_huge(map, part);
+        if self.is_huge(part) && (self.rules.huge == HugePages::Transparent || !self.faults_are_slow()) {
+            // This is advice: a system built without huge pages refuses it, and the memory can still be used.
+            let _ = map.advise_huge(part);
         }
         if self.rules.lock {
             map.lock(part)
@@ -81,21 +82,16 @@ impl Host {
         Ok(())
     }
 
-    /// Requests huge pages for an open, fresh part. If the choice is left to this source and they are slow to get, it
-    /// requests ordinary pages. For a memfd that is not measured, because the system gives it huge pages only where it
-    /// was set to do so.
-    fn request_huge(&self, map: &Map, part: Part) {
-        // This is advice: a system built without huge pages refuses it, and the memory can still be used.
-        let _ = map.advise_huge(part);
+    /// Returns whether the system is slow to find huge pages. For a memfd that is not measured, because the system gives it huge pages
+    /// only where it was set to do so.
+    pub(super) fn faults_are_slow(&self) -> bool {
         if self.backing.is_some() {
-            return;
+            return false;
         }
         let mut faults = self.faults.get();
-        // SAFETY: the part was just opened. It holds zeros, and no other thread knows it.
-        if self.rules.huge == HugePages::Auto && unsafe { faults.are_slow(map, part) } {
-            let _ = map.advise_small(part);
-        }
+        let slow = faults.are_slow();
         self.faults.set(faults);
+        slow
     }
 
     /// Returns the error for memory that could not be locked.

@@ -4,9 +4,9 @@
 //! the kernel has to move other memory first, or if this machine is virtual and its host has to find the memory. Page
 //! faults for ordinary pages are faster then, because the kernel has pages that were freed recently.
 //!
-//! A measurement leaves no trace: the memory is returned to the system afterwards.
+//! A measurement uses a page of its own, which is returned to the system afterwards.
 
-use millpond_os::{Map, Part, transparent_huge_page};
+use millpond_os::{Map, transparent_huge_page};
 use std::time::{Duration, Instant};
 
 /// A fault for a huge page is slow if it takes more than this many times as long as writing zeros to the page. The faults
@@ -24,28 +24,14 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Returns whether faults for huge pages are slow. If a measurement is due, the first whole huge page of `part` is
-    /// measured.
-    ///
-    /// # Safety
-    /// The part must be open and hold only zeros. No other thread may access its bytes during the call.
-    pub(super) unsafe fn are_slow(&mut self, map: &Map, part: Part) -> bool {
+    /// Returns whether faults for huge pages are slow. Measures that if a measurement is due and the system gives the memory.
+    pub(super) fn are_slow(&mut self) -> bool {
         let start = Instant::now();
-        if self.next.is_some_and(|next| start < next) {
-            return self.slow;
+        if self.next.is_none_or(|next| start >= next)
+            && let Some((fault, write)) = measure()
+        {
+            self.note(start, fault, write);
         }
-        // Linux before 5.14 cannot populate memory, so nothing is measured there.
-        let page = first_huge_page(map, part).filter(|page| map.populate(*page).is_ok());
-        let Some(page) = page else {
-            return self.slow;
-        };
-        let fault = start.elapsed();
-        // SAFETY: the page is inside the part, and the caller promises the same of the part.
-        if unsafe { map.zero(page) }.is_ok() {
-            self.note(start, fault, start.elapsed() - fault);
-        }
-        // If the system refuses this, the page stays in memory, and it still holds zeros.
-        let _ = map.empty(page);
         self.slow
     }
 
@@ -65,35 +51,28 @@ impl Faults {
     }
 }
 
-fn first_huge_page(map: &Map, part: Part) -> Option<Part> {
+/// Returns the time of a fault for a huge page, and the time of writing zeros to the page. Linux before 5.14 cannot populate memory, so
+/// nothing is measured there.
+fn measure() -> Option<(Duration, Duration)> {
     let huge = transparent_huge_page();
-    let first = (map.address() + part.offset).next_multiple_of(huge) - map.address();
-    let page = Part {
-        offset: first,
-        bytes: huge,
-    };
-    (page.end() <= part.end()).then_some(page)
+    let map = Map::new(huge, huge).ok()?;
+    let page = map.whole();
+    map.open(page).ok()?;
+    map.advise_huge(page).ok()?;
+    let start = Instant::now();
+    map.populate(page).ok()?;
+    let fault = start.elapsed();
+    // SAFETY: the map was just opened, nothing was written to it, and this function alone knows it.
+    unsafe { map.zero(page) }.ok()?;
+    Some((fault, start.elapsed() - fault))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{Cell, Host, HostBuilder};
     use super::*;
+    use crate::memory::MemorySource;
     use millpond_engine::Source;
-
-    /// Returns an open map with at least one whole huge page.
-    fn map() -> Map {
-        let huge = transparent_huge_page();
-        let map = Map::new(2 * huge, huge).expect("addresses");
-        map.open(map.whole()).expect("memory");
-        map
-    }
-
-    /// Measures, if that is due, in the whole map.
-    fn are_slow(faults: &mut Faults, map: &Map) -> bool {
-        // SAFETY: the map is open, nothing was written to it, and this thread alone uses it.
-        unsafe { faults.are_slow(map, map.whole()) }
-    }
 
     #[test]
     fn a_fault_is_slow_if_it_takes_many_times_as_long_as_a_write() {
@@ -110,27 +89,15 @@ mod tests {
         let (mut faults, start) = (Faults::default(), Instant::now());
         faults.note(start, Duration::from_micros(300), Duration::from_micros(100));
         assert_eq!(faults.next, Some(start + Duration::from_micros(400 * 65)));
-        let (map, mut held) = (map(), Faults::fixed(true));
+        let mut held = Faults::fixed(true);
         let until = held.next;
-        assert!(are_slow(&mut held, &map) && held.next == until, "it still holds");
+        assert!(held.are_slow() && held.next == until, "it still holds");
         let mut due = Faults {
             next: Some(start),
             ..held
         };
-        are_slow(&mut due, &map);
+        due.are_slow();
         assert_ne!(due.next, Some(start), "it was made again");
-    }
-
-    #[test]
-    fn a_part_without_a_whole_huge_page_is_not_measured() {
-        let (map, mut faults) = (map(), Faults::default());
-        let part = Part {
-            offset: 4096,
-            bytes: transparent_huge_page(),
-        };
-        // SAFETY: the map is open, nothing was written to it, and this thread alone uses it.
-        assert!(!unsafe { faults.are_slow(&map, part) });
-        assert_eq!(faults.next, None);
     }
 
     /// Returns a field of the system's record of the mapping at an address.
@@ -150,19 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn a_measured_page_is_returned_to_the_system() {
-        let (map, mut faults) = (map(), Faults::default());
-        // A mapping of different advice is not joined with its neighbours.
-        map.advise_small(map.whole()).expect("Linux knows huge pages");
-        are_slow(&mut faults, &map);
-        assert!(faults.next.is_some(), "it was measured");
-        assert_eq!(field(map.address(), "Rss:"), "0 kB");
-    }
-
-    #[test]
-    fn a_source_requests_huge_pages_unless_they_are_slow() {
+    fn a_source_requests_huge_pages_for_what_is_used_as_a_whole_unless_they_are_slow() {
         let huge = transparent_huge_page();
-        for (slow, flag) in [(false, "hg"), (true, "nh")] {
+        for slow in [false, true] {
             let mut host = Host::builder().build().expect("ordinary pages");
             host.faults = Cell::new(Faults::fixed(slow));
             let range = host.reserve(4 * HostBuilder::SMALL_BYTES).expect("addresses");
@@ -170,12 +127,34 @@ mod tests {
             if huge > page {
                 return;
             }
+            let first = range.address();
             host.commit(&range, 0, small, page).expect("memory");
+            host.expect_use(first, small);
             host.commit(&range, small, small, page).expect("memory");
-            host.commit(&range, 2 * small, page, page).expect("memory");
-            let places = [0, small, 2 * small - 1, 2 * small].map(|at| range.address() + at);
-            let has = places.map(|at| field(at, "VmFlags:").split(' ').any(|of| of == flag));
-            assert_eq!(has, [false, true, true, false], "{flag}");
+            // All of the first huge page, and half of the second and of the fourth.
+            host.expect_use(first + small, huge + huge / 2);
+            host.expect_use(first + small + 2 * huge, huge + huge / 2);
+            let pages = [0, huge, 2 * huge, 3 * huge].map(|at| small + at);
+            let has = |at| field(first + at, "VmFlags:").split(' ').any(|flag| flag == "hg");
+            assert_eq!(pages.map(has), [!slow, false, !slow, false], "{slow}");
+            assert!(!has(0), "a small source");
         }
+    }
+
+    #[test]
+    fn memory_that_is_populated_at_once_has_huge_pages_beside_its_ends() {
+        let mut host = Host::builder().populate(true).build().expect("ordinary pages");
+        host.faults = Cell::new(Faults::fixed(false));
+        let (page, small) = (host.page_bytes(), HostBuilder::SMALL_BYTES);
+        let range = host.reserve(4 * small).expect("addresses");
+        if transparent_huge_page() > page {
+            return;
+        }
+        host.commit(&range, 0, 2 * small, page).expect("memory");
+        assert!(
+            field(range.address(), "VmFlags:")
+                .split(' ')
+                .any(|flag| flag == "hg")
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The host as a source: the checks, charges, actions and rollbacks of each call.
 
-use super::{Host, HugePages, Reserved, Run, Runs, TakenSegment, VmaBoundaries};
+use super::{Host, HostBuilder, HugePages, Reserved, Run, Runs, TakenSegment, VmaBoundaries};
 use crate::memory::MemorySource;
 use millpond_account::MemoryKind;
 use millpond_engine::{Event, Range, Segment, Source, SourceError};
@@ -243,6 +243,27 @@ unsafe impl MemorySource for Host {
     fn populate(&self, address: u64, bytes: u64) -> bool {
         let part = self.open_part(address, bytes);
         part.is_some_and(|(held, part)| self.map_of(held).is_some_and(|map| map.populate(part).is_ok()))
+    }
+
+    fn expect_use(&mut self, address: u64, bytes: u64) {
+        let huge = os::transparent_huge_page();
+        let first = address.checked_next_multiple_of(huge).unwrap_or(u64::MAX);
+        let whole = (address.saturating_add(bytes) & !(huge - 1)).saturating_sub(first);
+        let is_small = self.used <= HostBuilder::SMALL_BYTES;
+        if whole == 0 || is_small || self.rules.huge != HugePages::Auto || !self.may_be_huge() {
+            return;
+        }
+        let Some((held, part)) = self.open_part(first, whole) else {
+            return;
+        };
+        if self.faults_are_slow() || self.mappings.charge(2).is_err() {
+            return;
+        }
+        let advised = self.map_of(held).map(|map| map.advise_huge(part));
+        if let (Some(Ok(())), Some(seams)) = (advised, self.seams_of(held)) {
+            seams.add(part.offset);
+            seams.add(part.end());
+        }
     }
 
     /// Explicit huge pages can only be protected as a whole.

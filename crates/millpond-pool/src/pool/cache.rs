@@ -141,8 +141,8 @@ fn most_large(bin: usize) -> usize {
 pub(crate) struct Stacks {
     small: [Stack<usize>; CLASSES],
     large: [Stack<Free>; BINS],
-    /// Small blocks that were set aside, because they were freed longest ago and have not been needed since. They are apart, because a new
-    /// cache is on the thread's stack for a moment.
+    /// Small blocks that were set aside, because they were freed longest ago and have not been needed since. They are boxed, because a new cache is
+    /// briefly on the thread's stack.
     aside: Box<[Vec<usize>]>,
     /// The number of small blocks that the thread took from the shelf and did not return. The stack has room for as many.
     drawn: [usize; CLASSES],
@@ -193,7 +193,7 @@ impl Stacks {
     ) -> Option<usize> {
         let (stack, drawn) = (self.small.get_mut(class)?, self.drawn.get_mut(class)?);
         stack.begin(most_kept(class), 0);
-        // A stack with room has at least this much.
+        // A stack that was given room has room for one batch.
         let batch = (most_kept(class) / 2).clamp(1, BATCH);
         stack.len = take(stack.items.get_mut(..batch)?);
         *drawn += stack.len + outside;

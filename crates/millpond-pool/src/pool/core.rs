@@ -10,6 +10,9 @@ use millpond_engine::{AllocError, Block, Engine, Gauge, PieceState, Request, Sou
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 
+/// The least growth of the reserved memory after which whole spans are looked for.
+const WORTH_SEARCHING: u64 = 2 << 20;
+
 /// An engine over memory.
 pub(crate) type Memory = Engine<ZeroTrackingSource>;
 
@@ -21,6 +24,8 @@ pub(crate) struct Core {
     /// Spans that small blocks are cut from, by address, with their class.
     spans: BTreeMap<usize, (Block, usize)>,
     pub(crate) trigger: CompactionTrigger,
+    /// The reserved bytes when whole spans were last looked for, or fewer if memory was returned since.
+    searched_at: u64,
     /// Counters of operations that no thread's cache counts.
     pub(crate) tally: Tally,
     pub(crate) refusals: u64,
@@ -33,6 +38,7 @@ impl Core {
             large: HashMap::new(),
             spans: BTreeMap::new(),
             trigger: CompactionTrigger::default(),
+            searched_at: 0,
             tally: Tally::default(),
             refusals: 0,
         }
@@ -126,6 +132,18 @@ impl Core {
         self.memory.source().inner().held()
     }
 
+    /// Returns whether the reserved memory has grown so much that whole spans should be looked for: by an eighth, and at least by
+    /// [`WORTH_SEARCHING`].
+    pub(crate) fn should_search_spans(&mut self) -> bool {
+        let reserved = self.reserved().current;
+        self.searched_at = self.searched_at.min(reserved);
+        let grown = reserved - self.searched_at >= (self.searched_at / 8).max(WORTH_SEARCHING);
+        if grown {
+            self.searched_at = reserved;
+        }
+        grown
+    }
+
     /// Returns the reserved bytes that no block uses.
     pub(crate) fn cached(&self) -> u64 {
         let active = self.memory.stats().active.current;
@@ -210,11 +228,10 @@ impl Core {
     }
 
     /// Backs whole pages with physical memory.
-    pub(crate) fn populate(&self, address: usize, bytes: usize) -> bool {
-        self.memory
-            .source()
-            .source()
-            .populate(address as u64, bytes as u64)
+    pub(crate) fn populate(&mut self, address: usize, bytes: usize) -> bool {
+        let source = self.memory.source_mut();
+        source.expect_use(address as u64, bytes as u64);
+        source.source().populate(address as u64, bytes as u64)
     }
 
     /// Backs all unused memory of the pool with physical memory.

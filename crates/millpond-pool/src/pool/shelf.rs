@@ -5,11 +5,16 @@ use std::collections::BTreeMap;
 
 /// Spans are multiples of this.
 const SPAN_UNIT: usize = 64 << 10;
+/// The number of blocks of a span, within the least and the most bytes of a span.
+const SPAN_BLOCKS: usize = 64;
+const MOST_SPAN: usize = 4 * SMALL;
+/// Only shelves with at most this many free blocks are searched for whole spans while a program waits.
+const SEARCHED: usize = 16 << 10;
 
 /// Returns the bytes of a span for a class.
 pub(crate) fn span_bytes(class: usize) -> usize {
-    (class_bytes(class) * 64)
-        .clamp(SPAN_UNIT, 16 * SMALL)
+    (class_bytes(class) * SPAN_BLOCKS)
+        .clamp(SPAN_UNIT, MOST_SPAN)
         .next_multiple_of(SPAN_UNIT)
 }
 
@@ -73,8 +78,14 @@ impl Shelf {
     /// Makes room for the blocks of another span. Returns false if there is no memory for it.
     pub(crate) fn expect_span(&mut self, class: usize) -> bool {
         let blocks = self.blocks + span_bytes(class) / class_bytes(class);
-        if self.free.try_reserve(blocks - self.free.len()).is_err() {
-            return false;
+        if blocks > self.free.capacity() {
+            // `Vec::reserve` would copy the whole table, which is nearly empty here, and so touch all its pages.
+            let mut larger = Vec::new();
+            if larger.try_reserve_exact(blocks.next_power_of_two()).is_err() {
+                return false;
+            }
+            larger.append(&mut self.free);
+            self.free = larger;
         }
         self.blocks = blocks;
         true
@@ -161,6 +172,11 @@ impl Shelf {
         self.free.len() * class_bytes(class) + (self.end - self.next)
     }
 
+    /// Returns whether a short search may find a span whose blocks are all free.
+    pub(crate) fn may_have_whole_span(&self, class: usize) -> bool {
+        self.blocks(class) >= span_bytes(class) / class_bytes(class) && self.free.len() <= SEARCHED
+    }
+
     /// Removes the spans whose blocks are all free. `spans` are those of this class: start and bytes.
     pub(crate) fn take_whole_spans(&mut self, class: usize, spans: &[(usize, usize)]) -> Vec<usize> {
         let bytes = class_bytes(class);
@@ -187,5 +203,42 @@ impl Shelf {
         whole.iter().for_each(|_| self.forget_span(class));
         self.free.shrink_to(self.blocks);
         whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_blocks_stay_when_the_table_grows() {
+        let (mut shelf, class, unit) = (Shelf::default(), 0, span_bytes(0));
+        let mut held = Vec::new();
+        for span in 1..20 {
+            assert!(shelf.expect_span(class));
+            assert!(shelf.free.capacity() >= shelf.blocks);
+            shelf.add_span(class, span * unit, unit);
+            let mut batch = vec![0; unit / class_bytes(class) - 3];
+            assert_eq!(shelf.take(class, &mut batch, |_, _| None), batch.len());
+            held.extend(batch);
+        }
+        held.sort_unstable();
+        held.dedup();
+        assert_eq!(held.len() + shelf.blocks(class), shelf.blocks);
+    }
+
+    #[test]
+    fn a_shelf_is_searched_if_it_could_have_a_whole_span() {
+        let (mut shelf, class, unit) = (Shelf::default(), 0, span_bytes(0));
+        let blocks = unit / class_bytes(class);
+        assert!(shelf.expect_span(class));
+        shelf.add_span(class, unit, unit);
+        let mut held = vec![0; blocks];
+        assert_eq!(shelf.take(class, &mut held, |_, _| None), blocks);
+        for (at, block) in held.iter().enumerate() {
+            shelf.put(&[*block]);
+            assert_eq!(shelf.may_have_whole_span(class), at + 1 == blocks, "{at}");
+        }
+        assert_eq!(shelf.take_whole_spans(class, &[(unit, unit)]), [unit]);
     }
 }

@@ -278,6 +278,10 @@ impl Heap {
             let mut shelf = lock(&self.shelves[class]);
             shelf.add_span(class, address, length);
             self.take_blocks(&mut shelf, class, &mut block);
+            drop(shelf);
+            if called {
+                self.reuse_spans();
+            }
         }
         let bytes = class_bytes(class);
         self.count_allocation(ask.requested, bytes, missed);
@@ -321,6 +325,9 @@ impl Heap {
             })
         })?;
         self.count_allocation(ask.requested, bytes, missed);
+        if missed {
+            self.reuse_spans();
+        }
         let taken = RawBlock { address, bytes };
         let zeros = address + self.zeros(taken, ask.requested, ask.zeroed);
         for (start, end) in written {

@@ -40,6 +40,20 @@ impl Heap {
         }
     }
 
+    /// Returns whole spans to the engine if the pool has grown, so that other sizes can use their memory before it grows again.
+    #[cold]
+    pub(super) fn reuse_spans(&self) {
+        if self.with_engine(Core::should_search_spans) != Some(true) {
+            return;
+        }
+        for (class, shelf) in self.shelves.iter().enumerate() {
+            let mut shelf = lock(shelf);
+            if shelf.may_have_whole_span(class) {
+                self.release_spans_of(class, &mut shelf);
+            }
+        }
+    }
+
     fn release_spans_of(&self, class: usize, shelf: &mut Shelf) {
         self.with_engine(|core| {
             let spans = core.spans_of(class);

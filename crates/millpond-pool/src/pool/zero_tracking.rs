@@ -54,7 +54,16 @@ impl ZeroTrackingSource {
 
     /// Records that these bytes are allocated. Calls `written` with the parts that may not be zero.
     pub(crate) fn hand_out(&mut self, address: u64, bytes: u64, written: impl FnMut(u64, u64)) {
+        self.expect_use(address, bytes);
         self.fresh.remove_telling(address, address + bytes, written);
+    }
+
+    /// Tells the source that these bytes are about to be used, all of them.
+    pub(crate) fn expect_use(&mut self, address: u64, bytes: u64) {
+        let source = self.inner.source_mut();
+        self.fresh.within(address, address + bytes, |start, end| {
+            source.expect_use(start, end - start);
+        });
     }
 
     /// Returns the memory of unused whole pages to the system until they are [restored](Self::restore). Returns the bytes

@@ -158,3 +158,16 @@ fn blocks_that_were_set_aside_are_found_again() {
     give_all(&pool, held);
     pool.heap().check();
 }
+
+#[test]
+fn spans_without_live_blocks_serve_other_sizes() {
+    let (pool, bytes) = (quiet(), 16 << 20);
+    let mut reserved = Vec::new();
+    for size in [3000, 5000, 9000, 20_000] {
+        let held: Vec<Raw> = (0..bytes / size).map(|_| take(&pool, size, 64, 7)).collect();
+        reserved.push(pool.stats().reserved.current);
+        held.into_iter().for_each(|raw| give(&pool, raw, 7));
+    }
+    // Each size needs little more than 16 MiB with its rounding. Four of them would be 64 MiB.
+    assert!(*reserved.last().expect("four") < 40 << 20, "{reserved:?}");
+}
