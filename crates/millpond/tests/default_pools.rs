@@ -54,7 +54,7 @@ fn there() {
     let stats = millpond::memory_stats();
     assert_eq!(stats.pools[0].name, "host");
     // The reserved memory is in whole pages of the pool.
-    assert_eq!(stats.total.reserved.current, 3 * (2 * MIB), "{stats}");
+    assert_eq!(stats.total.reserved.current, 2 * (2 * MIB), "{stats}");
     let held: Vec<_> = (6..=16)
         .flat_map(|log| std::iter::repeat_n(1usize << log, 15))
         .map(|bytes| millpond::alloc_zeroed::<u8>(bytes).expect("room"))

@@ -46,6 +46,8 @@ impl Heap {
         if self.with_engine(Core::should_search_spans) != Some(true) {
             return;
         }
+        // A thread's cache may hold all blocks that the thread has freed.
+        self.drain_caches();
         for (class, shelf) in self.shelves.iter().enumerate() {
             let mut shelf = lock(shelf);
             if shelf.may_have_whole_span(class) {
