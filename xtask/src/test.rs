@@ -176,6 +176,8 @@ const LONG: &[Long] = &[
                 let all = [
                     "--workspace",
                     "--lib",
+                    "--bin",
+                    "placement",
                     "--test",
                     "host",
                     "--test",

@@ -62,8 +62,8 @@ pub unsafe trait MemorySource: Source {
         false
     }
 
-    /// Tells the source that bytes nobody has written yet are about to be used, all of them. It may choose larger pages for them. The
-    /// bytes must be within one segment or the committed parts of one range.
+    /// Tells the source that the program is about to write to all of these bytes for the first time. The source may choose larger pages
+    /// for them. The bytes must be within one segment, or within the committed parts of one range.
     fn expect_use(&mut self, _address: u64, _bytes: u64) {}
 
     /// Moves the memory under `bytes` bytes from one address to another without copying it, and leaves zeros. Returns

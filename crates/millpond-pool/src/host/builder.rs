@@ -9,13 +9,15 @@ use thiserror::Error;
 /// The page sizes that the system uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HugePages {
-    /// Requests transparent huge pages for the whole huge pages of each part that is [about to be
-    /// used](crate::MemorySource::expect_use), as soon as the source has given [16 MiB](HostBuilder::SMALL_BYTES), if the source's own
-    /// [pages](HostBuilder::page_bytes) are large enough. Such memory needs one page fault for 2 MiB instead of 512, and causes fewer
-    /// TLB misses. Huge pages that would only be used in part are not requested, because they are fully resident. A pool calls
-    /// `expect_use` for the blocks that it allocates from fresh memory.
+    /// Requests transparent huge pages for memory that the program is [about to
+    /// use](crate::MemorySource::expect_use). A pool calls `expect_use` for the blocks that it allocates from fresh memory. A huge page
+    /// needs one page fault for 2 MiB instead of 512, and causes fewer TLB misses.
     ///
-    /// While the system is slow to find huge pages, the source requests none. It measures this now and then with one huge page.
+    /// The source requests a huge page only if
+    /// - the program is about to use all of it, because a huge page is resident as a whole;
+    /// - the source has given at least [16 MiB](HostBuilder::SMALL_BYTES);
+    /// - the source's own [pages](HostBuilder::page_bytes) are at least as large;
+    /// - the system is not slow to find huge pages, which the source measures now and then with one huge page.
     #[default]
     Auto,
     /// Leaves the choice to the system.

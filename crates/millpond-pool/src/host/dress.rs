@@ -82,8 +82,8 @@ impl Host {
         Ok(())
     }
 
-    /// Returns whether the system is slow to find huge pages. For a memfd that is not measured, because the system gives it huge pages
-    /// only where it was set to do so.
+    /// Returns whether the system is slow to find huge pages. Returns false for a memfd: the system gives it huge pages only if it was
+    /// configured to do so.
     pub(super) fn faults_are_slow(&self) -> bool {
         if self.backing.is_some() {
             return false;

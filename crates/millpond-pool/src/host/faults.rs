@@ -24,7 +24,8 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Returns whether faults for huge pages are slow. Measures that if a measurement is due and the system gives the memory.
+    /// Returns whether faults for huge pages are slow. Makes a new measurement if one is due. If the system has no memory for it, the
+    /// previous one counts.
     pub(super) fn are_slow(&mut self) -> bool {
         let start = Instant::now();
         if self.next.is_none_or(|next| start >= next)

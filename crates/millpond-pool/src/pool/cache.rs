@@ -9,6 +9,8 @@ use super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Slot};
 const BIN_BYTES: usize = 256 << 10;
 const LEAST_KEPT: usize = 8;
 const MOST_KEPT: usize = 256;
+/// The most blocks of one class that a thread caches, however many it took from the shelf.
+const MOST_GROWN: usize = 4096;
 /// The most small blocks that move from a shelf to a thread at once.
 const BATCH: usize = 32;
 /// The bytes of cached larger blocks in one bin, and the minimum and maximum of their number.
@@ -208,14 +210,15 @@ impl Stacks {
         })
     }
 
-    /// Increases the room for a class, up to the number of blocks that the thread took from the shelf itself. A thread that
-    /// frees blocks that other threads allocated passes them on.
+    /// Increases the room for a class, up to the number of blocks that the thread took from the shelf itself, and to
+    /// [`MOST_GROWN`]. A thread that frees blocks that other threads allocated passes them on.
     pub(crate) fn grow(&mut self, class: usize) -> bool {
         let (Some(stack), Some(drawn)) = (self.small.get_mut(class), self.drawn.get(class)) else {
             return false;
         };
         let room = stack.items.len();
-        *drawn > room && stack.make_room((2 * room).min(*drawn), 0)
+        let most = (*drawn).min(MOST_GROWN);
+        most > room && stack.make_room((2 * room).min(most), 0)
     }
 
     /// Passes blocks of grown classes to `out` that were not needed since the last call, and reduces the room of these

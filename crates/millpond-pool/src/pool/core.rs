@@ -7,11 +7,10 @@ use super::shelf::span_bytes;
 use super::zero_tracking::ZeroTrackingSource;
 use millpond_account::post_mortem::Survey;
 use millpond_engine::{AllocError, Block, Engine, Gauge, PieceState, Request, Source, SourceWrapper, Stream};
-use std::collections::BTreeMap;
 use std::collections::HashMap;
 
-/// The least growth of the reserved memory after which whole spans are looked for.
-const WORTH_SEARCHING: u64 = 2 << 20;
+/// The least growth of the reserved memory after which free spans are returned.
+const LEAST_GROWTH: u64 = 2 << 20;
 
 /// An engine over memory.
 pub(crate) type Memory = Engine<ZeroTrackingSource>;
@@ -21,11 +20,11 @@ pub(crate) struct Core {
     pub(crate) memory: Memory,
     /// Blocks above [`SMALL`](super::classes::SMALL) that are live or cached, by address.
     large: HashMap<usize, Block>,
-    /// Spans that small blocks are cut from, by address, with their class.
-    spans: BTreeMap<usize, (Block, usize)>,
     pub(crate) trigger: CompactionTrigger,
-    /// The reserved bytes when whole spans were last looked for, or fewer if memory was returned since.
+    /// The reserved bytes when free spans were last returned, and when the caches were last drained for that. Reduced when memory is
+    /// returned to the source.
     searched_at: u64,
+    drained_at: u64,
     /// Counters of operations that no thread's cache counts.
     pub(crate) tally: Tally,
     pub(crate) refusals: u64,
@@ -36,9 +35,9 @@ impl Core {
         Self {
             memory,
             large: HashMap::new(),
-            spans: BTreeMap::new(),
             trigger: CompactionTrigger::default(),
             searched_at: 0,
+            drained_at: 0,
             tally: Tally::default(),
             refusals: 0,
         }
@@ -132,16 +131,22 @@ impl Core {
         self.memory.source().inner().held()
     }
 
-    /// Returns whether the reserved memory has grown so much that whole spans should be looked for: by an eighth, and at least by
-    /// [`WORTH_SEARCHING`].
-    pub(crate) fn should_search_spans(&mut self) -> bool {
+    /// Returns whether the reserved memory has grown so much that free spans should be returned, which visits every span, and whether it
+    /// has grown so much that the caches should be drained before, which stops every thread.
+    pub(crate) fn has_grown(&mut self) -> (bool, bool) {
         let reserved = self.reserved().current;
-        self.searched_at = self.searched_at.min(reserved);
-        let grown = reserved - self.searched_at >= (self.searched_at / 8).max(WORTH_SEARCHING);
-        if grown {
-            self.searched_at = reserved;
-        }
-        grown
+        let has_grown = |at: &mut u64, share: u64| {
+            *at = reserved.min(*at);
+            let grown = reserved - *at >= (*at / share).max(LEAST_GROWTH);
+            if grown {
+                *at = reserved;
+            }
+            grown
+        };
+        (
+            has_grown(&mut self.searched_at, 64),
+            has_grown(&mut self.drained_at, 8),
+        )
     }
 
     /// Returns the reserved bytes that no block uses.
@@ -172,15 +177,13 @@ impl Core {
         }
     }
 
-    /// Adds a span for a class. Returns its address, its bytes, and whether the source was called for it.
-    pub(crate) fn add_span(&mut self, class: usize) -> Result<(usize, usize, bool), AllocError> {
+    /// Allocates a span for a class. Returns it, and whether the source was called for it.
+    pub(crate) fn allocate_span(&mut self, class: usize) -> Result<(Block, bool), AllocError> {
         let bytes = span_bytes(class);
         let (block, missed) = self.request(bytes, 1)?;
-        let address = block.address() as usize;
-        let gate = self.memory.source_mut();
-        gate.hand_out(block.address(), bytes as u64, |_, _| {});
-        self.spans.insert(address, (block, class));
-        Ok((address, bytes, missed))
+        let source = self.memory.source_mut();
+        source.hand_out(block.address(), bytes as u64, |_, _| {});
+        Ok((block, missed))
     }
 
     /// Calls `each` with the address and the bytes of each block above [`SMALL`](super::classes::SMALL) that is live or cached.
@@ -195,14 +198,6 @@ impl Core {
         let free = self.memory.source().free_bytes().unwrap_or(u64::MAX);
         survey.space(free, self.memory.largest_hole(), self.cached());
         self.memory.policy().layout(&mut |piece| survey.piece(piece));
-    }
-
-    /// Returns the spans of a class, in order.
-    pub(crate) fn spans_of(&self, class: usize) -> Vec<(usize, usize)> {
-        let of_class = self.spans.iter().filter(|(_, (_, c))| *c == class);
-        of_class
-            .map(|(start, (block, _))| (*start, block.requested() as usize))
-            .collect()
     }
 
     /// Returns the memory of free parts that share a page of the source with live blocks to the system. Returns the bytes.
@@ -252,13 +247,10 @@ impl Core {
     }
 
     /// Frees a span. Returns the bytes of its pages that are discarded.
-    pub(crate) fn free_span(&mut self, address: usize) -> u64 {
-        let Some((block, _)) = self.spans.remove(&address) else {
-            return 0;
-        };
+    pub(crate) fn free_span(&mut self, span: Block) -> u64 {
         let source = self.memory.source();
-        let discarded = source.discarded_in(block.address(), block.bytes());
-        self.memory.free(block, &[]);
+        let discarded = source.discarded_in(span.address(), span.bytes());
+        self.memory.free(span, &[]);
         discarded
     }
 }

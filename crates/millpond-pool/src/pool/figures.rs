@@ -1,6 +1,8 @@
 //! The statistics of a pool.
 
 use super::account::Tally;
+#[cfg(test)]
+use super::classes::class_bytes;
 use super::core::Core;
 use super::heap::{CacheRegistry, Heap, lock};
 use millpond_account::budget::Budget;
@@ -128,7 +130,7 @@ impl Heap {
             .shelves
             .iter()
             .enumerate()
-            .map(|(c, s)| lock(s).bytes(c))
+            .map(|(class, shelf)| lock(shelf).blocks() * class_bytes(class))
             .sum();
         let stats = self.stats();
         let core = lock(&self.core);

@@ -356,7 +356,7 @@ impl Heap {
 
     pub(super) fn take_all(&self, stacks: &mut Stacks) {
         stacks.drain(
-            |class, blocks| lock(&self.shelves[class]).put(blocks),
+            |class, blocks| lock(&self.shelves[class]).put(class, blocks),
             |blocks| self.free_large(blocks),
         );
     }

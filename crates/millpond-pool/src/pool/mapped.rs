@@ -82,8 +82,8 @@ impl Heap {
         self.guard.is_some() || page_map::get(address).is_some()
     }
 
-    /// Puts a small block into this thread's cache. Returns false if it is no small block, or if the cache has no room, or if the free needs the slow
-    /// path.
+    /// Puts a small block into this thread's cache. Returns false if the block is not small, if the cache has no room, or if the free
+    /// needs the slow path.
     #[inline(always)]
     pub(crate) fn push_mapped(&'static self, address: usize) -> bool {
         let Some(Mapped::Small(class, bytes)) = page_map::get(address) else {

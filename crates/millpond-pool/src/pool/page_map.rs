@@ -8,8 +8,8 @@
 //!   LARGE | pages                        a larger block of this many pages begins here
 //! ```
 //!
-//! A word is written before the first block of its page is handed out. The word of a larger block is removed when the block is freed, so a second
-//! free is found. Programs synchronise threads that pass a block on, so the freeing thread sees the word.
+//! A word is written before the first block of its page is handed out. The word of a larger block is removed when the block is freed, so a
+//! second free is found. A thread that frees a block of another thread has synchronised with it to get the address, so it sees the word.
 
 use super::classes::{CLASSES, FINE_UNIT, PAGE, SMALL, class_bytes};
 use millpond_os::{Map, Part};

@@ -113,9 +113,8 @@ impl Heap {
         held: &mut Vec<(usize, usize)>,
     ) -> Result<(), AllocError> {
         if let Some((class, _)) = small(bytes, 1) {
-            while lock(&self.shelves[class]).blocks(class) < count {
-                let (address, length, _) = self.ask_for_span(class, AllocRequest::new(bytes, 1))?;
-                lock(&self.shelves[class]).add_span(class, address, length);
+            while lock(&self.shelves[class]).blocks() < count {
+                self.add_span(class, AllocRequest::new(bytes, 1), &mut [])?;
             }
             return Ok(());
         }

@@ -1,15 +1,22 @@
 //! Small blocks of one class that no thread has cached.
+//!
+//! Blocks are cut from spans. A span has a bit for each of its blocks, which is set while the block is free. The blocks that were
+//! freed last are in a list instead, so that threads that pass blocks to each other do not search for their spans.
 
 use super::classes::{SMALL, class_bytes};
+use millpond_engine::Block;
 use std::collections::BTreeMap;
+use std::mem;
 
 /// Spans are multiples of this.
 const SPAN_UNIT: usize = 64 << 10;
 /// The number of blocks of a span, within the least and the most bytes of a span.
 const SPAN_BLOCKS: usize = 64;
 const MOST_SPAN: usize = 4 * SMALL;
-/// Only shelves with at most this many free blocks are searched for whole spans while a program waits.
-const SEARCHED: usize = 16 << 10;
+/// The bytes of the blocks in the list of those freed last, and the minimum and maximum of their number.
+const RECENT_BYTES: usize = 1 << 20;
+const LEAST_RECENT: usize = 8;
+const MOST_RECENT: usize = 512;
 
 /// Returns the bytes of a span for a class.
 pub(crate) fn span_bytes(class: usize) -> usize {
@@ -18,26 +25,46 @@ pub(crate) fn span_bytes(class: usize) -> usize {
         .next_multiple_of(SPAN_UNIT)
 }
 
-/// Free blocks of one class, and the uncut rest of a span.
+fn most_recent(class: usize) -> usize {
+    (RECENT_BYTES / class_bytes(class)).clamp(LEAST_RECENT, MOST_RECENT)
+}
+
+/// One bit for each block of a span, from the lowest bit of the first word on. A set bit is a free block.
+type Bits = Box<[u64]>;
+
+/// A span of blocks of one class.
+#[derive(Debug)]
+struct Span {
+    block: Block,
+    bits: Bits,
+    /// The number of set bits.
+    free: usize,
+    /// The start of the next span with free blocks, if this span has free blocks.
+    next: Option<usize>,
+}
+
+/// Free blocks of one class, and the spans of the class.
 #[derive(Debug, Default)]
 pub(crate) struct Shelf {
-    /// Has capacity for every block of the class, so that a free never allocates: the memory may have run out.
-    free: Vec<usize>,
-    /// The number of blocks in the spans of the class.
-    blocks: usize,
-    /// The rest of the span: its start and its end.
-    next: usize,
-    end: usize,
+    /// The blocks that were freed last. Their bits are not set. This never grows once there is a span, so that a free never
+    /// allocates: the memory may have run out.
+    recent: Vec<usize>,
+    /// The spans by their start.
+    spans: BTreeMap<usize, Span>,
+    /// The number of set bits of all spans.
+    free: usize,
+    /// The start of the first span with a set bit.
+    open: Option<usize>,
     /// Bytes of discarded pages under free blocks.
     discarded: u64,
-    /// The number of changes, and their number at the last check.
-    changes: u64,
-    seen: u64,
-    swept: u64,
+    /// Whether somebody has used the shelf since the last check.
+    used: bool,
+    /// Whether nobody had used it at the last check.
+    idle: bool,
 }
 
 impl Shelf {
-    /// Takes as many blocks as fit into `out`, starting with those freed last. Returns their number.
+    /// Takes as many blocks as fit into `out`, starting with those freed last, which come last in `out`. Returns their number.
     ///
     /// While there are discarded pages, calls `restore` with the address and the bytes of each block before it is taken.
     /// `restore` returns the bytes of the block's discarded pages, or `None` if the block cannot be used now.
@@ -47,94 +74,137 @@ impl Shelf {
         out: &mut [usize],
         mut restore: impl FnMut(usize, usize) -> Option<u64>,
     ) -> usize {
-        self.changes += 1;
-        let bytes = class_bytes(class);
+        self.used = true;
+        let (bytes, discarded) = (class_bytes(class), &mut self.discarded);
+        let mut is_usable = |address| {
+            let restored = match *discarded {
+                0 => Some(0),
+                _ => restore(address, bytes),
+            };
+            *discarded -= restored.unwrap_or(0);
+            restored.is_some()
+        };
         let mut count = 0;
-        while self.discarded > 0
-            && count < out.len()
-            && let Some(&address) = self.free.last()
-            && let Some(restored) = restore(address, bytes)
+        while count < out.len()
+            && let Some(&address) = self.recent.last()
+            && is_usable(address)
         {
-            self.restored(restored);
-            self.free.pop();
+            self.recent.pop();
             out[count] = address;
             count += 1;
         }
-        if self.discarded == 0 {
-            let kept = self.free.len() - self.free.len().min(out.len() - count);
-            for address in self.free.drain(kept..) {
-                out[count] = address;
-                count += 1;
+        'spans: while count < out.len()
+            && let Some(start) = self.open
+            && let Some(span) = self.spans.get_mut(&start)
+        {
+            for (at, word) in span.bits.iter_mut().enumerate() {
+                while *word != 0 {
+                    let nth = at * 64 + word.trailing_zeros() as usize;
+                    if count == out.len() || !is_usable(start + nth * bytes) {
+                        break 'spans;
+                    }
+                    out[count] = start + nth * bytes;
+                    count += 1;
+                    *word &= *word - 1;
+                    span.free -= 1;
+                    self.free -= 1;
+                }
             }
+            self.open = span.next.take();
         }
-        while count < out.len() && self.end - self.next >= bytes {
-            out[count] = self.next;
-            self.next += bytes;
-            count += 1;
-        }
+        out[..count].reverse();
         count
     }
 
-    /// Makes room for the blocks of another span. Returns false if there is no memory for it.
-    pub(crate) fn expect_span(&mut self, class: usize) -> bool {
-        let blocks = self.blocks + span_bytes(class) / class_bytes(class);
-        if blocks > self.free.capacity() {
-            // `Vec::reserve` would copy the whole table, which is nearly empty here, and so touch all its pages.
-            let mut larger = Vec::new();
-            if larger.try_reserve_exact(blocks.next_power_of_two()).is_err() {
-                return false;
+    /// Returns the bits of a new span for [`add_span`](Self::add_span). Returns `None` if there is no memory for them.
+    pub(crate) fn expect_span(&mut self, class: usize) -> Option<Bits> {
+        let room = most_recent(class) - self.recent.len();
+        self.recent.try_reserve_exact(room).ok()?;
+        let blocks = span_bytes(class) / class_bytes(class);
+        let mut bits = Vec::new();
+        bits.try_reserve_exact(blocks.div_ceil(64)).ok()?;
+        bits.resize(blocks / 64, u64::MAX);
+        bits.extend((blocks % 64 != 0).then_some((1 << (blocks % 64)) - 1));
+        Some(bits.into_boxed_slice())
+    }
+
+    /// Adds a span, all of whose blocks are free.
+    pub(crate) fn add_span(&mut self, class: usize, block: Block, bits: Bits) {
+        let (start, free) = (block.address() as usize, span_bytes(class) / class_bytes(class));
+        let next = self.open.replace(start);
+        self.free += free;
+        self.spans.insert(
+            start,
+            Span {
+                block,
+                bits,
+                free,
+                next,
+            },
+        );
+    }
+
+    pub(crate) fn put(&mut self, class: usize, blocks: &[usize]) {
+        self.used = true;
+        let most = most_recent(class);
+        for part in blocks.chunks(most / 2) {
+            if self.recent.len() + part.len() > most {
+                self.settle(class, most / 2);
             }
-            larger.append(&mut self.free);
-            self.free = larger;
+            self.recent.extend_from_slice(part);
         }
-        self.blocks = blocks;
-        true
     }
 
-    /// Records that an expected span was not allocated, or that a span was returned.
-    pub(crate) fn forget_span(&mut self, class: usize) {
-        self.blocks -= span_bytes(class) / class_bytes(class);
-    }
-
-    pub(crate) fn put(&mut self, blocks: &[usize]) {
-        self.changes += 1;
-        self.free.extend_from_slice(blocks);
-    }
-
-    /// Starts to cut blocks from a new span, which was [expected](Self::expect_span). If another thread has added a span in
-    /// the meantime, the rest of that span is cut into blocks.
-    pub(crate) fn add_span(&mut self, class: usize, address: usize, bytes: usize) {
-        self.cut_up(class);
-        (self.next, self.end) = (address, address + bytes);
-    }
-
-    fn cut_up(&mut self, class: usize) {
-        let bytes = class_bytes(class);
-        while self.end - self.next >= bytes {
-            self.free.push(self.next);
-            self.next += bytes;
+    /// Sets the bits of all recent blocks but the `kept` blocks that were freed last.
+    fn settle(&mut self, class: usize, kept: usize) {
+        let (bytes, moved) = (class_bytes(class), self.recent.len().saturating_sub(kept));
+        self.recent[..moved].sort_unstable();
+        let mut blocks = self.recent.drain(..moved).peekable();
+        while let Some(first) = blocks.peek()
+            && let Some((start, span)) = self.spans.range_mut(..=first).next_back()
+        {
+            let (before, end) = (span.free, *start + span_bytes(class));
+            while let Some(address) = blocks.next_if(|address| *address < end) {
+                let nth = (address - start) / bytes;
+                let (word, bit) = (&mut span.bits[nth / 64], 1 << (nth % 64));
+                span.free += usize::from(*word & bit == 0);
+                *word |= bit;
+            }
+            self.free += span.free - before;
+            if before == 0 {
+                span.next = self.open.replace(*start);
+            }
         }
-        (self.next, self.end) = (0, 0);
     }
 
-    /// Calls `tell` with the start and the end of each free range. Adjacent blocks are merged. The uncut rest is cut into
-    /// blocks first.
+    /// Calls `tell` with the start and the end of each free range. Adjacent blocks are merged.
     pub(crate) fn free_parts(&mut self, class: usize, mut tell: impl FnMut(usize, usize)) {
         let bytes = class_bytes(class);
-        self.cut_up(class);
-        // Blocks with low addresses are allocated first from now on, so that spans at high addresses may become free.
-        self.free.sort_unstable_by(|one, other| other.cmp(one));
+        self.settle(class, 0);
+        self.sort();
         let mut part: Option<(usize, usize)> = None;
-        for address in self.free.iter().rev() {
-            part = match part {
-                Some((start, end)) if end == *address => Some((start, end + bytes)),
-                before => {
-                    before.into_iter().for_each(|(start, end)| tell(start, end));
-                    Some((*address, *address + bytes))
-                }
-            };
+        for (start, span) in &self.spans {
+            for nth in (0..span.bits.len() * 64).filter(|nth| span.bits[nth / 64] >> (nth % 64) & 1 == 1) {
+                let address = start + nth * bytes;
+                part = match part {
+                    Some((start, end)) if end == address => Some((start, end + bytes)),
+                    before => {
+                        before.into_iter().for_each(|(start, end)| tell(start, end));
+                        Some((address, address + bytes))
+                    }
+                };
+            }
         }
         part.into_iter().for_each(|(start, end)| tell(start, end));
+    }
+
+    /// Makes the spans with the lowest addresses the first from which blocks are taken, so that spans at high addresses may become
+    /// free.
+    fn sort(&mut self) {
+        self.open = None;
+        for (start, span) in self.spans.iter_mut().rev().filter(|(_, span)| span.free > 0) {
+            span.next = self.open.replace(*start);
+        }
     }
 
     /// Returns whether pages under free blocks are discarded.
@@ -147,98 +217,169 @@ impl Shelf {
         self.discarded += bytes;
     }
 
-    /// Records that discarded pages are used again, or that their span was returned.
+    /// Records that discarded pages are used again.
     pub(crate) fn restored(&mut self, bytes: u64) {
         self.discarded -= bytes;
     }
 
     /// Returns whether nobody has used the shelf since the last call, and this was not returned before.
     pub(crate) fn became_idle(&mut self) -> bool {
-        let idle = self.seen == self.changes && self.swept != self.changes;
-        self.seen = self.changes;
-        if idle {
-            self.swept = self.changes;
-        }
-        idle
+        let was_used = mem::take(&mut self.used);
+        let became_idle = !was_used && !self.idle;
+        self.idle = !was_used;
+        became_idle
     }
 
     /// Returns the number of free blocks.
-    pub(crate) fn blocks(&self, class: usize) -> usize {
-        self.free.len() + (self.end - self.next) / class_bytes(class)
+    pub(crate) fn blocks(&self) -> usize {
+        self.recent.len() + self.free
     }
 
-    #[cfg(test)]
-    pub(crate) fn bytes(&self, class: usize) -> usize {
-        self.free.len() * class_bytes(class) + (self.end - self.next)
-    }
-
-    /// Returns whether a short search may find a span whose blocks are all free.
-    pub(crate) fn may_have_whole_span(&self, class: usize) -> bool {
-        self.blocks(class) >= span_bytes(class) / class_bytes(class) && self.free.len() <= SEARCHED
-    }
-
-    /// Removes the spans whose blocks are all free. `spans` are those of this class: start and bytes.
-    pub(crate) fn take_whole_spans(&mut self, class: usize, spans: &[(usize, usize)]) -> Vec<usize> {
-        let bytes = class_bytes(class);
-        self.cut_up(class);
-        let mut counts: BTreeMap<usize, usize> = spans.iter().map(|(start, _)| (*start, 0)).collect();
-        let span_of = |counts: &BTreeMap<usize, usize>, address: usize| {
-            counts.range(..=address).next_back().map(|(start, _)| *start)
-        };
-        for address in &self.free {
-            if let Some(start) = span_of(&counts, *address)
-                && let Some(count) = counts.get_mut(&start)
-            {
-                *count += 1;
-            }
+    /// Removes the spans whose blocks are all free, and passes them to `give`, which returns the bytes of their discarded pages.
+    pub(crate) fn release_spans(&mut self, class: usize, mut give: impl FnMut(Block) -> u64) {
+        self.settle(class, 0);
+        let blocks = span_bytes(class) / class_bytes(class);
+        let whole = self.spans.iter().filter(|(_, span)| span.free == blocks);
+        let whole: Vec<usize> = whole.map(|(start, _)| *start).collect();
+        for span in whole.iter().filter_map(|start| self.spans.remove(start)) {
+            self.free -= blocks;
+            self.discarded -= give(span.block);
         }
-        let whole: Vec<usize> = spans
-            .iter()
-            .filter(|(start, length)| counts.get(start) == Some(&(length / bytes)))
-            .map(|(start, _)| *start)
-            .collect();
-        self.free.retain(|address| {
-            span_of(&counts, *address).is_none_or(|start| whole.binary_search(&start).is_err())
-        });
-        whole.iter().for_each(|_| self.forget_span(class));
-        self.free.shrink_to(self.blocks);
-        whole
+        self.sort();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millpond_engine::{BlockId, Request, Stream};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
-    #[test]
-    fn free_blocks_stay_when_the_table_grows() {
-        let (mut shelf, class, unit) = (Shelf::default(), 0, span_bytes(0));
-        let mut held = Vec::new();
-        for span in 1..20 {
-            assert!(shelf.expect_span(class));
-            assert!(shelf.free.capacity() >= shelf.blocks);
-            shelf.add_span(class, span * unit, unit);
-            let mut batch = vec![0; unit / class_bytes(class) - 3];
-            assert_eq!(shelf.take(class, &mut batch, |_, _| None), batch.len());
-            held.extend(batch);
+    fn add_span(shelf: &mut Shelf, class: usize, address: usize) {
+        let request = Request::new(span_bytes(class) as u64, Stream::DEFAULT);
+        let block = Block::new(address as u64, request.bytes, &request, BlockId::NONE);
+        let bits = shelf.expect_span(class).expect("memory");
+        shelf.add_span(class, block, bits);
+    }
+
+    fn take(shelf: &mut Shelf, class: usize, count: usize) -> Vec<usize> {
+        let mut batch = vec![0; count];
+        let count = shelf.take(class, &mut batch, |_, _| None);
+        batch.truncate(count);
+        batch
+    }
+
+    fn release(shelf: &mut Shelf, class: usize) -> Vec<usize> {
+        let mut spans = Vec::new();
+        shelf.release_spans(class, |block| {
+            spans.push(block.address() as usize);
+            0
+        });
+        spans
+    }
+
+    /// Returns every block of a span.
+    fn blocks_of(class: usize, span: usize) -> impl Iterator<Item = usize> {
+        let bytes = class_bytes(class);
+        (0..span_bytes(class) / bytes).map(move |nth| span + nth * bytes)
+    }
+
+    proptest! {
+        /// Blocks leave and return in any order. None is lost or handed out twice, and exactly the whole spans are released.
+        #[test]
+        fn no_block_is_lost(
+            class in prop::sample::select(vec![0, 3, 15, 20, 40, 63, 64]),
+            steps in prop::collection::vec((0..600_usize, any::<u64>()), 1..60),
+        ) {
+            let (mut shelf, mut held, mut free) = (Shelf::default(), Vec::new(), BTreeSet::new());
+            let mut spans = BTreeSet::new();
+            for (amount, seed) in steps {
+                match seed % 4 {
+                    0 => {
+                        let mut start = (seed >> 40) as usize * span_bytes(class);
+                        while !spans.insert(start) {
+                            start += span_bytes(class);
+                        }
+                        add_span(&mut shelf, class, start);
+                        free.extend(blocks_of(class, start));
+                    }
+                    1 | 2 => {
+                        let taken = take(&mut shelf, class, amount);
+                        prop_assert_eq!(taken.len(), amount.min(free.len()));
+                        prop_assert!(taken.iter().all(|block| free.remove(block)));
+                        held.extend(taken);
+                    }
+                    _ => {
+                        for nth in 0..amount.min(held.len()) {
+                            let block = held.swap_remove((seed as usize).wrapping_mul(nth + 1) % held.len());
+                            shelf.put(class, &[block]);
+                            free.insert(block);
+                        }
+                    }
+                }
+                if amount % 5 == 0 {
+                    let whole = spans.iter().copied().filter(|span| blocks_of(class, *span).all(|block| free.contains(&block)));
+                    let whole: Vec<usize> = whole.collect();
+                    prop_assert_eq!(&release(&mut shelf, class), &whole);
+                    for span in whole {
+                        spans.remove(&span);
+                        blocks_of(class, span).for_each(|block| { free.remove(&block); });
+                    }
+                    let mut parts = BTreeSet::new();
+                    let bytes = class_bytes(class);
+                    shelf.free_parts(class, |start, end| parts.extend((start..end).step_by(bytes)));
+                    prop_assert_eq!(&parts, &free);
+                }
+                prop_assert_eq!(shelf.blocks(), free.len());
+                prop_assert!(shelf.recent.len() <= most_recent(class));
+            }
         }
-        held.sort_unstable();
-        held.dedup();
-        assert_eq!(held.len() + shelf.blocks(class), shelf.blocks);
     }
 
     #[test]
-    fn a_shelf_is_searched_if_it_could_have_a_whole_span() {
-        let (mut shelf, class, unit) = (Shelf::default(), 0, span_bytes(0));
-        let blocks = unit / class_bytes(class);
-        assert!(shelf.expect_span(class));
-        shelf.add_span(class, unit, unit);
-        let mut held = vec![0; blocks];
-        assert_eq!(shelf.take(class, &mut held, |_, _| None), blocks);
-        for (at, block) in held.iter().enumerate() {
-            shelf.put(&[*block]);
-            assert_eq!(shelf.may_have_whole_span(class), at + 1 == blocks, "{at}");
-        }
-        assert_eq!(shelf.take_whole_spans(class, &[(unit, unit)]), [unit]);
+    fn blocks_freed_last_are_taken_first() {
+        let (mut shelf, class) = (Shelf::default(), 0);
+        add_span(&mut shelf, class, 1 << 20);
+        let held = take(&mut shelf, class, 8);
+        assert_eq!(held.last(), Some(&(1 << 20)));
+        shelf.put(class, &held);
+        assert_eq!(take(&mut shelf, class, 8), held);
+    }
+
+    #[test]
+    fn a_free_never_grows_the_list() {
+        let (mut shelf, class) = (Shelf::default(), 0);
+        (1..=4).for_each(|span| add_span(&mut shelf, class, span << 20));
+        let (room, all) = (shelf.recent.capacity(), shelf.blocks());
+        let held = take(&mut shelf, class, all);
+        assert_eq!(held.len(), all);
+        shelf.put(class, &held);
+        assert_eq!((shelf.recent.capacity(), shelf.blocks()), (room, all));
+        assert_eq!(release(&mut shelf, class).len(), 4);
+        assert_eq!((shelf.blocks(), take(&mut shelf, class, 1)), (0, vec![]));
+    }
+
+    /// A program that frees a block twice may break itself, but not the counts of the shelf.
+    #[test]
+    fn a_block_that_returns_twice_is_counted_once() {
+        let (mut shelf, class) = (Shelf::default(), 0);
+        add_span(&mut shelf, class, 1 << 20);
+        let held = take(&mut shelf, class, 10);
+        shelf.put(class, &held);
+        shelf.put(class, &held);
+        assert_eq!(release(&mut shelf, class), [1 << 20]);
+        assert_eq!(shelf.blocks(), 0);
+    }
+
+    #[test]
+    fn discarded_pages_are_restored_before_a_block_is_taken() {
+        let (mut shelf, class) = (Shelf::default(), 63);
+        add_span(&mut shelf, class, 1 << 20);
+        shelf.discarded(3 * SMALL as u64);
+        let mut allowed = [Some(SMALL as u64), None].into_iter();
+        let mut batch = [0; 4];
+        assert_eq!(shelf.take(class, &mut batch, |_, _| allowed.next().flatten()), 1);
+        assert_eq!((shelf.blocks(), shelf.discarded), (3, 2 * SMALL as u64));
     }
 }

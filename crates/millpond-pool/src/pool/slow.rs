@@ -7,7 +7,7 @@ use super::fast;
 use super::heap::{Heap, RawBlock, large, lock, small};
 use super::page_map;
 use super::request::AllocRequest;
-use super::shelf::Shelf;
+use super::shelf::{Shelf, span_bytes};
 use super::slow_path_reason::SlowPathReason;
 use super::sync::Ordering;
 use super::zeroed::clear;
@@ -248,10 +248,10 @@ impl Heap {
                 cache.grown.store(true, Ordering::Relaxed);
                 return;
             }
-            stacks.older_half(class, |blocks| lock(&self.shelves[class]).put(blocks));
+            stacks.older_half(class, |blocks| lock(&self.shelves[class]).put(class, blocks));
             if !stacks.push(class, address) {
                 // There is no memory for the room of this class.
-                lock(&self.shelves[class]).put(&[address]);
+                lock(&self.shelves[class]).put(class, &[address]);
             }
         }
     }
@@ -273,13 +273,8 @@ impl Heap {
     fn allocate_small(&'static self, class: usize, ask: AllocRequest) -> Result<RawBlock, AllocError> {
         let (mut block, mut missed) = ([0], false);
         if self.take_from_shelf(class, &mut block) == 0 {
-            let (address, length, called) = self.ask_for_span(class, ask)?;
-            missed = called;
-            let mut shelf = lock(&self.shelves[class]);
-            shelf.add_span(class, address, length);
-            self.take_blocks(&mut shelf, class, &mut block);
-            drop(shelf);
-            if called {
+            missed = self.add_span(class, ask, &mut block)?;
+            if missed {
                 self.reuse_spans();
             }
         }
@@ -337,26 +332,27 @@ impl Heap {
         Ok(taken)
     }
 
-    /// Allocates a new span, and room on the shelf for all its blocks.
-    pub(super) fn ask_for_span(
+    /// Adds a span to the shelf of a class, and takes as many blocks from it as fit into `batch`. Returns whether the source was called.
+    pub(super) fn add_span(
         &'static self,
         class: usize,
         ask: AllocRequest,
-    ) -> Result<(usize, usize, bool), AllocError> {
-        if !lock(&self.shelves[class]).expect_span(class) {
+        batch: &mut [usize],
+    ) -> Result<bool, AllocError> {
+        let Some(bits) = lock(&self.shelves[class]).expect_span(class) else {
             return Err(self.refuse_tables(ask.requested));
-        }
-        let span = self
-            .ask(ask, |core| core.add_span(class))
-            .inspect_err(|_| lock(&self.shelves[class]).forget_span(class))?;
-        let (address, bytes, _) = span;
+        };
+        let (span, missed) = self.ask(ask, |core| core.allocate_span(class))?;
+        let (address, bytes) = (span.address() as usize, span_bytes(class));
         if self.is_mapped && self.guard.is_none() && !self.maps(|| page_map::set_span(address, bytes, class))
         {
-            self.with_engine(|core| core.free_span(address));
-            lock(&self.shelves[class]).forget_span(class);
+            self.with_engine(|core| core.free_span(span));
             return Err(self.refuse_tables(ask.requested));
         }
-        Ok(span)
+        let mut shelf = lock(&self.shelves[class]);
+        shelf.add_span(class, span, bits);
+        self.take_blocks(&mut shelf, class, batch);
+        Ok(missed)
     }
 
     /// Sets words of the map of pages. If the system has no memory for them, tries again when the pool has given its free memory back.
@@ -374,7 +370,8 @@ impl Heap {
     /// Frees a block when the thread has no cache: at the thread's end, or while another thread holds the cache.
     fn free_outside(&self, taken: RawBlock, requested: usize) {
         if taken.bytes <= SMALL {
-            lock(&self.shelves[class_of_block(taken.bytes)]).put(&[taken.address]);
+            let class = class_of_block(taken.bytes);
+            lock(&self.shelves[class]).put(class, &[taken.address]);
         }
         self.count_outside(|core| {
             if taken.bytes > SMALL {

@@ -40,29 +40,21 @@ impl Heap {
         }
     }
 
-    /// Returns whole spans to the engine if the pool has grown, so that other sizes can use their memory before it grows again.
+    /// Returns free spans to the engine if the pool has grown, so that other sizes can use their memory before it grows again.
     #[cold]
     pub(super) fn reuse_spans(&self) {
-        if self.with_engine(Core::should_search_spans) != Some(true) {
-            return;
+        let (search, drain) = self.with_engine(Core::has_grown).unwrap_or_default();
+        if drain {
+            // A thread's cache may hold all blocks that the thread has freed.
+            self.drain_caches();
         }
-        // A thread's cache may hold all blocks that the thread has freed.
-        self.drain_caches();
-        for (class, shelf) in self.shelves.iter().enumerate() {
-            let mut shelf = lock(shelf);
-            if shelf.may_have_whole_span(class) {
-                self.release_spans_of(class, &mut shelf);
-            }
+        if search || drain {
+            self.release_spans();
         }
     }
 
     fn release_spans_of(&self, class: usize, shelf: &mut Shelf) {
-        self.with_engine(|core| {
-            let spans = core.spans_of(class);
-            for span in shelf.take_whole_spans(class, &spans) {
-                shelf.restored(core.free_span(span));
-            }
-        });
+        self.with_engine(|core| shelf.release_spans(class, |block| core.free_span(block)));
     }
 
     /// Returns all memory that no block uses to the source.
@@ -163,7 +155,7 @@ impl Heap {
             let eases = |cache: &&Arc<Cache>| cache.eases(IDLE);
             let grown: Vec<&Arc<Cache>> = registry.caches.iter().filter(eases).collect();
             self.claim_these(&grown, |cache, stacks| {
-                let more = stacks.ease(|class, blocks| lock(&self.shelves[class]).put(blocks));
+                let more = stacks.ease(|class, blocks| lock(&self.shelves[class]).put(class, blocks));
                 cache.grown.store(more, Ordering::Relaxed);
             });
         }

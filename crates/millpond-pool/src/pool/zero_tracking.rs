@@ -58,7 +58,7 @@ impl ZeroTrackingSource {
         self.fresh.remove_telling(address, address + bytes, written);
     }
 
-    /// Tells the source that these bytes are about to be used, all of them.
+    /// Tells the source that the program is about to write to all of these bytes.
     pub(crate) fn expect_use(&mut self, address: u64, bytes: u64) {
         let source = self.inner.source_mut();
         self.fresh.within(address, address + bytes, |start, end| {

@@ -5,8 +5,8 @@ use millpond_trace::history::History;
 /// Returns for each recording the nanoseconds from the earliest start to its own start.
 ///
 /// # Errors
-/// Returns the reason if the recordings have no common clock: the start of one is unknown, or there is a time between them at which
-/// none was made.
+/// Returns the reason if the recordings have no common clock: a recording has no times, its start is unknown, or there is a gap in
+/// which no recording was running.
 pub fn offsets<'a>(
     recordings: impl IntoIterator<Item = (&'a String, &'a History)>,
 ) -> Result<Vec<u64>, String> {

@@ -15,7 +15,7 @@ pub(super) fn history(recording: &Recording) -> History {
     let mut rows = Vec::new();
     let mut base = Base::default();
     let mut older = Vec::new();
-    // All devices have the same clock. The first event of any device is at time 0.
+    // The times of all devices count from the same moment, which is the first event of any device.
     let first = recording.traces.iter().filter_map(|trace| trace.events.first());
     let begun = first.map(|event| event.time_us).min().unwrap_or(0);
     // A device without a history is treated as if it had always held the blocks of the snapshot.

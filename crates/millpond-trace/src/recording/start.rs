@@ -1,6 +1,6 @@
 //! The fact that says when a recording began.
 
-/// The name of the fact. Its value is in seconds since 1970, with nanoseconds after the point.
+/// The name of the fact. Its value is the number of seconds since 1970, with nine decimal places.
 const START: &str = "start";
 /// The latest start in seconds. Later ones do not fit in other formats.
 const LATEST: u64 = 9_000_000_000;

@@ -52,7 +52,7 @@ fn take_more(held: &mut Vec<Vec<u8>>, bytes: usize) {
 /// Runs out of memory with blocks of several sizes, and continues.
 fn run_out(least: usize) {
     for bytes in [4 << 20, 100_000, 40_000, 2000, 64] {
-        let most = 1 << 20;
+        let most = 2 << 20;
         let held = take_all(bytes, most);
         let count = held.len();
         let intact = held.iter().all(|block| block.iter().all(|byte| *byte == 7));

@@ -35,8 +35,8 @@ fn give_all(pool: &Pool, held: Vec<Raw>) {
 
 /// Returns the number of blocks on all shelves.
 fn on_shelves(pool: &Pool) -> usize {
-    let shelves = pool.heap().shelves.iter().enumerate();
-    shelves.map(|(class, shelf)| lock(shelf).blocks(class)).sum()
+    let shelves = pool.heap().shelves.iter();
+    shelves.map(|shelf| lock(shelf).blocks()).sum()
 }
 
 /// Returns the bytes of small and larger blocks that this thread caches.
