@@ -250,9 +250,10 @@ fn convert(logs: &Path, output: &Path, process: u32) -> Converted {
         if path.extension() != Some(OsStr::new("log")) {
             continue;
         }
-        match Log::read(&path) {
-            Ok(log) if log.is_empty() => {}
-            Ok(log) => found.push((log.process != process, log.wall_clock, path, log)),
+        let log = Log::open(&path).and_then(|log| Ok((log.is_empty()?, log)));
+        match log {
+            Ok((true, _)) => {}
+            Ok((false, log)) => found.push((log.process != process, log.wall_clock, path, log)),
             Err(LogError::Io(source)) => converted.failures.push(failed(&path, source)),
             // The file has no header.
             Err(_) => {

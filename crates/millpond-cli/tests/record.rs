@@ -296,6 +296,43 @@ fn logs_are_kept_if_a_recording_cannot_be_written() {
     assert!(errors.contains("The recording is run."), "{errors}");
 }
 
+/// Writes a log of 1 GiB to the new file `path`. Its first and its last chunk have an allocation each.
+fn write_long_log(path: &Path) {
+    use millpond_intercept::format::{CHUNK, EVENT, HEADER, MAGIC, Memory, VERSION, first_word, kind};
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::create(path).expect("created");
+    let write = |at: usize, words: &[u64]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        file.write_all_at(&bytes, at as u64).expect("written");
+    };
+    let alloc = |address: u64| {
+        let first = first_word(kind::ALLOC, Memory::Device as u8, EVENT);
+        [first, 1, address, 4096, 4096, 0, 7 << 32, 0, 0]
+    };
+    let skip = |words| [first_word(kind::SKIP, 0, CHUNK / 8 - words)];
+    let header: [u64; HEADER] = [MAGIC, VERSION, 77, 1, 0, 0, 0, 0];
+    write(0, &[&header[..], &alloc(4096), &skip(HEADER + EVENT)].concat());
+    (1..1023).for_each(|chunk| write(chunk * CHUNK, &skip(0)));
+    write(1023 * CHUNK, &alloc(8192));
+}
+
+#[test]
+fn a_long_log_is_not_read_into_memory() {
+    let place = folder("record_long");
+    write_long_log(&place.join("long.log"));
+    // The command may have 256 MiB of addresses.
+    let script =
+        "ulimit -v 262144; exec \"$0\" record -- sh -c 'mv long.log \"$MILLPOND_INTERCEPT/77.0.log\"'";
+    let output = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_millpond")])
+        .current_dir(&place)
+        .output()
+        .expect("started");
+    let errors = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert!(errors.contains("in 2 allocations."), "{errors}");
+}
+
 #[test]
 fn processes_without_a_log_are_counted() {
     let place = folder("record_without");

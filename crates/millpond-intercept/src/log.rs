@@ -1,8 +1,12 @@
 //! Reads a log.
 
 use crate::format::{CHUNK, EVENT, HEADER, LOST, MAGIC, Memory, VERSION, kind};
-use std::io;
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// The words of a chunk.
+const WORDS: usize = CHUNK / 8;
 
 /// Why a log could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -16,10 +20,10 @@ pub enum LogError {
     NotOurs,
 }
 
-/// The log of a process.
+/// The log of a process. Its records stay in the file.
 #[derive(Debug)]
 pub struct Log {
-    words: Vec<u64>,
+    path: PathBuf,
     /// The process.
     pub process: u32,
     /// Its parent.
@@ -52,7 +56,7 @@ pub(crate) struct Event {
 
 /// A record of a log.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Record<'a> {
+pub(crate) enum Record {
     Event(Event),
     Measured {
         device: u32,
@@ -61,7 +65,7 @@ pub(crate) enum Record<'a> {
     },
     Stack {
         number: u32,
-        addresses: &'a [u64],
+        addresses: Vec<u64>,
     },
     Module {
         address: u64,
@@ -79,64 +83,105 @@ pub(crate) enum Record<'a> {
 }
 
 impl Log {
-    /// Reads a log.
+    /// Opens a log.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is no log.
-    pub fn read(path: &Path) -> Result<Self, LogError> {
-        let bytes = std::fs::read(path)?;
-        let words: Vec<u64> = bytes
-            .chunks_exact(8)
-            .map(|word| {
-                u64::from_ne_bytes([
-                    word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7],
-                ])
-            })
-            .collect();
-        let Some([MAGIC, VERSION, process, parent, wall_clock, start, limit, lost]) = words.first_chunk()
+    pub fn open(path: &Path) -> Result<Self, LogError> {
+        let mut header = Vec::new();
+        read_words(&mut File::open(path)?, HEADER, &mut header)?;
+        let Some([MAGIC, VERSION, process, parent, wall_clock, start, limit, lost]) = header.first_chunk()
         else {
             return Err(LogError::NotOurs);
         };
-        debug_assert_eq!(words.get(LOST), Some(lost));
+        debug_assert_eq!(header.get(LOST), Some(lost));
         Ok(Self {
+            path: path.to_owned(),
             process: *process as u32,
             parent: *parent as u32,
             wall_clock: *wall_clock,
             start: *start,
             limit: Some(*limit).filter(|limit| *limit > 0),
             lost: *lost,
-            words,
         })
     }
 
     /// Returns whether the process took no memory and asked for none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        !self.records().any(|record| matches!(record, Record::Event(_)))
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    pub fn is_empty(&self) -> io::Result<bool> {
+        for record in self.records()? {
+            if let Record::Event(_) = record? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Returns the complete records in the order in which they were written.
-    pub(crate) fn records(&self) -> impl Iterator<Item = Record<'_>> {
-        let mut at = HEADER;
-        std::iter::from_fn(move || {
-            loop {
-                let first = *self.words.get(at)?;
-                let (kind, memory, words) = (first as u8, (first >> 8) as u8, (first >> 32) as usize);
-                let record = self.words.get(at..at.checked_add(words)?)?;
-                if kind == 0 || words == 0 || kind == kind::SKIP && !(at + words).is_multiple_of(CHUNK / 8) {
-                    return None;
-                }
-                at += words;
-                if let Some(record) = decode(kind, memory, record) {
-                    return Some(record);
-                }
-            }
+    pub(crate) fn records(&self) -> io::Result<Records<File>> {
+        Records::new(File::open(&self.path)?)
+    }
+}
+
+/// Reads the records of a log. One chunk is in memory.
+pub(crate) struct Records<R> {
+    file: R,
+    chunk: Vec<u64>,
+    /// The next record in the chunk.
+    at: usize,
+}
+
+impl<R: Read> Records<R> {
+    fn new(mut file: R) -> io::Result<Self> {
+        let mut chunk = Vec::new();
+        read_words(&mut file, WORDS, &mut chunk)?;
+        Ok(Self {
+            file,
+            chunk,
+            at: HEADER,
         })
     }
 }
 
+impl<R: Read> Iterator for Records<R> {
+    type Item = io::Result<Record>;
+
+    fn next(&mut self) -> Option<io::Result<Record>> {
+        loop {
+            if self.at == WORDS {
+                self.at = 0;
+                if let Err(error) = read_words(&mut self.file, WORDS, &mut self.chunk) {
+                    return Some(Err(error));
+                }
+            }
+            let first = *self.chunk.get(self.at)?;
+            let (kind, memory, words) = (first as u8, (first >> 8) as u8, (first >> 32) as usize);
+            // A record lies in one chunk.
+            let record = self.chunk.get(self.at..self.at.checked_add(words)?)?;
+            if kind == 0 || words == 0 || kind == kind::SKIP && self.at + words != WORDS {
+                return None;
+            }
+            self.at += words;
+            if let Some(record) = decode(kind, memory, record) {
+                return Some(Ok(record));
+            }
+        }
+    }
+}
+
+/// Reads as many whole words as the file still has, and at most `most`.
+fn read_words(file: &mut impl Read, most: usize, words: &mut Vec<u64>) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    file.take(most as u64 * 8).read_to_end(&mut bytes)?;
+    words.clear();
+    words.extend(bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)));
+    Ok(())
+}
+
 /// Returns a record, or `None` for one that was withdrawn or is of no known kind.
-fn decode(kind: u8, memory: u8, words: &[u64]) -> Option<Record<'_>> {
+fn decode(kind: u8, memory: u8, words: &[u64]) -> Option<Record> {
     Some(match kind {
         kind::ALLOC..=kind::NODE => {
             let [_, time, address, bytes, requested, stream, place, pool, stack] =
@@ -165,7 +210,7 @@ fn decode(kind: u8, memory: u8, words: &[u64]) -> Option<Record<'_>> {
         }
         kind::STACK => Record::Stack {
             number: *words.get(1)? as u32,
-            addresses: words.get(2..)?,
+            addresses: words.get(2..)?.to_vec(),
         },
         kind::MODULE => {
             let [_, address, bytes, base, id, path] = *words.first_chunk()?;
@@ -211,32 +256,40 @@ mod tests {
     use super::*;
     use crate::format::first_word;
 
-    fn log(records: &[u64]) -> Log {
-        let mut words = vec![0; HEADER];
-        words.extend(records);
-        Log {
-            words,
-            process: 1,
-            parent: 0,
-            wall_clock: 0,
-            start: 0,
-            limit: None,
-            lost: 0,
-        }
+    /// Returns the records of a log that continues with these words after its header.
+    fn records(words: &[u64]) -> Vec<Record> {
+        let mut all = vec![0; HEADER];
+        all.extend(words);
+        let bytes: Vec<u8> = all.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let records = Records::new(&*bytes).expect("a slice can be read");
+        records.collect::<Result<_, _>>().expect("a slice can be read")
     }
 
     #[test]
     fn records_end_at_the_first_that_is_not_complete() {
         let end = first_word(kind::END, 0, 2);
-        assert_eq!(log(&[end, 7, end, 8, 0, 9]).records().count(), 2);
-        assert_eq!(
-            log(&[end, 7, first_word(kind::ALLOC, 1, EVENT), 8])
-                .records()
-                .count(),
-            1
-        );
-        assert_eq!(log(&[first_word(kind::SKIP, 0, 1 << 20)]).records().count(), 0);
-        assert_eq!(log(&[u64::MAX, 1]).records().count(), 0);
+        assert_eq!(records(&[end, 7, end, 8, 0, 9]).len(), 2);
+        assert_eq!(records(&[end, 7, first_word(kind::ALLOC, 1, EVENT), 8]).len(), 1);
+        assert_eq!(records(&[first_word(kind::SKIP, 0, WORDS)]).len(), 0);
+        assert_eq!(records(&[u64::MAX, 1]).len(), 0);
+    }
+
+    #[test]
+    fn records_of_all_chunks_are_read_and_none_crosses_chunks() {
+        let end = first_word(kind::END, 0, 2);
+        let rest = WORDS - HEADER;
+        let mut words = vec![0; rest];
+        words[0] = end;
+        words[2] = first_word(kind::SKIP, 0, rest - 2);
+        words.extend([end, 1, end, 2, 0]);
+        assert_eq!(records(&words).len(), 3);
+        // Without a skip, the chunk is full.
+        for at in (0..rest).step_by(2) {
+            words[at] = end;
+        }
+        assert_eq!(records(&words).len(), rest / 2 + 2);
+        words[rest - 2] = first_word(kind::END, 0, 4);
+        assert_eq!(records(&words).len(), rest / 2 - 1);
     }
 
     #[test]
@@ -262,9 +315,9 @@ mod tests {
             build_id: vec![1, 2],
             path: "/lib/a".to_owned(),
         };
-        assert_eq!(log(&module).records().next(), Some(expected));
+        assert_eq!(records(&module), [expected]);
         let mut too_long = module;
         too_long[5] = 60;
-        assert_eq!(log(&too_long).records().next(), None);
+        assert_eq!(records(&too_long), []);
     }
 }

@@ -1,6 +1,5 @@
 //! The code modules of a process.
 
-use crate::log::{Log, Record};
 use crate::owner;
 
 /// The modules in the order in which they were written.
@@ -19,23 +18,18 @@ struct Module {
 }
 
 impl Modules {
-    /// Returns the modules of a log.
-    pub(crate) fn of(log: &Log, program: String) -> Self {
-        let mut modules = Self {
+    pub(crate) fn new(program: String) -> Self {
+        Self {
             all: Vec::new(),
             defined: 0,
             program,
-        };
-        for record in log.records() {
-            if let Record::Module {
-                address, bytes, path, ..
-            } = record
-            {
-                let name = owner::name(&modules.path(path));
-                modules.all.push(Module { address, bytes, name });
-            }
         }
-        modules
+    }
+
+    /// Adds a module.
+    pub(crate) fn push(&mut self, address: u64, bytes: u64, path: String) {
+        let name = owner::name(&self.path(path));
+        self.all.push(Module { address, bytes, name });
     }
 
     /// Returns the path of a module. The loader has no name for the program's own.

@@ -6,7 +6,7 @@ use crate::modules::Modules;
 use crate::{LIBRARY, Owned, Summary, owner};
 use millpond_trace::recording::{Gauge, Kind, RecordingError, Row, Writer, set_start};
 use std::collections::{BTreeMap, HashMap};
-use std::io::Write;
+use std::io::{self, Write};
 
 /// The most nodes of graphs that are marked. Others are counted.
 const NODES: u64 = 64;
@@ -36,18 +36,18 @@ struct Conversion<W: Write> {
     summary: Summary,
 }
 
-/// Writes the recording of a log.
+/// Writes the recording of a log. Reads the log twice, chunk by chunk. Memory is needed for the live blocks and the stacks.
 ///
 /// # Errors
-/// Returns an error if the recording cannot be written.
+/// Returns an error if the log cannot be read or the recording cannot be written.
 pub fn write<W: Write>(log: &Log, out: W) -> Result<(W, Summary), RecordingError> {
+    let program = program(log)?;
     let mut conversion = Conversion {
-        writer: Writer::new(out, &facts(log))?,
+        writer: Writer::new(out, &facts(log, &program))?,
         start: log.start,
         last: 0,
         newest: 0,
-        policy: policy(log),
-        modules: Modules::of(log, program(log)),
+        policy: "cuda-async",
         stacks: HashMap::new(),
         known_stacks: HashMap::new(),
         tags: Vec::new(),
@@ -59,46 +59,49 @@ pub fn write<W: Write>(log: &Log, out: W) -> Result<(W, Summary), RecordingError
         at_peak: BTreeMap::new(),
         summary: Summary {
             lost: log.lost,
-            program: file_name(&program(log)),
+            program: file_name(&program),
             ..Summary::default()
         },
+        modules: Modules::new(program),
     };
-    for record in log.records() {
-        conversion.enter(record)?;
+    for record in log.records()? {
+        match record? {
+            Record::Module {
+                address, bytes, path, ..
+            } => conversion.modules.push(address, bytes, path),
+            Record::Event(event) if is_plain(&event) => conversion.policy = "none",
+            _ => {}
+        }
+    }
+    for record in log.records()? {
+        conversion.enter(record?)?;
     }
     conversion.finish(log)
 }
 
 /// Returns the path of the program.
-fn program(log: &Log) -> String {
-    let path = log.records().find_map(|record| match record {
-        Record::Program(path) => Some(path),
-        _ => None,
-    });
-    path.unwrap_or_default()
+fn program(log: &Log) -> io::Result<String> {
+    for record in log.records()? {
+        if let Record::Program(path) = record? {
+            return Ok(path);
+        }
+    }
+    Ok(String::new())
 }
 
 fn file_name(path: &str) -> String {
     path.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// Returns the policy of a process that takes device memory only from the driver's pools, or that of one that takes it block by block.
-fn policy(log: &Log) -> &'static str {
-    let is_plain = |record: Record<'_>| {
-        matches!(record, Record::Event(event)
-            if event.kind == kind::ALLOC && !event.memory.is_host() && event.memory != Memory::Pool)
-    };
-    if log.records().any(is_plain) {
-        "none"
-    } else {
-        "cuda-async"
-    }
+/// Returns whether an event takes a block of device memory from the driver and not from one of its pools.
+fn is_plain(event: &Event) -> bool {
+    event.kind == kind::ALLOC && !event.memory.is_host() && event.memory != Memory::Pool
 }
 
-fn facts(log: &Log) -> Vec<(String, String)> {
+fn facts(log: &Log, program: &str) -> Vec<(String, String)> {
     let mut facts = vec![
         ("pid".to_owned(), log.process.to_string()),
-        ("program".to_owned(), file_name(&program(log))),
+        ("program".to_owned(), file_name(program)),
         ("source".to_owned(), "calls to the CUDA driver".to_owned()),
     ];
     set_start(&mut facts, log.wall_clock);
@@ -107,11 +110,11 @@ fn facts(log: &Log) -> Vec<(String, String)> {
 }
 
 impl<W: Write> Conversion<W> {
-    fn enter(&mut self, record: Record<'_>) -> Result<(), RecordingError> {
+    fn enter(&mut self, record: Record) -> Result<(), RecordingError> {
         match record {
             Record::Event(event) => self.event(&event),
             Record::Measured { device, used, total } => self.measured(device, used, total),
-            Record::Stack { number, addresses } => self.stack(number, addresses),
+            Record::Stack { number, addresses } => self.stack(number, &addresses),
             Record::Module {
                 address,
                 bytes,

@@ -109,7 +109,7 @@ impl Place {
         let mut processes = Vec::new();
         for entry in fs::read_dir(&logs).expect("the folder") {
             let path = entry.expect("an entry").path();
-            let log = Log::read(&path).expect("a log");
+            let log = Log::open(&path).expect("a log");
             let (bytes, summary) = write(&log, Vec::new()).expect("written");
             let path = path.with_extension("mpr");
             fs::write(&path, bytes).expect("written");
