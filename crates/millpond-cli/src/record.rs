@@ -1,7 +1,7 @@
 //! `millpond record`: runs a program, and records all memory that it takes from the CUDA driver.
 
 use crate::args::RecordArgs;
-use crate::exit::{CliError, Exit, complain};
+use crate::exit::{BAD_INPUT, CliError, Exit, complain};
 use crate::output::{check_recording_writable, note, write_recording};
 use crate::program::{not_started, preload, why_not_preloaded};
 use crate::text::{counted, size};
@@ -23,11 +23,27 @@ use std::process::{Child, Command, ExitStatus};
 const OWNERS: usize = 4;
 
 pub(crate) fn command(args: &RecordArgs) -> Result<Exit, CliError> {
+    check_recording_writable(&args.output)?;
+    if let Some(logs) = &args.from {
+        let converted = convert(logs, &args.output, None);
+        converted.print(args, || {
+            format!(
+                "{} has no log of a process that took memory from the CUDA driver",
+                logs.display()
+            )
+        });
+        return Ok(
+            if converted.recorded.is_empty() || !converted.failures.is_empty() {
+                Exit::Other(BAD_INPUT)
+            } else {
+                Exit::Done
+            },
+        );
+    }
     let (program, arguments) = args
         .command
         .split_first()
         .ok_or_else(|| CliError::Usage("record takes a program, after --".to_owned()))?;
-    check_recording_writable(&args.output)?;
     let logs = Folder::new(&logs_of(&args.output)?)?;
     let private = if is_for_library(&logs.0) {
         None
@@ -55,26 +71,14 @@ pub(crate) fn command(args: &RecordArgs) -> Result<Exit, CliError> {
     let child = command.spawn().map_err(started)?;
     let process = child.id();
     let status = wait(child, signals).map_err(started)?;
-    let converted = convert(&logs.0, &args.output, process);
-    let without = match converted.without_log.len() {
-        0 => None,
-        1 => Some("1 process could not write its log, because the disk was full or it was killed".to_owned()),
-        n => Some(format!(
-            "{n} processes could not write their logs, because the disk was full or they were killed"
-        )),
-    };
-    if converted.recorded.is_empty() && converted.failures.is_empty() {
-        let why = without.unwrap_or_else(|| why_nothing(program));
-        complain(&format!("nothing was recorded: {why}"));
-    } else if let Some(without) = without {
-        complain(&without);
-    }
-    for (path, summary) in &converted.recorded {
-        note(args.quiet, &sentences(path, summary, args));
-    }
+    let converted = convert(&logs.0, &args.output, Some(process));
+    converted.print(args, || why_nothing(program));
     if !converted.failures.is_empty() {
-        converted.failures.iter().for_each(|failure| complain(failure));
-        complain(&format!("the logs are kept in {}", logs.keep().display()));
+        let (logs, output) = (logs.keep(), args.output.display());
+        let logs = logs.display();
+        complain(&format!(
+            "the logs are kept in {logs}; `millpond record --from {logs} --output {output}` writes their recordings"
+        ));
     }
     // Like shells, this returns 128 plus the signal's number for a program that a signal ended.
     let code = status
@@ -223,9 +227,34 @@ struct Converted {
     without_log: BTreeSet<String>,
 }
 
-/// Writes the recordings of all processes that took memory. The recording of the program, or else of the first process, gets the name that the user
+impl Converted {
+    /// Prints what was recorded and what failed. `why_nothing` returns the reason if nothing was recorded.
+    fn print(&self, args: &RecordArgs, why_nothing: impl FnOnce() -> String) {
+        let without = match self.without_log.len() {
+            0 => None,
+            1 => Some(
+                "1 process could not write its log, because the disk was full or it was killed".to_owned(),
+            ),
+            n => Some(format!(
+                "{n} processes could not write their logs, because the disk was full or they were killed"
+            )),
+        };
+        if self.recorded.is_empty() && self.failures.is_empty() {
+            let why = without.unwrap_or_else(why_nothing);
+            complain(&format!("nothing was recorded: {why}"));
+        } else if let Some(without) = without {
+            complain(&without);
+        }
+        for (path, summary) in &self.recorded {
+            note(args.quiet, &sentences(path, summary, args));
+        }
+        self.failures.iter().for_each(|failure| complain(failure));
+    }
+}
+
+/// Writes the recordings of all processes that took memory. The recording of `process`, or else of the first process, gets the name that the user
 /// chose.
-fn convert(logs: &Path, output: &Path, process: u32) -> Converted {
+fn convert(logs: &Path, output: &Path, process: Option<u32>) -> Converted {
     let mut converted = Converted::default();
     let failed = |path: &Path, source| CliError::Open {
         path: path.to_path_buf(),
@@ -253,7 +282,7 @@ fn convert(logs: &Path, output: &Path, process: u32) -> Converted {
         let log = Log::open(&path).and_then(|log| Ok((log.is_empty()?, log)));
         match log {
             Ok((true, _)) => {}
-            Ok((false, log)) => found.push((log.process != process, log.wall_clock, path, log)),
+            Ok((false, log)) => found.push((Some(log.process) != process, log.wall_clock, path, log)),
             Err(LogError::Io(source)) => converted.failures.push(failed(&path, source)),
             // The file has no header.
             Err(_) => {

@@ -284,7 +284,10 @@ fn logs_are_kept_if_a_recording_cannot_be_written() {
     let kept = errors
         .lines()
         .find_map(|line| line.strip_prefix("millpond: the logs are kept in "));
-    let logs = std::fs::read_dir(kept.expect("the folder is named")).expect("the folder");
+    let (folder, command) = kept
+        .and_then(|kept| kept.split_once("; `millpond "))
+        .expect("the folder and the command are named");
+    let logs = std::fs::read_dir(folder).expect("the folder");
     let logs: Vec<_> = logs.map(|entry| entry.expect("an entry").path()).collect();
     assert_eq!(logs.len(), 2, "{logs:?}");
     assert!(
@@ -294,6 +297,37 @@ fn logs_are_kept_if_a_recording_cannot_be_written() {
     );
     // The other process has its recording.
     assert!(errors.contains("The recording is run."), "{errors}");
+    // The command that was named writes both recordings.
+    let command = command.split_once('`').expect("the end of the command").0;
+    let convert = || run(&place, &command.split(' ').collect::<Vec<_>>());
+    let blocked = convert();
+    assert_eq!(blocked.status.code(), Some(2), "{}", stderr(&blocked));
+    std::fs::remove_dir(place.join("run.mpr")).expect("removed");
+    let converted = convert();
+    let errors = stderr(&converted);
+    assert_eq!(converted.status.code(), Some(0), "{errors}");
+    assert_eq!(errors.matches("client took at most").count(), 2, "{errors}");
+    assert!(errors.contains("The recording is run.mpr:"), "{errors}");
+    let report = run(&place, &["report", "run.mpr", "--by", "tag"]);
+    assert!(
+        String::from_utf8_lossy(&report.stdout).contains("client"),
+        "{report:?}"
+    );
+}
+
+#[test]
+fn a_folder_without_logs_is_refused() {
+    let place = folder("record_from");
+    for (name, told) in [
+        (".", "nothing was recorded: . has no log"),
+        ("nowhere", "cannot read nowhere"),
+    ] {
+        let output = run(&place, &["record", "--from", name]);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    }
+    let both = run(&place, &["record", "--from", ".", "--", "true"]);
+    assert_eq!(both.status.code(), Some(2), "{}", stderr(&both));
 }
 
 /// Writes a log of 1 GiB to the new file `path`. Its first and its last chunk have an allocation each.

@@ -24,12 +24,16 @@ pub(crate) struct RecordArgs {
           value_parser = clap::value_parser!(u16).range(0..=i64::from(millpond_intercept::MOST_FRAMES)))]
     pub(crate) stacks: u16,
 
+    /// Run nothing, and write the recordings of the logs in this folder, which an earlier run has left
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["limit", "stacks", "command"])]
+    pub(crate) from: Option<PathBuf>,
+
     /// Print only errors on stderr
     #[arg(long, short)]
     pub(crate) quiet: bool,
 
     /// The program and its arguments
-    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    #[arg(required_unless_present = "from", last = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -43,4 +47,5 @@ Examples:
 The program is not changed. Every call to the driver's memory functions is recorded, whichever library
 makes it, in all processes that the program starts.
 
-Exit status: that of the program; 2 if the program could not be started.";
+Exit status: that of the program; 2 if the program could not be started, or if --from could not write a
+recording.";
