@@ -31,9 +31,9 @@ mod stack;
 mod state;
 mod sys;
 
-/// Reads the settings before the program can change its environment.
+/// Reads the settings before the program can change its environment. A library that the program links may call the driver before.
 extern "C" fn begin() {
-    state::read_settings();
+    state::settings();
 }
 
 /// Marks the log as complete. Programs that are killed do not call this.

@@ -32,14 +32,9 @@ impl Settings {
 
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
 
-/// Returns the settings, or `None` if this process is not to be recorded.
+/// Returns the settings, or `None` if this process is not to be recorded. They are read from the environment with the first call.
 pub(crate) fn settings() -> Option<&'static Settings> {
-    SETTINGS.get()?.as_ref()
-}
-
-/// Reads the settings from the environment.
-pub(crate) fn read_settings() {
-    SETTINGS.get_or_init(|| {
+    let read = || {
         let folder = std::env::var_os("MILLPOND_INTERCEPT")?;
         let number = |name: &str| -> Option<u64> {
             let value: OsString = std::env::var_os(name)?;
@@ -51,7 +46,8 @@ pub(crate) fn read_settings() {
             context: number("MILLPOND_INTERCEPT_CONTEXT").unwrap_or(0),
             frames: number("MILLPOND_INTERCEPT_FRAMES").map_or(32, |frames| frames.min(64) as usize),
         })
-    });
+    };
+    SETTINGS.get_or_init(read).as_ref()
 }
 
 /// The state of this process. All zeros are a valid state: nothing is held, and there is no log.

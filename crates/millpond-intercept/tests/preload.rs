@@ -80,6 +80,15 @@ fn every_way_to_a_function_is_seen() {
 }
 
 #[test]
+fn calls_before_the_program_begins_are_seen() {
+    let Some(place) = place() else { return };
+    let command = Command::new(place.folder.join("early"));
+    let run = place.record("way-early", command, &[]);
+    let process = run.succeeded().only();
+    assert_eq!((process.left(), process.summary.ended), (vec![3 * MIB], true));
+}
+
+#[test]
 fn what_was_written_stays_however_a_process_ends() {
     let Some(place) = place() else { return };
     for (scenario, signal) in [("abort", Some(6)), ("kill", Some(9)), ("exit", None)] {

@@ -62,6 +62,13 @@ fn build() -> Option<Place> {
         "linked",
         &["-DLINKED", &libraries, "-Wl,--no-as-needed", "-lcuda"],
     );
+    compile(
+        "early.c",
+        "driver/libearly.so",
+        &["-shared", "-fPIC", &libraries, "-lcuda"],
+    );
+    let linked = ["-DPROGRAM", &libraries, "-Wl,--no-as-needed", "-learly", "-lcuda"];
+    compile("early.c", "early", &linked);
     fs::create_dir(folder.join("empty")).expect("a folder");
     compile("empty_driver.c", "empty/libcuda.so.1", &["-shared", "-fPIC"]);
     Some(Place { folder })
