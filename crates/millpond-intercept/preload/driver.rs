@@ -105,6 +105,10 @@ functions! {
     cuMipmappedArrayCreate(array: *mut u64, described: *const c_void, levels: c_uint);
     cuMipmappedArrayDestroy(array: u64);
     cuGraphAddMemAllocNode(node: *mut u64, graph: u64, after: *const u64, count: usize, parameters: *mut c_void);
+    cuGraphAddNode(node: *mut u64, graph: u64, after: *const u64, count: usize, parameters: *mut c_void);
+    cuGraphAddNode_v2(
+        node: *mut u64, graph: u64, after: *const u64, edges: *const c_void, count: usize, parameters: *mut c_void
+    );
     cuGraphLaunch(graph: u64, stream: u64);
     cuGraphLaunch_ptsz(graph: u64, stream: u64);
     cuDeviceGraphMemTrim(device: c_int);

@@ -168,15 +168,18 @@ impl Hook {
         let is_second = name.strip_suffix(b"_ptsz").unwrap_or(name).ends_with(b"_v2");
         let since = match name {
             b"cuGetProcAddress_v2" | b"cuGetProcAddress" => 12_000,
+            b"cuGraphAddNode_v2" | b"cuGraphAddNode" => 12_030,
             _ => 6_050,
         };
+        let has_second =
+            calls::hooks().any(|hook| hook.slot.name.to_bytes().strip_suffix(b"_v2") == Some(name));
         let has_twin = calls::hooks().any(|hook| {
             let twin = hook.slot.name.to_bytes().strip_suffix(b"_ptsz");
             twin == Some(name)
         });
         let wants_twin = flags & 2 != 0;
-        let second = name == b"cuGetProcAddress" && version >= since || is_second && version < since;
-        !second
+        let is_other = has_second && version >= since || is_second && version < since;
+        !is_other
             && if name.ends_with(b"_ptsz") {
                 wants_twin
             } else {

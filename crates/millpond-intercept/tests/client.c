@@ -35,6 +35,8 @@ typedef uint64_t word;
     F(cuStreamBeginCapture, (void *, int))                                              \
     F(cuStreamEndCapture, (void *, void **))                                            \
     F(cuGraphInstantiateWithFlags, (void **, void *, unsigned long long))               \
+    F(cuGraphCreate, (void **, unsigned))                                               \
+    F(cuGraphAddNode, (word *, void *, const word *, const void *, size_t, void *))     \
     F(cuGraphLaunch, (void *, void *))                                                  \
     F(cuMemGetInfo, (size_t *, size_t *))                                               \
     F(cuDeviceTotalMem, (size_t *, int))
@@ -45,7 +47,8 @@ FUNCTIONS(DECLARE)
 /* The names of the functions' newest variants. */
 static const char *symbol(const char *name) {
     static const char *second[] = {"cuDevicePrimaryCtxReset", "cuMemAlloc", "cuMemAllocPitch", "cuMemFree",
-                                   "cuStreamBeginCapture", "cuMemGetInfo", "cuDeviceTotalMem"};
+                                   "cuStreamBeginCapture", "cuGraphAddNode", "cuMemGetInfo",
+                                   "cuDeviceTotalMem"};
     static char full[64];
     for (size_t i = 0; i < sizeof second / sizeof *second; i++)
         if (!strcmp(name, second[i])) {
@@ -163,6 +166,28 @@ static void captured(void) {
     cuStreamEndCapture(stream, &graph);
 }
 
+/* A graph with two nodes that allocate and an empty one, added by the call for nodes of any type and by its older variant. */
+static void any_node(void) {
+    struct {
+        int type, reserved[3], pool[4];
+        word rest[9], access[2], bytes, address, unused[15];
+    } parameters = {10, {0}, {1, 0, 1, 0}, {0}, {0}, 6 * MIB, 0, {0}};
+    int (*older)(word *, void *, const word *, size_t, void *) = 0;
+    void *graph, *executable, *stream;
+    word node;
+    if (look_up && look_up("cuGraphAddNode", (void **)&older, 12020, 0, NULL)) exit(3);
+    MUST(cuStreamCreate(&stream, 1));
+    MUST(cuGraphCreate(&graph, 0));
+    MUST(cuGraphAddNode(&node, graph, NULL, NULL, 0, &parameters));
+    if (parameters.address == 0) exit(6);
+    parameters.bytes = 7 * MIB;
+    MUST(older(&node, graph, NULL, 0, &parameters));
+    parameters.type = 5;
+    MUST(cuGraphAddNode(&node, graph, NULL, NULL, 0, &parameters));
+    MUST(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    MUST(cuGraphLaunch(executable, stream));
+}
+
 static void limited(void) {
     size_t free = 0, total = 0, of_device = 0;
     MUST(cuMemGetInfo(&free, &total));
@@ -239,6 +264,8 @@ int main(int count, char **arguments) {
         for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
     } else if (!strcmp(scenario, "capture"))
         captured();
+    else if (!strcmp(scenario, "node"))
+        any_node();
     else if (!strcmp(scenario, "limit"))
         limited();
     else if (!strcmp(scenario, "steps"))

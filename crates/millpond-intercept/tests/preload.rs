@@ -185,6 +185,23 @@ fn a_captured_allocation_is_a_node_and_no_block() {
 }
 
 #[test]
+fn allocations_by_nodes_of_any_type_are_seen() {
+    let Some(place) = place() else { return };
+    for way in ["dlsym", "lookup"] {
+        let run = place.run(&format!("node-{way}"), way, "node", &[]);
+        let process = run.succeeded().only();
+        assert_eq!(
+            (process.summary.allocations, process.summary.nodes),
+            (0, 2),
+            "{way}"
+        );
+        let reserved = process.rows.iter().filter(|row| row.kind == Kind::Reserve);
+        let reserved: u64 = reserved.map(|row| row.bytes).sum();
+        assert!(reserved >= 13 * MIB, "{way}: {reserved}");
+    }
+}
+
+#[test]
 fn a_context_that_ends_frees_its_memory() {
     let Some(place) = place() else { return };
     let run = place.run("reset", "dlsym", "reset", &[]);

@@ -23,6 +23,33 @@ pub(super) fn node(request: &Request, address: u64) {
     account::node(request, address);
 }
 
+/// Records a node that was added with the parameters of an allocation.
+fn added(result: c_int, parameters: *const c_void) {
+    if result != 0 {
+        return;
+    }
+    let bytes: u64 = field(parameters, BYTES);
+    let (_, device) = current();
+    let request = Request {
+        memory: Memory::Graph,
+        device,
+        bytes,
+        requested: bytes,
+        stream: 0,
+        owner: account::graphs_of(device),
+        stack: stack::capture(),
+    };
+    node(&request, field(parameters, ADDRESS));
+}
+
+/// Records a node of any type if it allocates. The parameters of its type follow the type.
+fn added_any(result: c_int, parameters: *const c_void) {
+    const ALLOCATION: c_int = 10;
+    if field::<c_int>(parameters, 0) == ALLOCATION {
+        added(result, parameters.wrapping_byte_add(16));
+    }
+}
+
 /// Asks the driver what the graphs of a device have reserved.
 fn poll(device: i32) {
     let mut reserved = 0;
@@ -36,20 +63,19 @@ fn poll(device: i32) {
 calls! {
     cuGraphAddMemAllocNode(node: *mut u64, graph: u64, after: *const u64, count: usize, parameters: *mut c_void) {
         let result = driver::cuGraphAddMemAllocNode(node, graph, after, count, parameters);
-        if result == 0 {
-            let bytes: u64 = field(parameters, BYTES);
-            let (_, device) = current();
-            let request = Request {
-                memory: Memory::Graph,
-                device,
-                bytes,
-                requested: bytes,
-                stream: 0,
-                owner: account::graphs_of(device),
-                stack: stack::capture(),
-            };
-            self::node(&request, field(parameters, ADDRESS));
-        }
+        added(result, parameters);
+        result
+    }
+    cuGraphAddNode(node: *mut u64, graph: u64, after: *const u64, count: usize, parameters: *mut c_void) {
+        let result = driver::cuGraphAddNode(node, graph, after, count, parameters);
+        added_any(result, parameters);
+        result
+    }
+    cuGraphAddNode_v2(
+        node: *mut u64, graph: u64, after: *const u64, edges: *const c_void, count: usize, parameters: *mut c_void
+    ) {
+        let result = driver::cuGraphAddNode_v2(node, graph, after, edges, count, parameters);
+        added_any(result, parameters);
         result
     }
     cuGraphLaunch(graph: u64, stream: u64) {
