@@ -18,9 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 
-/// The default size of one thread's ring. It holds the events of about a thirtieth of a second at five million events
-/// per second.
-pub const RING_BYTES: usize = 4 << 20;
+/// The default size of one thread's ring. It holds the events of about half a second at five million events per second.
+pub const RING_BYTES: usize = 64 << 20;
 
 /// The allocations whose stacks are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

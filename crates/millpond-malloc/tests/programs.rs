@@ -141,6 +141,27 @@ fn a_recording_has_the_blocks_of_every_process() {
 }
 
 #[test]
+fn a_burst_is_recorded_whole_and_a_small_ring_says_what_it_lost() {
+    let Some(program) = compile("burst.c") else { return };
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("burst.mpr");
+    let errors = |settings: &str| {
+        let output = Command::new(&program)
+            .env("LD_PRELOAD", library())
+            .env("MILLPOND_RECORD", format!("{}{settings}", path.display()))
+            .output()
+            .expect("the program starts");
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).expect("text")
+    };
+    assert_eq!(errors(""), "");
+    let lost = errors(",ring=8K");
+    assert!(
+        lost.contains("events are not in the recording") && lost.contains("ring=256M"),
+        "{lost}"
+    );
+}
+
+#[test]
 fn a_limit_is_a_null_pointer_and_the_program_goes_on() {
     let Some(program) = compile("limit.c") else { return };
     let output = run(&program, "limit:64MiB", &[]);

@@ -101,7 +101,7 @@ pub struct RecorderBuilder {
 }
 
 impl RecorderBuilder {
-    /// Sets the size of a thread's buffer for events that are not written yet. The default is 4 MiB, of which a thread
+    /// Sets the size of a thread's buffer for events that are not written yet. The default is 64 MiB, of which a thread
     /// allocates only what it needs. A larger buffer loses fewer events of a burst on a busy machine.
     #[must_use]
     pub fn ring_bytes(mut self, bytes: usize) -> Self {
@@ -225,7 +225,7 @@ impl RecorderBuilder {
 /// ```
 ///
 /// A program that uses the library with this feature is also recorded if the environment variable `MILLPOND_RECORD` is
-/// set: `MILLPOND_RECORD=run.mpr`, or with settings after the path, `run.%p.mpr,stacks=512K,sums=100ms,ring=4M`.
+/// set: `MILLPOND_RECORD=run.mpr`, or with settings after the path, `run.%p.mpr,stacks=512K,sums=100ms,ring=64M`.
 #[derive(Debug)]
 #[must_use = "the recording ends when this is dropped"]
 pub struct Recorder(());
@@ -432,10 +432,18 @@ fn unwritten(path: &Path, source: RecordingError) -> RecordError {
 fn watch_exit() {
     extern "C" fn close() {
         let closed = std::panic::catch_unwind(|| {
-            if RECORDS.load(Ordering::Acquire)
-                && let Err(error) = stop()
-            {
-                os::say(&format!("millpond: {error}\n"));
+            if !RECORDS.load(Ordering::Acquire) {
+                return;
+            }
+            match stop() {
+                Ok(report) if report.lost > 0 => os::say(&format!(
+                    "millpond: {} of {} events are not in the recording, because a thread's ring was full; \
+                     a larger ring, as in MILLPOND_RECORD=run.%p.mpr,ring=256M, holds more\n",
+                    report.lost,
+                    report.lost + report.events
+                )),
+                Ok(_) => {}
+                Err(error) => os::say(&format!("millpond: {error}\n")),
             }
         });
         // The payload of a panic may panic when it is dropped.

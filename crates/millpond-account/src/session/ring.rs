@@ -29,6 +29,9 @@ use std::sync::{Arc, OnceLock};
 const SEGMENTS: usize = 64;
 /// The minimum number of words of a segment. It holds some events with complete stacks.
 const LEAST: usize = 512;
+/// The maximum number of words of the segments with the lower half of the numbers. Threads whose events are taken in time
+/// use only these, so their memory stays small even in a large ring.
+const SMALL: usize = 1 << 13;
 /// The words of a short event, which depends on its predecessor: the kind with the time difference, the address, and
 /// the sizes.
 const SHORT: usize = 3;
@@ -137,7 +140,7 @@ pub struct Ring {
     /// The segment of each turn, modulo the number of segments. Every segment in use has an entry because it is used
     /// for one turn at a time.
     order: Box<[AtomicU8]>,
-    /// The words of a segment.
+    /// The mean number of words of a segment.
     len: usize,
     /// True if the writer is gone.
     closed: AtomicBool,
@@ -163,6 +166,16 @@ impl Ring {
         }
     }
 
+    /// Returns the words of a segment.
+    fn len_of(&self, number: u32) -> usize {
+        let small = self.len.min(SMALL);
+        if (number as usize) < self.segments.len() / 2 {
+            small
+        } else {
+            2 * self.len - small
+        }
+    }
+
     /// Returns a segment, or `None` if memory is short.
     fn segment(&self, number: u32) -> Option<Arc<Segment>> {
         let place = self.segments.get(number as usize)?;
@@ -171,8 +184,9 @@ impl Ring {
         }
         let _quiet = quiet();
         let mut words = Vec::new();
-        words.try_reserve_exact(self.len).ok()?;
-        words.resize_with(self.len, AtomicU64::default);
+        let len = self.len_of(number);
+        words.try_reserve_exact(len).ok()?;
+        words.resize_with(len, AtomicU64::default);
         Some(Arc::clone(place.get_or_init(|| Arc::new(Segment(words)))))
     }
 

@@ -121,10 +121,12 @@ impl Shelf {
         let room = most_recent(class) - self.recent.len();
         self.recent.try_reserve_exact(room).ok()?;
         let blocks = span_bytes(class) / class_bytes(class);
-        let mut bits = Vec::new();
-        bits.try_reserve_exact(blocks.div_ceil(64)).ok()?;
-        bits.resize(blocks / 64, u64::MAX);
-        bits.extend((blocks % 64 != 0).then_some((1 << (blocks % 64)) - 1));
+        let (mut bits, words) = (Vec::new(), blocks.div_ceil(64));
+        bits.try_reserve_exact(words).ok()?;
+        bits.resize(words, u64::MAX);
+        if let Some(last) = bits.last_mut() {
+            *last >>= words * 64 - blocks;
+        }
         Some(bits.into_boxed_slice())
     }
 

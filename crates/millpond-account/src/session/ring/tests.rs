@@ -193,6 +193,30 @@ fn no_more_segments_are_made_than_are_needed() {
 }
 
 #[test]
+fn a_large_ring_holds_what_it_says_and_begins_with_little() {
+    let words = if cfg!(miri) { 1 << 20 } else { 1 << 23 };
+    let (mut putter, mut taker) = ends(words);
+    let made = |ring: &Ring| -> usize {
+        let segments = ring.segments.iter().filter_map(OnceLock::get);
+        segments.map(|segment| segment.0.len()).sum()
+    };
+    put(&mut putter, &told(0));
+    assert_eq!(made(&taker.ring), SMALL);
+    // A segment may end with a few words that hold no event.
+    let fit = ((words - SEGMENTS * LONG) / SHORT) as u64;
+    if !cfg!(miri) {
+        (1..fit).for_each(|number| put(&mut putter, &told(number)));
+        assert_eq!(made(&taker.ring), words);
+        assert_eq!(taker.ring.lost(), Lost::default());
+        taker.look();
+        let mut stack = Vec::new();
+        for number in 0..fit {
+            assert_eq!(taker.take(&mut stack).map(|told| told.address), Some(number));
+        }
+    }
+}
+
+#[test]
 fn two_threads_agree() {
     let (mut putter, mut taker) = ends(1 << 12);
     let many: u64 = if cfg!(miri) { 300 } else { 200_000 };
