@@ -21,8 +21,8 @@ pub(crate) struct Core {
     /// Blocks above [`SMALL`](super::classes::SMALL) that are live or cached, by address.
     large: HashMap<usize, Block>,
     pub(crate) trigger: CompactionTrigger,
-    /// The reserved bytes when free spans were last returned, and when the caches were last drained for that. Reduced when memory is
-    /// returned to the source.
+    /// The reserved bytes when free spans were last returned, and when the caches were last drained for that. Both are reduced when
+    /// memory is returned to the source.
     searched_at: u64,
     drained_at: u64,
     /// Counters of operations that no thread's cache counts.
@@ -131,8 +131,8 @@ impl Core {
         self.memory.source().inner().held()
     }
 
-    /// Returns whether the reserved memory has grown so much that free spans should be returned, which visits every span, and whether it
-    /// has grown so much that the caches should be drained before, which stops every thread.
+    /// Returns whether the reserved memory has grown by 1/64, and whether it has grown by an eighth. After the first growth, free spans
+    /// are returned, which visits every span. After the second one, the caches are drained before, which stops every thread.
     pub(crate) fn has_grown(&mut self) -> (bool, bool) {
         let reserved = self.reserved().current;
         let has_grown = |at: &mut u64, share: u64| {

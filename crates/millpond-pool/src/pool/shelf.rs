@@ -13,7 +13,8 @@ const SPAN_UNIT: usize = 64 << 10;
 /// The number of blocks of a span, within the least and the most bytes of a span.
 const SPAN_BLOCKS: usize = 64;
 const MOST_SPAN: usize = 4 * SMALL;
-/// The bytes of the blocks in the list of those freed last, and the minimum and maximum of their number.
+/// The list of the blocks that were freed last holds at most this many bytes of blocks. This gives the number of blocks, within a
+/// minimum and a maximum.
 const RECENT_BYTES: usize = 1 << 20;
 const LEAST_RECENT: usize = 8;
 const MOST_RECENT: usize = 512;
@@ -64,7 +65,8 @@ pub(crate) struct Shelf {
 }
 
 impl Shelf {
-    /// Takes as many blocks as fit into `out`, starting with those freed last, which come last in `out`. Returns their number.
+    /// Takes as many blocks as fit into `out`. Returns their number. The blocks that were freed last are taken first, and they are at the
+    /// end of `out`, where a thread's cache takes them first.
     ///
     /// While there are discarded pages, calls `restore` with the address and the bytes of each block before it is taken.
     /// `restore` returns the bytes of the block's discarded pages, or `None` if the block cannot be used now.
@@ -162,18 +164,22 @@ impl Shelf {
         let (bytes, moved) = (class_bytes(class), self.recent.len().saturating_sub(kept));
         self.recent[..moved].sort_unstable();
         let mut blocks = self.recent.drain(..moved).peekable();
-        while let Some(first) = blocks.peek()
-            && let Some((start, span)) = self.spans.range_mut(..=first).next_back()
-        {
-            let (before, end) = (span.free, *start + span_bytes(class));
-            while let Some(address) = blocks.next_if(|address| *address < end) {
+        while let Some(first) = blocks.next() {
+            let Some((start, span)) = self.spans.range_mut(..=first).next_back() else {
+                continue;
+            };
+            let (before, end) = (span.free, *start + span_bytes(class) / bytes * bytes);
+            // A program that freed a block with a wrong size has put it on a shelf that has no span there. That block is leaked.
+            let mut next = Some(first).filter(|address| *address < end);
+            while let Some(address) = next {
                 let nth = (address - start) / bytes;
                 let (word, bit) = (&mut span.bits[nth / 64], 1 << (nth % 64));
                 span.free += usize::from(*word & bit == 0);
                 *word |= bit;
+                next = blocks.next_if(|address| *address < end);
             }
             self.free += span.free - before;
-            if before == 0 {
+            if before == 0 && span.free > 0 {
                 span.next = self.open.replace(*start);
             }
         }
@@ -372,6 +378,20 @@ mod tests {
         shelf.put(class, &held);
         assert_eq!(release(&mut shelf, class), [1 << 20]);
         assert_eq!(shelf.blocks(), 0);
+    }
+
+    /// A program that frees blocks with a wrong size may lose them, but the pool goes on.
+    #[test]
+    fn a_block_of_no_span_is_dropped() {
+        let (mut shelf, class) = (Shelf::default(), 0);
+        add_span(&mut shelf, class, 1 << 20);
+        let all = shelf.blocks();
+        let held = take(&mut shelf, class, all);
+        shelf.put(class, &[1 << 19, 1 << 21]);
+        assert!(release(&mut shelf, class).is_empty());
+        assert_eq!((shelf.blocks(), take(&mut shelf, class, 1)), (0, vec![]));
+        shelf.put(class, &held);
+        assert_eq!(release(&mut shelf, class), [1 << 20]);
     }
 
     #[test]
