@@ -148,21 +148,33 @@ const LONG: &[Long] = &[
         },
     },
     Long {
-        name: "tests of every failing call and of every width of a terminal",
+        name: "all rounds of the longest tests",
         covers: &[
             "README.md",
             "docs",
             "crates/millpond-cli",
-            "crates/millpond-replay/src",
+            "crates/millpond-replay",
+            "crates/millpond-trace/src",
             "crates/millpond-cuda/src",
             "crates/millpond-cuda-emu/src",
+            "crates/millpond-os/src",
+            "crates/millpond-account/src",
             "crates/millpond-pool/src",
             "crates/millpond/tests",
         ],
         run: || {
             let features = features()?;
-            let tests = "nextest run --workspace --test terminal --test cuda_transfer --test cuda_hostile";
-            let tests = [&words(tests)[..], &["--features", &features]].concat();
+            // The tests that read MILLPOND_TEST_ALL.
+            let longest = "binary(=terminal) + binary(=cuda_transfer) + binary(=cuda_hostile) + binary(=closing) + binary(=forks) + test(/^ends::/) + binary_id(=millpond-replay::hostile)";
+            let tests = [
+                "nextest",
+                "run",
+                "--workspace",
+                "--filterset",
+                longest,
+                "--features",
+                &features,
+            ];
             step_with("cargo", &tests, &[("MILLPOND_TEST_ALL", "1")])
         },
     },

@@ -135,9 +135,9 @@ pub unsafe extern "C" fn millpond_device_free(
         if block.is_null() {
             return Ok(());
         }
-        let removed = entry.remove(block)?;
-        lock(&removed).record_use(&stream)?;
-        drop(removed);
+        // The block stays in the list if the driver refuses, so the program can free it on another stream.
+        lock(&*entry.block(block)?).record_use(&stream)?;
+        drop(entry.remove(block)?);
         if entry.is_destroyed() {
             end_if_empty(pool, &entry);
         }

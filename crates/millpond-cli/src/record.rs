@@ -4,7 +4,7 @@ use crate::args::RecordArgs;
 use crate::exit::{BAD_INPUT, CliError, Exit, complain};
 use crate::output::{check_recording_writable, note, write_recording};
 use crate::program::{not_started, preload, why_not_preloaded};
-use crate::text::{counted, size};
+use crate::text::{counted, shell_word, size};
 use millpond_intercept::{LIBRARY, Log, LogError, Summary, unpack, variable, write};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -354,9 +354,10 @@ fn sentences(path: &Path, summary: &Summary, args: &RecordArgs) -> String {
             counted(summary.lost, "event")
         ));
     }
-    let path = path.display();
+    let word = shell_word(path);
     text.push_str(&format!(
-        " The recording is {path}: `millpond report {path}` shows who held what, and `millpond replay {path}` what the program needs."
+        " The recording is {}: `millpond report {word}` shows who held what, and `millpond replay {word}` what the program needs.",
+        path.display()
     ));
     text
 }

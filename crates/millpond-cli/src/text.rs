@@ -1,6 +1,7 @@
 //! Formats sentences and numbers.
 
 use millpond_engine::display_size;
+use std::path::Path;
 
 /// Breaks a text into lines of at most `width` columns. All lines but the first are indented by `indent` blanks.
 ///
@@ -129,6 +130,16 @@ pub(crate) fn number(n: u64) -> String {
     out
 }
 
+/// Returns a path as one word of a shell's command. A path with spaces or other special characters is quoted.
+pub(crate) fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "%+,-./:=@_".contains(c);
+    match text.chars().all(is_plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
 /// Formats a count with its noun: `1 block`, `2 blocks`.
 pub(crate) fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", number(n), if n == 1 { "" } else { "s" })
@@ -201,6 +212,18 @@ mod tests {
         assert_eq!(harmless(hostile, false), plain);
         assert_eq!(harmless("\x1b[31mno\x1b[0m", true), "\x1b[31mno\x1b[0m");
         assert_eq!(harmless("\x1b[31mno\x1b[0m", false), "\u{fffd}[31mno\u{fffd}[0m");
+    }
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        for (path, word) in [
+            ("/tmp/run.4711-1.mpr", "/tmp/run.4711-1.mpr"),
+            ("my runs/a.mpr", "'my runs/a.mpr'"),
+            ("it's $HOME", r"'it'\''s $HOME'"),
+            ("~", "'~'"),
+        ] {
+            assert_eq!(shell_word(Path::new(path)), word);
+        }
     }
 
     #[test]

@@ -59,6 +59,14 @@ impl Random {
     }
 }
 
+/// Returns the number of files of a test: `all` in the long checks, and an eighth otherwise.
+fn rounds(all: usize) -> usize {
+    match std::env::var_os("MILLPOND_TEST_ALL") {
+        Some(_) => all,
+        None => all / 8,
+    }
+}
+
 /// A file that is overwritten again and again.
 struct Scratch(PathBuf);
 
@@ -165,7 +173,7 @@ fn honest(random: &mut Random, rows: usize) -> Vec<u8> {
 fn rows_that_make_no_sense_end_no_process() {
     let scratch = Scratch::new("rows");
     let mut random = Random(1);
-    for round in 0..4_000 {
+    for round in 0..rounds(4_000) {
         let count = 1 + random.below(60);
         let mut bytes = random.bytes(count * rows::ROW);
         // Reduce some fields to few values. Otherwise no free would match a block and no wait would match a
@@ -196,7 +204,7 @@ fn damaged_files_end_no_process() {
         rows::written(&random.bytes(600)),
     ];
     let (mut opened, mut refused) = (0, 0);
-    for round in 0..8_000 {
+    for round in 0..rounds(8_000) {
         let mut file = seeds[random.below(seeds.len())].clone();
         for _ in 0..1 + random.below(4) {
             let at = random.below(file.len());
@@ -223,7 +231,7 @@ fn damaged_files_end_no_process() {
     }
     // Damage at the beginning leaves no recording. After damage elsewhere, the part before it is a recording.
     assert!(
-        opened > 1_000 && refused > 100,
+        opened > rounds(1_000) && refused > rounds(100),
         "{opened} opened, {refused} refused"
     );
 }

@@ -19,8 +19,11 @@ const VALUE: u8 = 7;
 
 /// Returns the number of rounds over all kinds of pool and all sizes.
 fn rounds() -> usize {
+    let is_long = std::env::var_os("MILLPOND_TEST_ALL").is_some();
     let given = std::env::var("MILLPOND_CLOSING_ROUNDS").ok();
-    given.map_or(200, |text| text.parse().expect("a number of rounds"))
+    given.map_or(if is_long { 200 } else { 50 }, |text| {
+        text.parse().expect("a number of rounds")
+    })
 }
 
 /// A generator of pseudo-random numbers.

@@ -202,15 +202,37 @@ impl Core {
 
     /// Returns the memory of free parts that share a page of the source with live blocks to the system. Returns the bytes.
     pub(crate) fn discard_free(&mut self) -> u64 {
+        let free = self.free_parts();
+        free.into_iter()
+            .map(|(start, end)| self.discard(start, end, true))
+            .sum()
+    }
+
+    /// Returns the memory of free parts to the system if more than `kept` bytes of them were written since the system gave them.
+    pub(crate) fn discard_written(&mut self, kept: u64) {
+        let source = self.memory.source();
+        let written: Vec<(u64, u64)> = self
+            .free_parts()
+            .into_iter()
+            .flat_map(|(start, end)| source.written_parts(start as u64, end as u64))
+            .collect();
+        let bytes: u64 = written.iter().map(|(start, end)| end - start).sum();
+        if bytes > kept && source.can_wait(None) {
+            for (start, end) in written {
+                self.discard(start as usize, end as usize, true);
+            }
+        }
+    }
+
+    /// Returns the start and the end of each part that is free in the engine.
+    fn free_parts(&self) -> Vec<(usize, usize)> {
         let mut free = Vec::new();
         self.memory.policy().layout(&mut |piece| {
             if piece.state == PieceState::Free {
                 free.push((piece.address as usize, (piece.address + piece.bytes) as usize));
             }
         });
-        free.into_iter()
-            .map(|(start, end)| self.discard(start, end, true))
-            .sum()
+        free
     }
 
     /// Returns the memory of the whole pages between two addresses to the system. They are free on a shelf, or in the

@@ -40,7 +40,9 @@ impl Heap {
         }
     }
 
-    /// Returns free spans to the engine if the pool has grown, so that other sizes can use their memory before it grows again.
+    /// Returns free spans to the engine if the pool has grown, so that other sizes can use their memory before it grows again. A pool that
+    /// serves a program's `malloc` also returns the pages between its blocks to the system if they are more than 1/32 of its memory: the
+    /// block for which it has grown did not fit there.
     #[cold]
     pub(super) fn reuse_spans(&self) {
         let (search, drain) = self.with_engine(Core::has_grown).unwrap_or_default();
@@ -48,8 +50,12 @@ impl Heap {
             // A thread's cache may hold all blocks that the thread has freed.
             self.drain_caches();
         }
-        if search || drain {
-            self.release_spans();
+        if !search && !drain {
+            return;
+        }
+        self.release_spans();
+        if self.is_mapped {
+            self.with_engine(|core| core.discard_written(core.reserved().current / 32));
         }
     }
 

@@ -83,6 +83,11 @@ impl ZeroTrackingSource {
         discarded
     }
 
+    /// Returns the parts of some memory that may have been written since the system gave them.
+    pub(crate) fn written_parts(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        self.fresh.missing(start, end)
+    }
+
     /// Charges the discarded pages of some memory again, because it is about to be used. Returns their bytes.
     ///
     /// # Errors

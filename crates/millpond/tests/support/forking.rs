@@ -119,7 +119,10 @@ fn profile() -> bool {
 
 /// Forks while three threads allocate. Panics if a child fails.
 pub(crate) fn run(pool: &Pool) {
-    let forks: u32 = std::env::var(FORKS).map_or(12, |said| said.parse().expect("a number of forks"));
+    let is_long = std::env::var_os("MILLPOND_TEST_ALL").is_some();
+    let forks: u32 = std::env::var(FORKS).map_or(if is_long { 12 } else { 3 }, |said| {
+        said.parse().expect("a number of forks")
+    });
     alarm(180 + forks);
     let beside = std::env::var(BESIDE).expect("what is beside the pool");
     #[cfg(feature = "record")]

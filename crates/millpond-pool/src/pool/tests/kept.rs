@@ -171,3 +171,37 @@ fn spans_without_live_blocks_serve_other_sizes() {
     // Each size needs little more than 16 MiB with its rounding. Four of them would be 64 MiB.
     assert!(*reserved.last().expect("four") < 40 << 20, "{reserved:?}");
 }
+
+/// Free memory that larger blocks do not fit in leaves the process when the pool grows.
+#[test]
+fn a_pool_that_grows_returns_the_pages_between_its_blocks() {
+    const MIB: usize = 1 << 20;
+    let pool = Pool::builder().trim_every(None).of_a_program(None, true);
+    let pool = pool.host().expect("addresses");
+    let mut held: Vec<_> = (0..128).map(|seed| Some(take(&pool, MIB, 64, seed))).collect();
+    for (seed, place) in held.iter_mut().enumerate().step_by(2) {
+        give(&pool, place.take().expect("held so far"), seed as u8);
+    }
+    let before = pool.stats().reserved.current;
+    assert!(before >= 128 * MIB as u64);
+    let large: Vec<_> = (0..8)
+        .map(|_| alloc(&pool, 4 * MIB, 64).expect("addresses"))
+        .collect();
+    let stats = pool.stats();
+    assert!(
+        stats.reserved.current < before,
+        "{before} bytes grew to {}",
+        stats.reserved.current
+    );
+    // The pages come back with the blocks that need them.
+    let again: Vec<_> = (0..64).map(|seed| take(&pool, MIB, 64, seed)).collect();
+    for (seed, raw) in again.into_iter().enumerate() {
+        give(&pool, raw, seed as u8);
+    }
+    for (seed, raw) in held.into_iter().enumerate() {
+        if let Some(raw) = raw {
+            give(&pool, raw, seed as u8);
+        }
+    }
+    large.into_iter().for_each(|raw| free(&pool, raw));
+}
