@@ -15,7 +15,7 @@ use crate::supply::Supply;
 /// A policy joined with a source.
 ///
 /// The policy places blocks. The engine keeps exact counts and keeps a freed block from being reused before the streams
-/// that used it have finished. In debug builds it also checks the structure after most steps.
+/// that used it have finished. In debug builds it also checks the structure after many steps.
 pub struct Engine<S: Source> {
     policy: Box<dyn Policy>,
     source: S,
@@ -333,13 +333,14 @@ impl<S: Source> Engine<S> {
         );
     }
 
-    /// Checks after every step while fewer than 32 blocks are held, and less often as the number grows. A check visits
-    /// every block. If it ran more often, a debug run of a long recording would spend most of its time in it.
+    /// Checks after every step at first, and less often the more blocks are held and the more steps were made. A check visits every block
+    /// and every list of free ones. If it ran more often, a debug run of a long recording would spend most of its time in it.
     #[cfg(debug_assertions)]
     fn check_in_debug(&mut self) {
         self.steps += 1;
         let held = self.stats.allocations - self.stats.frees.min(self.stats.allocations);
-        if self.steps.is_multiple_of(1 + held * held / 1024) {
+        let interval = 1 + held * held / 1024 + self.steps / 256;
+        if self.steps.is_multiple_of(interval) {
             self.check();
         }
     }
