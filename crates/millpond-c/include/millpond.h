@@ -88,8 +88,8 @@ typedef struct {
   // Settings as text, `key:value,…`, such as "track:all,trim-every:500ms". The book lists them in its chapter on pools. They replace the
   // environment variable `MILLPOND_CONF`.
   const char *settings;
-  // The most bytes that the pool may take from the system or the device. 0 and `MILLPOND_NO_LIMIT` are the default: no limit for the host, and 80 % of a
-  // device.
+  // The most bytes that the pool may take from the system or the device, or `MILLPOND_NO_LIMIT`. 0 is the default: no limit for the host,
+  // and 80 % of a device.
   uint64_t limit;
   // The budget that the pool is charged to. The pool keeps it alive.
   millpond_budget *budget;

@@ -29,8 +29,8 @@ pub struct millpond_pool_options {
     /// Settings as text, `key:value,…`, such as "track:all,trim-every:500ms". The book lists them in its chapter on pools. They replace the
     /// environment variable `MILLPOND_CONF`.
     pub settings: *const c_char,
-    /// The most bytes that the pool may take from the system or the device. 0 and `MILLPOND_NO_LIMIT` are the default: no limit for the host, and 80 % of a
-    /// device.
+    /// The most bytes that the pool may take from the system or the device, or `MILLPOND_NO_LIMIT`. 0 is the default: no limit for the host,
+    /// and 80 % of a device.
     pub limit: u64,
     /// The budget that the pool is charged to. The pool keeps it alive.
     pub budget: *mut millpond_budget,
@@ -84,7 +84,7 @@ unsafe fn settings<'a>(options: *const millpond_pool_options) -> Result<Settings
     Ok(Settings {
         name,
         text,
-        limit: (options.limit != 0 && options.limit != MILLPOND_NO_LIMIT).then_some(options.limit),
+        limit: (options.limit != 0).then_some(options.limit),
         budget,
         memory: options.memory,
     })
@@ -169,8 +169,11 @@ pub unsafe extern "C" fn millpond_device_pool_create(
                 "the field `memory` of `options` is for pools of the host: set it to zero",
             ));
         }
-        let device = CudaDevice::get(device)?;
-        let pool = with_settings!(DevicePool::builder(), settings).build(&device)?;
+        let mut builder = with_settings!(DevicePool::builder(), settings);
+        if settings.limit == Some(MILLPOND_NO_LIMIT) {
+            builder = builder.memory_fraction(1.0);
+        }
+        let pool = builder.build(&CudaDevice::get(device)?)?;
         let pool = Object::Device(Arc::new(OpenDevicePool::new(pool)));
         out.set(handle(handles::add_object(pool)?));
         Ok(())

@@ -1,5 +1,5 @@
-/* Blocks that two streams use, and a stream that ends before its pool. The emulated driver, with seeded streams and strict checks, reports a
- * use out of order and a use of a stream that has ended. Usage: streams */
+/* The limits of device pools, blocks that two streams use, and a stream that ends before its pool. The emulated driver, with seeded streams
+ * and strict checks, reports a use out of order and a use of a stream that has ended. Usage: streams */
 #include <millpond.h>
 
 #include <dlfcn.h>
@@ -46,8 +46,16 @@ int main(void) {
         TRY(((create)named("cuStreamCreate"))(&streams[at], 1));
     }
     fill set = (fill)named("cuMemsetD8Async");
-    millpond_pool *pool;
+    millpond_pool *pool, *unlimited;
     TRY(millpond_device_pool_create(0, NULL, &pool));
+    /* The default limit is 80 % of the device. */
+    const millpond_pool_options options = {.size = sizeof options, .limit = MILLPOND_NO_LIMIT};
+    millpond_pool_stats share = {.size = sizeof share}, whole = {.size = sizeof whole};
+    TRY(millpond_device_pool_create(0, &options, &unlimited));
+    TRY(millpond_pool_get_stats(pool, &share));
+    TRY(millpond_pool_get_stats(unlimited, &whole));
+    TRY(millpond_pool_destroy(unlimited));
+    TRY(share.limit != (uint64_t)(0.8 * (double)whole.limit));
     enum { BYTES = 1 << 20 };
     static unsigned char back[BYTES];
     int wrong = 0;
