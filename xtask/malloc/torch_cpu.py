@@ -2,9 +2,10 @@
 
 Usage: torch_cpu.py transformer|convolution train|infer STEPS
 
-Prints the milliseconds of a step, and the last step's loss or mean to four digits.
+Prints the milliseconds of a step, the peak of resident bytes until the last step, and the last step's loss or mean to four digits.
 """
 
+import resource
 import sys
 import time
 
@@ -58,4 +59,5 @@ begin = time.perf_counter()
 for number in range(steps):
     result = step(number % len(batches))
 print((time.perf_counter() - begin) / steps * 1000)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 print(f"{float(result):.3e}")

@@ -196,11 +196,13 @@ fn torch(setup: &Setup<'_>, network: &'static str, task: &'static str, steps: u3
         let mut text = Vec::new();
         let used = measure::output(allocator, command, &errors, &mut text)?;
         let text = String::from_utf8(text)?;
-        let (time, result) = text.split_once('\n').ok_or("the program printed no time")?;
+        let [time, peak, result] = text.lines().collect::<Vec<_>>()[..] else {
+            return Err(format!("the program printed {text:?}").into());
+        };
         Ok(Sample {
             time: time.parse()?,
             cpu: measure::seconds(&used),
-            peak: used.maxrss,
+            peak: peak.parse()?,
             output: measure::hash(result),
         })
     }))
