@@ -101,7 +101,7 @@ struct is_stream<T, std::void_t<decltype(stream_handle(std::declval<const T &>()
 struct options {
     std::string name;
     std::string settings;
-    std::uint64_t limit = MILLPOND_NO_LIMIT;
+    std::uint64_t limit = 0;
     std::uint32_t memory = MILLPOND_MEMORY_HOST;
 };
 

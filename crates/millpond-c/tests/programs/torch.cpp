@@ -1,7 +1,7 @@
 /* Calls the functions for PyTorch in the order in which PyTorch calls them: a table of blocks as in its `CUDAPluggableAllocator`, several
  * threads with streams of their own, `record_stream`, exceptions, private pools of threads, and a captured graph. */
 #include <dlfcn.h>
-#include <millpond.h>
+#include <millpond.hpp>
 
 #include <atomic>
 #include <cstdio>
@@ -241,5 +241,6 @@ int main() {
     stats.size = sizeof stats;
     check(millpond_pool_get_stats(pool, &stats) == MILLPOND_OK && stats.requested == 1000, "the pool has the block");
     allocator.raw_delete(block);
+    check(millpond::device_pool(0).stats().limit == stats.limit, "C++ has the default limit of C");
     std::printf("%ld wrong bytes, %s refused, %zu left\n", wrong.load(), refused > 0 ? "some" : "none", allocator.blocks.size());
 }
