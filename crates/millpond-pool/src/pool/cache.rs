@@ -19,7 +19,7 @@ const LEAST_LARGE: usize = 4;
 const MOST_LARGE: usize = 32;
 /// The bytes of larger blocks that a thread caches: this fraction of the program's peak, within a minimum and a maximum.
 /// One block is always cached.
-const LARGE_SHARE: usize = 32;
+const LARGE_SHARE: usize = 64;
 const MOST_LARGE_BYTES: usize = 2 * KEPT;
 const LEAST_LARGE_BYTES: usize = 4 << 20;
 
