@@ -7,11 +7,11 @@ mod known;
 mod python;
 mod results;
 
-use crate::shell::{Result, emulated_driver, shell, target};
+use crate::shell::{Result, emulated_driver, files, root, shell, target};
 use known::Judged;
 use results::Results;
-use std::path::PathBuf;
-use xshell::Shell;
+use std::path::{Path, PathBuf};
+use xshell::{Shell, cmd};
 
 /// The tests of a client.
 #[derive(Clone, Copy)]
@@ -30,6 +30,9 @@ const CLIENTS: [Tests; 7] = [
     Tests::Python(&python::RMM),
 ];
 
+/// The clients whose libraries can take their memory from pools.
+const PLUGINS: [&str; 3] = ["cuda.core", "numba-cuda", "cupy"];
+
 /// The places that all clients share.
 struct Places {
     /// Sources, environments and builds.
@@ -46,20 +49,57 @@ impl Tests {
         }
     }
 
+    /// Returns whether the client's library can take its memory from pools.
+    fn has_plugin(self) -> bool {
+        PLUGINS.contains(&self.name())
+    }
+
     /// Returns the version and the results, or the reason why the tests cannot be had.
     fn run(self, sh: &Shell, places: &Places) -> Result<(String, Results)> {
         match self {
             Self::Crate(client) => client.run(sh, places),
-            Self::Python(client) => client.run(sh, places),
+            Self::Python(client) => client.run(sh, places, None),
         }
     }
+
+    /// Returns the results in pools of the tests that pass without pools, and the version.
+    fn run_in_pools(self, sh: &Shell, places: &Places) -> Result<(String, Results)> {
+        let Self::Python(client) = self else {
+            return Err("only packages of Python have plug-ins".into());
+        };
+        let (version, without) = client.run(sh, places, None)?;
+        let (_, results) = client.run(sh, places, Some(&package(sh, &places.folder)?))?;
+        Ok((version, results::in_pools(&without, &results)))
+    }
+}
+
+/// Builds the Python package, and returns the folder in which Python finds it.
+fn package(sh: &Shell, folder: &Path) -> Result<PathBuf> {
+    cmd!(sh, "cargo build --release --package millpond-python").run()?;
+    let place = folder.join("package");
+    let inside = place.join("millpond");
+    sh.remove_path(&place)?;
+    sh.create_dir(&inside)?;
+    for file in files(sh, &root().join("crates/millpond-python/python/millpond"), "py")? {
+        sh.copy_file(&file, &inside)?;
+    }
+    sh.copy_file(
+        target().join("release/lib_millpond.so"),
+        inside.join("_millpond.abi3.so"),
+    )?;
+    Ok(place)
 }
 
 /// The client, its version, and the judgement of its results. Without results, the reason.
 type Row = (&'static str, Result<(String, Judged)>);
 
-pub(crate) fn run(names: &[String]) -> Result {
-    let clients = chosen(names)?;
+pub(crate) fn run(arguments: &[String]) -> Result {
+    let (options, names): (Vec<_>, Vec<_>) = arguments
+        .iter()
+        .cloned()
+        .partition(|argument| argument == "--pools");
+    let (in_pools, names) = (!options.is_empty(), names.as_slice());
+    let clients = chosen(names, in_pools)?;
     let sh = &shell()?;
     let places = Places {
         folder: target().join("clients"),
@@ -70,25 +110,41 @@ pub(crate) fn run(names: &[String]) -> Result {
     for client in clients {
         let name = client.name();
         println!("{name}");
-        let results = client.run(sh, &places);
+        let known_as = |name| {
+            if in_pools {
+                format!("{name} in pools")
+            } else {
+                String::from(name)
+            }
+        };
+        let results = if in_pools {
+            client.run_in_pools(sh, &places)
+        } else {
+            client.run(sh, &places)
+        };
         rows.push((
             name,
-            results.map(|(version, results)| (version, known::judge(name, &results))),
+            results.map(|(version, results)| (version, known::judge(&known_as(name), &results))),
         ));
     }
     report(&rows, names)
 }
 
-fn chosen(names: &[String]) -> Result<Vec<Tests>> {
-    let all = || CLIENTS.map(Tests::name).join(", ");
-    if let Some(other) = names
-        .iter()
-        .find(|name| CLIENTS.iter().all(|client| client.name() != **name))
-    {
-        return Err(format!("no client is called '{other}': the clients are {}", all()).into());
+fn chosen(names: &[String], in_pools: bool) -> Result<Vec<Tests>> {
+    let possible = CLIENTS
+        .into_iter()
+        .filter(|client| !in_pools || client.has_plugin());
+    let mut possible: Vec<_> = possible.collect();
+    let known: Vec<_> = possible.iter().map(|client| client.name()).collect();
+    if let Some(other) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(format!(
+            "no such client is called '{other}': the clients are {}",
+            known.join(", ")
+        )
+        .into());
     }
-    let is_chosen = |client: &Tests| names.is_empty() || names.iter().any(|name| name == client.name());
-    Ok(CLIENTS.into_iter().filter(is_chosen).collect())
+    possible.retain(|client| names.is_empty() || names.iter().any(|name| name == client.name()));
+    Ok(possible)
 }
 
 fn report(rows: &[Row], names: &[String]) -> Result {
@@ -127,9 +183,11 @@ mod tests {
     #[test]
     fn only_clients_that_exist_are_chosen() {
         let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let chosen = |list: &[&str]| chosen(&names(list)).map(|clients| clients.len());
-        assert_eq!(chosen(&[]).expect("all are chosen"), CLIENTS.len());
-        assert_eq!(chosen(&["cupy", "cudarc"]).expect("both exist"), 2);
-        assert!(chosen(&["cupi"]).is_err());
+        let chosen = |list: &[&str], in_pools| chosen(&names(list), in_pools).map(|clients| clients.len());
+        assert_eq!(chosen(&[], false).expect("all are chosen"), CLIENTS.len());
+        assert_eq!(chosen(&["cupy", "cudarc"], false).expect("both exist"), 2);
+        assert!(chosen(&["cupi"], false).is_err());
+        assert_eq!(chosen(&[], true).expect("all are chosen"), PLUGINS.len());
+        assert!(chosen(&["cupy", "cudarc"], true).is_err());
     }
 }

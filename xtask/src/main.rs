@@ -48,9 +48,10 @@ cargo xtask COMMAND
   figures [FOLDER]  the tables this project's claims rest on, measured here and now;
                     FOLDER holds more recordings (default: ../shared/traces if there)
   global            other people's tests with a pool as their allocator; fetches two crates
-  clients [NAME]...
+  clients [--pools] [NAME]...
                     the tests of other people's CUDA programs on the emulated driver: of all clients, or
-                    of these; fetches them
+                    of these; fetches them. With --pools, those of the libraries with plug-ins, without
+                    pools and with their memory in pools
   cuda-core         the crate for NVIDIA's cuda-core, built and tested on the emulated driver; fetches
                     the headers of CUDA and libclang from their Python packages
   cuda-seeds [--seeds N]

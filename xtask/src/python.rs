@@ -20,15 +20,15 @@ const OTHERS: [&str; 8] = [
     "pytest-timeout",
 ];
 const NUMPY_TESTS: [&str; 5] = ["hypothesis", "meson", "ninja", "cython", "setuptools"];
-/// The other libraries that can take their memory from a pool, and what Numba's tests use.
-const PLUGGED: [&str; 4] = ["cupy-cuda13x", "numba-cuda", "cuda-core", "filecheck"];
+/// The other libraries that can take their memory from a pool.
+const PLUGGED: [&str; 3] = ["cupy-cuda13x", "numba-cuda", "cuda-core"];
 /// Its build needs a driver of the version that the emulated driver is told to report.
 const TORCH: &str = "torch==2.15.0";
 const PIP: [&str; 5] = ["--quiet", "--retries", "1", "--timeout", "60"];
 
 /// Builds the wheel, installs it in a new environment, and runs its tests there. With `--numpy`, also runs NumPy's own tests with and
 /// without arrays in a pool. With `--torch`, also runs programs of PyTorch that run out of memory, on the emulated driver. With `--plugins`,
-/// also runs PyTorch, CuPy, Numba and cuda.core with their memory in a pool there, and Numba's own tests of memory with and without.
+/// also runs PyTorch, CuPy, Numba and cuda.core with their memory in a pool there.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let (mut with_numpy, mut with_torch, mut with_plugins) = (false, false, false);
     for argument in arguments {
@@ -69,15 +69,11 @@ fn plugins(sh: &Shell, folder: &Path, python: &Path) -> Result {
     // The programs must not find the package in the repository.
     let _folder = sh.push_dir(folder);
     let _driver = sh.push_env("LD_LIBRARY_PATH", &driver);
-    for (program, memory) in [
-        ("torch_plugged.py", "600M"),
-        ("others_plugged.py", "600M"),
-        ("numba_tests.py", "2G"),
-    ] {
+    for program in ["torch_plugged.py", "others_plugged.py"] {
         println!("{program}");
         let program = programs.join(program);
         cmd!(sh, "{python} {program}")
-            .env("MILLPOND_CUDA_EMU", format!("memory:{memory},version:13020"))
+            .env("MILLPOND_CUDA_EMU", "memory:600M,version:13020")
             .run()?;
     }
     Ok(())

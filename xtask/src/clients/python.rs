@@ -244,7 +244,13 @@ const FILE_LIMIT: &str = "900";
 const PIP: [&str; 5] = ["--quiet", "--retries", "1", "--timeout", "60"];
 
 impl Package {
-    pub(super) fn run(&self, sh: &Shell, places: &Places) -> Result<(String, Results)> {
+    /// Runs the tests, with the library's memory in pools if `package` is the folder of the package `millpond`.
+    pub(super) fn run(
+        &self,
+        sh: &Shell,
+        places: &Places,
+        package: Option<&Path>,
+    ) -> Result<(String, Results)> {
         let folder = places.folder.join(self.name);
         sh.create_dir(&folder)?;
         // A checkout that is not there is known before anything is installed.
@@ -264,8 +270,12 @@ impl Package {
             }
         };
         let mut results = Results::new();
+        let mut allocations = 0;
         for file in self.files {
-            self.file(sh, places, &python, &tests, file, &mut results)?;
+            allocations += self.file(sh, places, (&python, package), &tests, file, &mut results)?;
+        }
+        if package.is_some() && allocations == 0 {
+            return Err("no test took memory from a pool".into());
         }
         Ok((self.version.to_owned(), results))
     }
@@ -305,16 +315,17 @@ impl Package {
         Ok(python)
     }
 
-    /// Runs the tests of a file. A process that a test ends is followed by another with the tests behind this test.
+    /// Runs the tests of a file, and returns how many blocks pools have allocated for them. A process that a test ends is followed by another
+    /// with the tests behind this test.
     fn file(
         &self,
         sh: &Shell,
         places: &Places,
-        python: &Path,
+        (python, package): (&Path, Option<&Path>),
         tests: &Path,
         file: &str,
         results: &mut Results,
-    ) -> Result {
+    ) -> Result<u64> {
         let folder = places.folder.join(self.name);
         let lines = folder.join(format!("{}.jsonl", file.replace('/', "-")));
         sh.remove_path(&lines)?;
@@ -332,14 +343,19 @@ impl Package {
             }
             _ => None,
         };
-        let plugins = std::env::join_paths(plugins.chain(helpers))?;
+        let plugins = std::env::join_paths(plugins.chain(helpers).chain(package.map(Path::to_path_buf)))?;
         let driver = places.driver.clone();
         let others = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let installed = packages(sh, python)?;
         let libraries = self.libraries.iter().map(|folder| installed.join(folder));
         let libraries = std::iter::once(driver).chain(libraries);
         let libraries = std::env::join_paths(libraries.chain(std::env::split_paths(&others)))?;
-        let arguments = self.arguments;
+        let pools: &[&str] = if package.is_some() {
+            &["-p", "in_pools"]
+        } else {
+            &[]
+        };
+        let arguments = &[self.arguments, pools].concat();
         let mut ended = Results::new();
         loop {
             let _here = sh.push_dir(tests);
@@ -352,6 +368,7 @@ impl Package {
             .env("LD_LIBRARY_PATH", &libraries)
             .env("MILLPOND_CUDA_EMU", self.driver)
             .env("MILLPOND_REPORT", &lines)
+            .env("MILLPOND_IN_POOLS", self.name)
             .env("CUPY_CACHE_DIR", folder.join("cache"))
             .quiet()
             .ignore_status()
@@ -368,7 +385,7 @@ impl Package {
             if open.is_none() && is_whole {
                 results.extend(read.results);
                 results.extend(ended);
-                return Ok(());
+                return Ok(read.allocations);
             }
             let why = format!("its process ended too early: {}", output.status);
             let said = [output.stdout, output.stderr].concat();
@@ -377,7 +394,7 @@ impl Package {
                 results.extend(read.results);
                 results.extend(ended);
                 results.insert(file.to_owned(), outcome);
-                return Ok(());
+                return Ok(read.allocations);
             };
             ended.insert(open, outcome);
         }

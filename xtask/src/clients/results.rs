@@ -50,12 +50,15 @@ pub(super) struct Lines {
     pub(super) results: Results,
     /// The test that began and did not end.
     pub(super) open: Option<String>,
+    /// The number of blocks that pools have allocated for the tests.
+    pub(super) allocations: u64,
 }
 
 /// Reads the lines of pytest's plugin. A test has failed if one of its phases has.
 pub(super) fn pytest(text: &str) -> Result<Lines> {
     let mut results = Results::new();
     let mut open = None;
+    let mut allocations = 0;
     for line in text.lines() {
         let line: Value = serde_json::from_str(line)?;
         let word = |key| line.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -68,6 +71,13 @@ pub(super) fn pytest(text: &str) -> Result<Lines> {
             "passed" => Outcome::Passed,
             "skipped" => Outcome::Skipped,
             "failed" => Outcome::failed(word("why"), word("text")),
+            "pools" => {
+                allocations += line
+                    .get("allocations")
+                    .and_then(Value::as_u64)
+                    .unwrap_or_default();
+                continue;
+            }
             _ => {
                 open = None;
                 continue;
@@ -78,7 +88,21 @@ pub(super) fn pytest(text: &str) -> Result<Lines> {
             results.insert(name, outcome);
         }
     }
-    Ok(Lines { results, open })
+    Ok(Lines {
+        results,
+        open,
+        allocations,
+    })
+}
+
+/// Returns the results in pools of the tests that passed without pools.
+pub(super) fn in_pools(without: &Results, results: &Results) -> Results {
+    let passed = without.iter().filter(|(_, outcome)| **outcome == Outcome::Passed);
+    let again = |name| match results.get(name) {
+        Some(outcome) if *outcome != Outcome::Skipped => outcome.clone(),
+        _ => Outcome::Failed("it was not run in pools".to_owned()),
+    };
+    passed.map(|(name, _)| (name.clone(), again(name))).collect()
 }
 
 /// Reads lines such as `test driver::safe::tests::name ... ok`, and the output of failed tests after `---- name stdout ----`.
@@ -162,7 +186,9 @@ mod tests {
 {"event": "begin", "test": "c"}
 {"event": "skipped", "test": "c", "why": "no MPS", "text": ""}
 {"event": "end", "test": "c"}
+{"event": "pools", "allocations": 3}
 {"event": "begin", "test": "d"}
+{"event": "pools", "allocations": 4}
 "#;
         let lines = pytest(text).expect("it is JSON");
         let expected = [
@@ -173,6 +199,39 @@ mod tests {
         let expected = expected.map(|(name, outcome)| (name.to_owned(), outcome));
         assert_eq!(lines.results, Results::from(expected));
         assert_eq!(lines.open.as_deref(), Some("d"));
+        assert_eq!(lines.allocations, 7);
         assert!(pytest("no JSON").is_err());
+    }
+
+    #[test]
+    fn a_test_that_passes_without_pools_must_run_and_pass_in_pools() {
+        let of = |results: &[(&str, Outcome)]| -> Results {
+            let results = results.iter().cloned();
+            results
+                .map(|(name, outcome)| (name.to_owned(), outcome))
+                .collect()
+        };
+        let broken = || Outcome::Failed("it broke".to_owned());
+        let without = of(&[
+            ("a", Outcome::Passed),
+            ("b", Outcome::Passed),
+            ("c", Outcome::Passed),
+            ("d", Outcome::Passed),
+            ("e", broken()),
+        ]);
+        let found = of(&[
+            ("a", Outcome::Passed),
+            ("b", broken()),
+            ("c", Outcome::Skipped),
+            ("e", broken()),
+        ]);
+        let missing = || Outcome::Failed("it was not run in pools".to_owned());
+        let expected = of(&[
+            ("a", Outcome::Passed),
+            ("b", broken()),
+            ("c", missing()),
+            ("d", missing()),
+        ]);
+        assert_eq!(in_pools(&without, &found), expected);
     }
 }
