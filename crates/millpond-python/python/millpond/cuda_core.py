@@ -47,6 +47,8 @@ def _resource_class() -> Any:
     core: Any = importlib.import_module("cuda.core")
     driver: Any = importlib.import_module("cuda.bindings.driver")
     outside = os.path.dirname(str(core.__file__))
+    # Buffers know the stream of their allocation since version 1.2.
+    knows_stream = tuple(map(int, core.__version__.split(".")[:2])) >= (1, 2)
 
     class PoolMemoryResource(core.MemoryResource):  # type: ignore[misc]
         """A memory resource that allocates from a pool."""
@@ -63,8 +65,9 @@ def _resource_class() -> Any:
                     "freed: use cuda.core's GraphMemoryResource there"
                 )
             array = self.pool._bytes(size, stream, outside)
-            # This raises an error for a stream of another library. The array is freed then.
-            buffer = core.Buffer.from_handle(array.address, size, self, stream=stream)
+            # With a stream of another library, this raises an error. The array is freed then.
+            stream_of = {"stream": stream} if knows_stream else {}
+            buffer = core.Buffer.from_handle(array.address, size, self, **stream_of)
             if array.address:
                 self._arrays[array.address] = array
             return buffer
