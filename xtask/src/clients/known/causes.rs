@@ -4,6 +4,7 @@ use super::Known;
 
 const ARRAYS: &str = "the driver has no arrays and no textures";
 const CONDITIONS: &str = "graphs have no conditional nodes";
+const PER_THREAD: &str = "uses the per-thread default stream, which pools refuse";
 const LIBRARIES: &str = "needs cuBLAS, cuSOLVER or cuSPARSE, which are not installed";
 
 pub(super) const KNOWN: &[Known] = &[
@@ -61,6 +62,28 @@ pub(super) const KNOWN: &[Known] = &[
     always("cupy", "::test_cusolver_handle", LIBRARIES),
     always("cupy", "::test_cusolver_sp_handle", LIBRARIES),
     always("cupy", "::test_cusparse_handle", LIBRARIES),
+    always("cupy in pools", "::TestStream::test_del[ptds]", PER_THREAD),
+    always(
+        "cupy in pools",
+        "::TestStream::test_get_and_add_callback",
+        PER_THREAD,
+    ),
+    always("cupy in pools", "::TestStream::test_launch_host_func", PER_THREAD),
+    always(
+        "numba-cuda in pools",
+        "::TestDeallocation::*",
+        "Numba skips the tests of its own memory manager",
+    ),
+    always(
+        "numba-cuda in pools",
+        "::test_host_alloc_pinned",
+        "clears as many bytes as the driver's allocation has, which is the memory of many blocks",
+    ),
+    always(
+        "numba-cuda in pools",
+        "::test_host_operators",
+        "its context has ended with the error of test_host_alloc_pinned",
+    ),
 ];
 
 const fn always(client: &'static str, test: &'static str, why: &'static str) -> Known {
