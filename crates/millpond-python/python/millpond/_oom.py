@@ -2,6 +2,7 @@
 
 import contextlib
 import html
+import importlib
 import os
 import pickle
 import shutil
@@ -235,7 +236,7 @@ class _PoolHistory:
 def _torch() -> Any:
     """Returns PyTorch if it is installed and finds a CUDA device. Otherwise the memory is that of this package's pools."""
     try:
-        import torch  # type: ignore[import-not-found, unused-ignore]
+        torch: Any = importlib.import_module("torch")
     except (ImportError, OSError):
         return None
     if not torch.cuda.is_available():

@@ -1,6 +1,7 @@
 """Pools as the memory of PyTorch: ``millpond.torch.enable()``."""
 
 import ctypes
+import importlib
 import operator
 import threading
 from typing import Any
@@ -76,7 +77,7 @@ def enable(*pools: DevicePool) -> None:
         ValueError: Two pools have one device.
     """
     global _is_enabled
-    import torch
+    torch: Any = importlib.import_module("torch")
 
     given = by_device(pools)
     with _lock:
@@ -131,7 +132,7 @@ def mem_pool(*pools: DevicePool, **options: Any) -> Any:
         TypeError: A pool is no :class:`DevicePool`.
         ValueError: Two pools have one device.
     """
-    import torch
+    torch: Any = importlib.import_module("torch")
 
     if _is_enabled:
         raise RuntimeError("after millpond.torch.enable(), all memory is that of pools, and PyTorch has no MemPool")
