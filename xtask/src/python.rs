@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use xshell::{Shell, cmd};
 
-/// The packages that check a wheel and types, those that the tests use, and those that NumPy's tests use.
-const CHECKERS: [&str; 4] = ["twine", "auditwheel", "mypy", "pyright"];
-const OTHERS: [&str; 8] = [
+/// The packages that check a wheel and types, those that the tests and `mypy` use, and those that NumPy's tests use.
+const CHECKERS: [&str; 3] = ["twine", "auditwheel", "pyright"];
+const OTHERS: [&str; 9] = [
+    "mypy",
     "numpy",
     "pandas",
     "polars",
@@ -24,6 +25,8 @@ const NUMPY_TESTS: [&str; 5] = ["hypothesis", "meson", "ninja", "cython", "setup
 const PLUGGED: [&str; 3] = ["cupy-cuda13x", "numba-cuda", "cuda-core"];
 /// Its build needs a driver of the version that the emulated driver is told to report.
 const TORCH: &str = "torch==2.15.0";
+const PACKAGE: &str = "crates/millpond-python/python/millpond";
+const EXAMPLES: &str = "crates/millpond-python/examples";
 const PIP: [&str; 5] = ["--quiet", "--retries", "1", "--timeout", "60"];
 
 /// Builds the wheel, installs it in a new environment, and runs its tests there. With `--numpy`, also runs NumPy's own tests with and
@@ -46,7 +49,8 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     let wheel = wheel(&sh, &folder, &bin, &["--release"])?;
     check_wheel(&sh, &bin, &wheel)?;
     tests(&sh, &folder, &python)?;
-    types(&sh, &bin)?;
+    mypy(&sh, &bin)?;
+    pyright(&sh, &bin)?;
     if with_numpy {
         cmd!(sh, "{python} -m pip install {PIP...} {NUMPY_TESTS...}").run()?;
         numpy(&sh, &folder, &bin)?;
@@ -79,8 +83,8 @@ fn plugins(sh: &Shell, folder: &Path, python: &Path) -> Result {
     Ok(())
 }
 
-/// Builds the wheel in the dev profile, installs it in a new environment, and runs its tests there with the packages of others. Does nothing
-/// where these packages cannot be had.
+/// Builds the wheel in the dev profile, installs it in a new environment, runs its tests there with the packages of others, and checks its
+/// types. Does nothing where these packages cannot be had.
 pub(crate) fn check() -> std::result::Result<(), String> {
     let sh = shell().map_err(|error| error.to_string())?;
     let (folder, bin) = match environment(&sh) {
@@ -92,7 +96,9 @@ pub(crate) fn check() -> std::result::Result<(), String> {
             return Ok(());
         }
     };
-    let tested = wheel(&sh, &folder, &bin, &[]).and_then(|_| tests(&sh, &folder, &bin.join("python")));
+    let tested = wheel(&sh, &folder, &bin, &[])
+        .and_then(|_| tests(&sh, &folder, &bin.join("python")))
+        .and_then(|()| mypy(&sh, &bin));
     tested.map_err(|error| error.to_string())
 }
 
@@ -153,13 +159,17 @@ fn tests(sh: &Shell, folder: &Path, python: &Path) -> Result {
 }
 
 /// Checks the types of the package and of the examples.
-fn types(sh: &Shell, bin: &Path) -> Result {
-    let (mypy, pyright, python) = (bin.join("mypy"), bin.join("pyright"), bin.join("python"));
-    let package = "crates/millpond-python/python/millpond";
-    let examples = "crates/millpond-python/examples";
-    cmd!(sh, "{mypy} --strict --python-executable {python} {package}").run()?;
-    cmd!(sh, "{mypy} --strict --python-executable {python} {examples}").run()?;
-    cmd!(sh, "{pyright} --pythonpath {python} {package} {examples}").run()?;
+fn mypy(sh: &Shell, bin: &Path) -> Result {
+    let (mypy, python) = (bin.join("mypy"), bin.join("python"));
+    for folder in [PACKAGE, EXAMPLES] {
+        cmd!(sh, "{mypy} --strict --python-executable {python} {folder}").run()?;
+    }
+    Ok(())
+}
+
+fn pyright(sh: &Shell, bin: &Path) -> Result {
+    let (pyright, python) = (bin.join("pyright"), bin.join("python"));
+    cmd!(sh, "{pyright} --pythonpath {python} {PACKAGE} {EXAMPLES}").run()?;
     Ok(())
 }
 
