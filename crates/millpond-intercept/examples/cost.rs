@@ -43,6 +43,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 client.env(variable::FOLDER, &logs).env(variable::FRAMES, frames);
             }
             let output = client.output()?;
+            if !output.status.success() {
+                return Err(String::from_utf8_lossy(&output.stderr).into());
+            }
             times.push(String::from_utf8(output.stdout)?.trim().parse::<f64>()?);
             if frames.is_some() {
                 fs::remove_dir_all(&logs)?;

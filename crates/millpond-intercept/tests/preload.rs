@@ -283,6 +283,16 @@ fn the_driver_is_asked_for_the_device_once() {
 }
 
 #[test]
+fn the_client_of_the_cost_example_runs_on_the_empty_driver() {
+    let Some(place) = place() else { return };
+    let driver = place.folder.join("empty");
+    let driver = driver.to_str().expect("UTF-8");
+    let run = place.run("cost", "dlsym", "time", &[("LD_LIBRARY_PATH", driver)]);
+    let time: f64 = run.succeeded().printed().trim().parse().expect("a number");
+    assert!(time > 0.0);
+}
+
+#[test]
 fn a_driver_may_return_other_addresses_than_its_symbols() {
     let Some(place) = place() else { return };
     let driver = place.folder.join("empty");
