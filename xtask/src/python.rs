@@ -158,7 +158,7 @@ fn tests(sh: &Shell, folder: &Path, python: &Path) -> Result {
     Ok(())
 }
 
-/// Checks the types of the package and of the examples.
+/// Checks the types of the package and of the examples with mypy.
 fn mypy(sh: &Shell, bin: &Path) -> Result {
     let (mypy, python) = (bin.join("mypy"), bin.join("python"));
     for folder in [PACKAGE, EXAMPLES] {
@@ -167,6 +167,7 @@ fn mypy(sh: &Shell, bin: &Path) -> Result {
     Ok(())
 }
 
+/// Checks the types of the package and of the examples with pyright.
 fn pyright(sh: &Shell, bin: &Path) -> Result {
     let (pyright, python) = (bin.join("pyright"), bin.join("python"));
     cmd!(sh, "{pyright} --pythonpath {python} {PACKAGE} {EXAMPLES}").run()?;

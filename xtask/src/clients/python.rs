@@ -145,6 +145,7 @@ pub(super) const NUMBA_CUDA: Package = Package {
         "test_runtime.py",
         "test_select_device.py",
         "test_streams.py",
+        "../cudapy/test_cuda_array_interface.py",
     ],
     driver: "devices:2,memory:4G,streams:threads",
     libraries: &[],

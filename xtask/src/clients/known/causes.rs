@@ -4,6 +4,7 @@ use super::Known;
 
 const ARRAYS: &str = "the driver has no arrays and no textures";
 const CONDITIONS: &str = "graphs have no conditional nodes";
+const OWN_MANAGER: &str = "Numba skips the tests of its own memory manager";
 const PER_THREAD: &str = "uses the per-thread default stream, which pools refuse";
 const LIBRARIES: &str = "needs cuBLAS, cuSOLVER or cuSPARSE, which are not installed";
 
@@ -69,11 +70,8 @@ pub(super) const KNOWN: &[Known] = &[
         PER_THREAD,
     ),
     always("cupy in pools", "::TestStream::test_launch_host_func", PER_THREAD),
-    always(
-        "numba-cuda in pools",
-        "::TestDeallocation::*",
-        "Numba skips the tests of its own memory manager",
-    ),
+    always("numba-cuda in pools", "::TestDeallocation::*", OWN_MANAGER),
+    always("numba-cuda in pools", "::test_ownership", OWN_MANAGER),
     always(
         "numba-cuda in pools",
         "::test_host_alloc_pinned",
