@@ -29,7 +29,7 @@ impl Allocator {
 /// One run of a program.
 #[derive(Clone)]
 pub(super) struct Sample {
-    /// Seconds, or milliseconds a step.
+    /// Seconds, or milliseconds per step.
     pub(super) time: f64,
     /// The seconds of CPU time that the process and its children used.
     pub(super) cpu: f64,

@@ -44,22 +44,22 @@ pub(super) const TORCH: [Program; 4] = [
     Program {
         name: "transformer-train",
         about: "trains a small transformer on the CPU",
-        prepare: |setup| torch(setup, "transformer", "train", 8),
+        prepare: |setup| torch(setup, "transformer", "train", 25),
     },
     Program {
         name: "transformer-infer",
         about: "runs a small transformer on the CPU",
-        prepare: |setup| torch(setup, "transformer", "infer", 25),
+        prepare: |setup| torch(setup, "transformer", "infer", 50),
     },
     Program {
         name: "convolution-train",
         about: "trains a convolutional network on the CPU",
-        prepare: |setup| torch(setup, "convolution", "train", 30),
+        prepare: |setup| torch(setup, "convolution", "train", 60),
     },
     Program {
         name: "convolution-infer",
         about: "runs a convolutional network on the CPU",
-        prepare: |setup| torch(setup, "convolution", "infer", 100),
+        prepare: |setup| torch(setup, "convolution", "infer", 150),
     },
 ];
 
