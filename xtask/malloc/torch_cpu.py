@@ -1,9 +1,10 @@
 """Trains or runs a small transformer or a convolutional network on the CPU, in batches of varying sizes.
 
-Usage: torch_cpu.py transformer|convolution train|infer STEPS
+Usage: torch_cpu.py transformer|convolution train|infer
 
-Prints the milliseconds of a step, the peak of resident bytes until the last step, and the last step's loss or mean to four digits.
-The time is the mean over the batches of the median time of a step with that batch, so that a few interrupted steps do not count.
+For each line of the standard input, makes two steps with each batch and prints a line. Other processes may have used the processor's
+caches in the meantime, so only the second steps count. At the end of the input, prints the mean over the batches of the median
+milliseconds of a step, the peak of resident bytes, and the last step's loss or mean to four digits.
 """
 
 import resource
@@ -14,7 +15,7 @@ import time
 import torch
 from torch import nn
 
-network, task, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+network, task = sys.argv[1:]
 torch.manual_seed(0)
 torch.set_num_threads(2)
 if network == "transformer":
@@ -57,12 +58,16 @@ def infer(at):
 step = train if task == "train" else infer
 for at in range(len(batches)):
     step(at)
+print("ready", flush=True)
 times = [[] for _ in batches]
-for number in range(steps):
-    at = number % len(batches)
-    begin = time.perf_counter()
-    result = step(at)
-    times[at].append(time.perf_counter() - begin)
+for _ in sys.stdin:
+    for at in range(len(batches)):
+        step(at)
+    for at in range(len(batches)):
+        begin = time.perf_counter()
+        result = step(at)
+        times[at].append(time.perf_counter() - begin)
+    print("done", flush=True)
 print(statistics.mean(map(statistics.median, times)) * 1000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 print(f"{float(result):.3e}")

@@ -4,6 +4,7 @@ mod measure;
 mod programs;
 mod servers;
 mod table;
+mod torch;
 
 use crate::shell::{Result, root, shell, target};
 use measure::{Allocator, Outcome, Sample};
@@ -67,7 +68,7 @@ fn wanted(args: &[String]) -> Result<Wanted> {
             _ => return Err(USAGE.into()),
         }
     }
-    let all = [&programs::PROGRAMS[..], &servers::SERVERS, &programs::TORCH].concat();
+    let all = [&programs::PROGRAMS[..], &servers::SERVERS, &torch::TORCH].concat();
     for name in &wanted.only {
         if !all.iter().any(|program| program.name == name) {
             let names = all
@@ -77,7 +78,7 @@ fn wanted(args: &[String]) -> Result<Wanted> {
                 .join(", ");
             return Err(format!("no program is called '{name}'. The programs are {names}").into());
         }
-        wanted.torch |= programs::TORCH.iter().any(|program| program.name == name);
+        wanted.torch |= torch::TORCH.iter().any(|program| program.name == name);
     }
     Ok(wanted)
 }
@@ -91,8 +92,22 @@ struct Program {
     prepare: fn(&Setup<'_>) -> Result<Run>,
 }
 
-/// Runs a program once under an allocator.
-type Run = Box<dyn Fn(&Allocator) -> Result<Sample>>;
+/// Runs a program.
+enum Run {
+    /// Runs it once under an allocator.
+    Alone(Box<Alone>),
+    /// Runs it once under each of several allocators. The processes work in turns, so that a change of the machine's speed meets all.
+    Together(Box<Together>),
+}
+
+type Alone = dyn Fn(&Allocator) -> Result<Sample>;
+type Together = dyn Fn(&[&Allocator]) -> Vec<Result<Sample>>;
+
+impl Run {
+    fn alone(run: impl Fn(&Allocator) -> Result<Sample> + 'static) -> Self {
+        Self::Alone(Box::new(run))
+    }
+}
 
 /// What programs need to prepare themselves.
 struct Setup<'a> {
@@ -126,7 +141,7 @@ pub(crate) fn run(args: &[String]) -> Result {
     let mut failed = section(&setup, &allocators, "Programs", "s", &programs::PROGRAMS);
     failed += &section(&setup, &allocators, "Servers", "s", &servers::SERVERS);
     if wanted.torch {
-        failed += &section(&setup, &allocators, "PyTorch", "ms a step", &programs::TORCH);
+        failed += &section(&setup, &allocators, "PyTorch", "ms per step", &torch::TORCH);
     }
     if !failed.is_empty() {
         return Err(format!("programs failed under {OURS}:{failed}").into());
@@ -176,31 +191,41 @@ fn section(
 fn measure(name: &str, run: &Run, allocators: &[Allocator], runs: usize) -> Vec<Outcome> {
     let mut outcomes = vec![Outcome::default(); allocators.len()];
     for round in 0..runs {
-        for turn in 0..allocators.len() {
-            let at = (round + turn) % allocators.len();
-            let (allocator, outcome) = (&allocators[at], &mut outcomes[at]);
-            if outcome.failed.is_some() {
-                continue;
-            }
-            match run(allocator) {
-                Ok(sample) => {
-                    let Sample { time, cpu, peak, .. } = sample;
-                    eprintln!(
-                        "{name}, {}: {time:.2}, {cpu:.2} s, {:.1} MiB",
-                        allocator.name,
-                        table::mib(peak)
-                    );
-                    outcome.samples.push(sample);
+        let mut order: Vec<_> = allocators.iter().zip(&mut outcomes).collect();
+        order.rotate_left(round % allocators.len());
+        order.retain(|(_, outcome)| outcome.failed.is_none());
+        match run {
+            Run::Alone(run) => {
+                for (allocator, outcome) in order {
+                    keep(name, allocator, outcome, run(allocator));
                 }
-                Err(error) => {
-                    eprintln!("{name}, {}: {error}", allocator.name);
-                    outcome.failed = Some(error.to_string());
+            }
+            Run::Together(run) => {
+                let together: Vec<_> = order.iter().map(|(allocator, _)| *allocator).collect();
+                for ((allocator, outcome), result) in order.into_iter().zip(run(&together)) {
+                    keep(name, allocator, outcome, result);
                 }
             }
         }
     }
     measure::compare(&mut outcomes);
     outcomes
+}
+
+/// Keeps the result of a run and reports it on standard error.
+fn keep(name: &str, allocator: &Allocator, outcome: &mut Outcome, result: Result<Sample>) {
+    match result {
+        Ok(sample) => {
+            let Sample { time, cpu, peak, .. } = sample;
+            let (allocator, peak) = (allocator.name, table::mib(peak));
+            eprintln!("{name}, {allocator}: {time:.2}, {cpu:.2} s, {peak:.1} MiB");
+            outcome.samples.push(sample);
+        }
+        Err(error) => {
+            eprintln!("{name}, {}: {error}", allocator.name);
+            outcome.failed = Some(error.to_string());
+        }
+    }
 }
 
 /// Builds our library and finds the others. The first allocator is the C library's.

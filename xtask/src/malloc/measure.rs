@@ -5,7 +5,7 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use wait4::{ResourceUsage, Wait4 as _};
 
@@ -144,14 +144,30 @@ pub(super) struct Server {
 }
 
 impl Server {
+    /// Starts a server. `errors` is a file for its output.
     pub(super) fn start(allocator: &Allocator, mut command: Command, errors: PathBuf) -> Result<Self> {
-        allocator.apply(&mut command);
         let out = File::create(&errors)?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(out.try_clone()?)
-            .stderr(out)
-            .spawn()?;
+        command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
+        Self::spawn(allocator, command, errors)
+    }
+
+    /// Starts a server that reads and writes pipes. `errors` is a file for its standard error.
+    pub(super) fn with_pipes(
+        allocator: &Allocator,
+        mut command: Command,
+        errors: PathBuf,
+    ) -> Result<(Self, ChildStdin, ChildStdout)> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(File::create(&errors)?);
+        let mut server = Self::spawn(allocator, command, errors)?;
+        let pipes = server.child.stdin.take().zip(server.child.stdout.take());
+        let (stdin, stdout) = pipes.ok_or("the server has no pipes")?;
+        Ok((server, stdin, stdout))
+    }
+
+    fn spawn(allocator: &Allocator, mut command: Command, errors: PathBuf) -> Result<Self> {
+        allocator.apply(&mut command);
+        let child = command.spawn()?;
         Ok(Self {
             child,
             errors,

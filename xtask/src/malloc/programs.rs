@@ -40,29 +40,6 @@ pub(super) const PROGRAMS: [Program; 6] = [
     },
 ];
 
-pub(super) const TORCH: [Program; 4] = [
-    Program {
-        name: "transformer-train",
-        about: "trains a small transformer on the CPU",
-        prepare: |setup| torch(setup, "transformer", "train", 25),
-    },
-    Program {
-        name: "transformer-infer",
-        about: "runs a small transformer on the CPU",
-        prepare: |setup| torch(setup, "transformer", "infer", 50),
-    },
-    Program {
-        name: "convolution-train",
-        about: "trains a convolutional network on the CPU",
-        prepare: |setup| torch(setup, "convolution", "train", 60),
-    },
-    Program {
-        name: "convolution-infer",
-        about: "runs a convolutional network on the CPU",
-        prepare: |setup| torch(setup, "convolution", "infer", 150),
-    },
-];
-
 /// CPython's tests that run anywhere within seconds.
 const PYTHON_TESTS: [&str; 11] = [
     "test_bytes",
@@ -129,7 +106,7 @@ fn python(setup: &Setup<'_>) -> Result<Run> {
 fn python_tests(setup: &Setup<'_>) -> Result<Run> {
     let (python, folder) = (interpreter(setup, "test.test_dict")?, setup.folder.clone());
     let errors = setup.folder.join("errors");
-    Ok(Box::new(move |allocator| {
+    Ok(Run::alone(move |allocator| {
         let mut command = Command::new(&python);
         command
             .current_dir(&folder)
@@ -143,7 +120,7 @@ fn python_tests(setup: &Setup<'_>) -> Result<Run> {
 }
 
 /// Returns the interpreter itself, which may be hidden behind a script. Fails if it lacks a module.
-fn interpreter(setup: &Setup<'_>, module: &str) -> Result<PathBuf> {
+pub(super) fn interpreter(setup: &Setup<'_>, module: &str) -> Result<PathBuf> {
     let (sh, python) = (setup.sh, &setup.wanted.python);
     let found = cmd!(sh, "{python} -c")
         .arg(format!("import sys, {module}; print(sys.executable)"))
@@ -162,7 +139,7 @@ fn rocksdb(setup: &Setup<'_>) -> Result<Run> {
         setup.temporary.join("rocksdb"),
         setup.sh.clone(),
     );
-    Ok(Box::new(move |allocator| {
+    Ok(Run::alone(move |allocator| {
         sh.remove_path(&data)?;
         let mut command = Command::new(&bench);
         command.arg(format!("--db={}", data.display())).args([
@@ -187,29 +164,8 @@ fn rocksdb(setup: &Setup<'_>) -> Result<Run> {
     }))
 }
 
-fn torch(setup: &Setup<'_>, network: &'static str, task: &'static str, steps: u32) -> Result<Run> {
-    let (python, script) = (interpreter(setup, "torch")?, setup.sources.join("torch_cpu.py"));
-    let errors = setup.folder.join("errors");
-    Ok(Box::new(move |allocator| {
-        let mut command = Command::new(&python);
-        command.arg(&script).args([network, task, &steps.to_string()]);
-        let mut text = Vec::new();
-        let used = measure::output(allocator, command, &errors, &mut text)?;
-        let text = String::from_utf8(text)?;
-        let [time, peak, result] = text.lines().collect::<Vec<_>>()[..] else {
-            return Err(format!("the program printed {text:?}").into());
-        };
-        Ok(Sample {
-            time: time.parse()?,
-            cpu: measure::seconds(&used),
-            peak: peak.parse()?,
-            output: measure::hash(result),
-        })
-    }))
-}
-
 /// Runs commands that print the same under every allocator.
 fn commands(setup: &Setup<'_>, commands: impl Fn() -> Vec<Command> + 'static) -> Run {
     let errors = setup.folder.join("errors");
-    Box::new(move |allocator| measure::commands(allocator, commands(), &errors))
+    Run::alone(move |allocator| measure::commands(allocator, commands(), &errors))
 }

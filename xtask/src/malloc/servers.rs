@@ -54,7 +54,7 @@ fn redis(setup: &Setup<'_>) -> Result<Run> {
     }
     sh.create_dir(&redis.folder)?;
     write_commands(&redis.folder.join("commands"))?;
-    Ok(Box::new(move |allocator| redis.run(allocator)))
+    Ok(Run::alone(move |allocator| redis.run(allocator)))
 }
 
 /// Writes commands that fill every kind of value, in many sizes.
@@ -180,7 +180,7 @@ fn postgres(setup: &Setup<'_>) -> Result<Run> {
         queries: setup.sources.join("queries.sql"),
     };
     postgres.prepare()?;
-    Ok(Box::new(move |allocator| postgres.run(allocator)))
+    Ok(Run::alone(move |allocator| postgres.run(allocator)))
 }
 
 /// Returns the user who runs the server, if this user is root. PostgreSQL refuses to run as root.

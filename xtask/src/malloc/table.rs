@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 pub(super) const ABOUT: &str = "\
 Each figure is the median of all runs, with the lowest and the highest. The runs of the allocators alternate. A ratio compares a
 median with the lowest one of the program. The CPU time is that of the program and its children, and of a server without its clients.
-For PyTorch, the time is the mean over five batches of the median time of a step, and the CPU time is that of the whole process.
+For PyTorch, the processes of a run are alive at the same time and make their steps in turns, because the speed of a shared machine
+changes within seconds. Its time is the mean over five batches of the median time of a step, and its CPU time is that of the whole process.
 The peak is that of the largest process. For PostgreSQL it is the peak of the private memory of all processes, sampled every 20 ms.
 For PyTorch it is the peak when the last step is complete. A process that ends reads more of its libraries' files, whatever it has needed before.
 A program passes if it succeeds and prints the same as under glibc.";
