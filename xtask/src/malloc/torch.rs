@@ -17,17 +17,17 @@ pub(super) const TORCH: [Program; 4] = [
     Program {
         name: "transformer-infer",
         about: "runs a small transformer on the CPU",
-        prepare: |setup| torch(setup, "transformer", "infer", 30),
+        prepare: |setup| torch(setup, "transformer", "infer", 40),
     },
     Program {
         name: "convolution-train",
         about: "trains a convolutional network on the CPU",
-        prepare: |setup| torch(setup, "convolution", "train", 30),
+        prepare: |setup| torch(setup, "convolution", "train", 40),
     },
     Program {
         name: "convolution-infer",
         about: "runs a convolutional network on the CPU",
-        prepare: |setup| torch(setup, "convolution", "infer", 60),
+        prepare: |setup| torch(setup, "convolution", "infer", 100),
     },
 ];
 
