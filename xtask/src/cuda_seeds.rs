@@ -18,7 +18,7 @@ pub(crate) fn run(args: &[String]) -> Result {
             .parse()
             .ok()
             .filter(|seeds| *seeds > 0)
-            .ok_or_else(|| format!("'{seeds}' is no number of seeds from 1 on"))?,
+            .ok_or_else(|| format!("'{seeds}' is not a number of seeds of at least 1"))?,
         _ => return Err("usage: cargo xtask cuda-seeds [--seeds N]".into()),
     };
     let sh = &shell()?;

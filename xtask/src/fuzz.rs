@@ -9,7 +9,7 @@ const SHARED: [&str; 4] = ["check", "file", "rows", "walk"];
 pub(crate) fn run(seconds: Option<&str>) -> Result {
     let seconds = seconds.unwrap_or("120");
     if seconds.parse::<u32>().is_err() {
-        return Err(format!("'{seconds}' is no number of seconds").into());
+        return Err(format!("'{seconds}' is not a number of seconds").into());
     }
     let sh = &shell()?;
     need_nightly(sh)?;

@@ -10,7 +10,7 @@ pub(crate) fn run(args: &[String]) -> Result {
         _ => return Err("usage: cargo xtask soak [--minutes N]".into()),
     };
     if !minutes.parse::<f64>().is_ok_and(|minutes| minutes >= 0.05) {
-        return Err(format!("'{minutes}' is no number of minutes from 0.05 on").into());
+        return Err(format!("'{minutes}' is not a number of minutes of at least 0.05").into());
     }
     let sh = shell()?;
     cmd!(

@@ -42,9 +42,7 @@ pub enum AllocError {
     #[error(transparent)]
     Cuda(Box<dyn StdError + Send + Sync>),
     /// The memory belongs to another library and cannot grow.
-    #[error(
-        "the memory is that of others, who give no more of it: copy it to memory of a pool, with `deep_copy`"
-    )]
+    #[error("cannot grow memory that belongs to another library: copy it to a pool with `deep_copy`")]
     Foreign,
     /// A panic has broken the pool. It came from the pool's source of memory, or from a sink that is told of the source's
     /// calls, and it unwound through the engine. It is no longer known which of the pool's memory is free, so none of it is
@@ -77,7 +75,7 @@ pub struct OutOfMemory {
 }
 
 impl AllocError {
-    /// The error of a request whose size is no number.
+    /// The error of a request whose size is not a number.
     pub const UNCOUNTABLE: Self = Self::TooLarge {
         requested: u64::MAX,
         limit: isize::MAX as u64,

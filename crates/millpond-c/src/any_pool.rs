@@ -29,7 +29,7 @@ pub(crate) fn any_pool(pool: *mut millpond_pool) -> Result<AnyPool, Failure> {
         Object::Host(entry) => Ok(AnyPool::Host(entry)),
         Object::Device(entry) => Ok(AnyPool::Device(entry)),
         Object::Budget(_) | Object::Recording(_) => {
-            Err(Failure::argument("the handle is no pool: pass a pool"))
+            Err(Failure::argument("the handle is not a pool: pass a pool"))
         }
     }
 }

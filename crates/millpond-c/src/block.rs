@@ -194,6 +194,6 @@ pub unsafe extern "C" fn millpond_free_sized(
 
 #[cold]
 fn misaligned(block: NonNull<u8>, align: usize) -> Failure {
-    let text = format!("{block:p} is no multiple of {align}, so it is no block of this alignment");
+    let text = format!("{block:p} is not a multiple of {align}, so it is not a block of this alignment");
     Failure::new(millpond_status::MILLPOND_INVALID_POINTER, text)
 }

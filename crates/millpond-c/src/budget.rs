@@ -59,7 +59,7 @@ unsafe impl Growing for millpond_budget_stats {}
 pub(crate) fn of_handle(budget: *mut millpond_budget) -> Result<Budget, Failure> {
     match handles::find(budget.addr(), Kind::Budget)? {
         Object::Budget(budget) => Ok(budget),
-        _ => Err(Failure::argument("the handle is no budget: pass a budget")),
+        _ => Err(Failure::argument("the handle is not a budget: pass a budget")),
     }
 }
 

@@ -252,7 +252,7 @@ fn wrong(handle: usize, kind: Kind) -> Failure {
         None if handle == 0 => {
             format!("the {name} is null: pass the handle that the function which creates it has returned")
         }
-        None => format!("{handle:#x} is no handle of this library: pass a {name}"),
+        None => format!("{handle:#x} is not a handle of this library: pass a {name}"),
         Some(other) if other != kind => format!("the handle is that of a {}: pass a {name}", other.name()),
         Some(_) => format!("the {name} was destroyed before: do not use its handle any more"),
     };

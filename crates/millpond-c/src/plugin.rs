@@ -88,7 +88,7 @@ fn expect_no_fork() -> Result<(), Failure> {
 }
 
 fn number_of(device: c_int) -> Result<u32, Failure> {
-    u32::try_from(device).map_err(|_| Failure::argument(format!("{device} is no number of a device")))
+    u32::try_from(device).map_err(|_| Failure::argument(format!("{device} is not a device number")))
 }
 
 /// Calls a function with the pools of a device, which are created if there are none.

@@ -66,7 +66,9 @@ pub unsafe extern "C" fn millpond_recording_stop(
             false => Some(unsafe { OutStruct::new(report, "report") }?),
         };
         let Object::Recording(recorder) = handles::remove(recording.addr(), Kind::Recording)? else {
-            return Err(Failure::argument("the handle is no recording: pass a recording"));
+            return Err(Failure::argument(
+                "the handle is not a recording: pass a recording",
+            ));
         };
         let recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(recorder) = recorder else { return Ok(()) };

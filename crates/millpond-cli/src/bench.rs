@@ -109,7 +109,7 @@ fn transfer(device: &str, quick: bool, out: &mut dyn std::io::Write) -> Result<E
         .and_then(|number| number.parse().ok());
     let number = number.ok_or_else(|| {
         CliError::Usage(format!(
-            "--device {device} is no CUDA device: give it as cuda:0; see `millpond doctor`"
+            "--device {device} is not a CUDA device: give it as cuda:0; see `millpond doctor`"
         ))
     })?;
     let (sizes, rounds): (&[usize], usize) = if quick {

@@ -23,7 +23,7 @@ fn refuse_with(args: &ReplayArgs) -> Result<(), CliError> {
     ];
     host::refuse(
         &simulated,
-        "is for a simulated device: leave it or --source cuda:N out",
+        "is for a simulated device: omit it or --source cuda:N",
     )?;
     host::refuse_without_host(args)
 }

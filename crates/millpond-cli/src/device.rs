@@ -42,7 +42,7 @@ pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
     let bytes = named.available(args.reserve.unwrap_or(0));
     if bytes == 0 {
         return Err(CliError::Usage(format!(
-            "nothing of {} is left for the program: {} in all, {} for the driver's context, {} by --reserve",
+            "{} has no memory left for the program: {} in total, {} for the driver's context, {} by --reserve",
             named.name,
             size(named.total),
             size(named.context),

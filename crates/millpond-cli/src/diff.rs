@@ -133,7 +133,7 @@ fn judge(args: &DiffArgs, compared: &Diff) -> Result<Vec<Judged>, CliError> {
             Verdict::Passes(measure) => (false, measure),
             Verdict::Unknown(measure) => {
                 return Err(CliError::Usage(format!(
-                    "--fail-if {gate}: a recording does not tell what was {}, so this cannot be judged",
+                    "--fail-if {gate}: a recording has no figure for '{}', so this cannot be judged",
                     measure.name
                 )));
             }

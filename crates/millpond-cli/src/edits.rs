@@ -71,7 +71,7 @@ pub(crate) fn proposals(proposals: &[Proposal], limited: bool) -> String {
         conf => format!(" with {conf}"),
     };
     let head = format!(
-        "What the program needs{with} after a change. Each line is a replay; `millpond replay --edit` tries others:"
+        "Memory needed{with} after a change. Each line is a replay; `millpond replay --edit` tries others:"
     );
     let mut out = format!("\n{}\n\n", wrap(&head, columns, 0));
     for proposal in proposals {

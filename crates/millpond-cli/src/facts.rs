@@ -97,7 +97,7 @@ pub(crate) fn gather(recording: &Recording, file_bytes: Option<u64>) -> FileFact
         let missing = match trace {
             Some(trace) => trace.cautions.iter().flat_map(Caution::sentences).collect(),
             None => {
-                vec!["no history was recorded: the state can be looked at, and nothing replayed".to_owned()]
+                vec!["no history was recorded: only the state can be shown".to_owned()]
             }
         };
         let pools = state.map(|state| state.pools.iter().map(pool_facts).collect());

@@ -97,7 +97,7 @@ pub(crate) fn check_regular(path: &Path) -> Result<(), CliError> {
     if std::fs::metadata(path).map_err(open)?.is_file() {
         return Ok(());
     }
-    let why = "it is no file, and has to be read several times; save it as one first";
+    let why = "it must be a regular file, because it is read several times; save it first";
     Err(open(Error::new(ErrorKind::InvalidInput, why)))
 }
 
@@ -115,7 +115,7 @@ fn open_pipe(path: &Path) -> std::io::Result<Option<File>> {
         return refused("it is a folder; name a recording in it");
     }
     if !is_pipe(&metadata) {
-        return refused("it is no file, but a device or a socket");
+        return refused("it is a device or a socket, not a file");
     }
     let (opened, wait) = mpsc::channel();
     let named = path.to_owned();
@@ -123,13 +123,13 @@ fn open_pipe(path: &Path) -> std::io::Result<Option<File>> {
     std::thread::spawn(move || opened.send(File::open(named)));
     match wait.recv_timeout(WRITER_PATIENCE) {
         Ok(file) => Ok(Some(file?)),
-        Err(_) => refused("it is a pipe that nobody writes to"),
+        Err(_) => refused("it is a pipe without a writer"),
     }
 }
 
 /// Opens a regular file without blocking. If a pipe has replaced the file meanwhile, a plain `open` would wait for a writer.
 pub(crate) fn open_regular(path: &Path) -> std::io::Result<File> {
-    let refused = || Error::new(ErrorKind::InvalidInput, "it is no regular file");
+    let refused = || Error::new(ErrorKind::InvalidInput, "it is not a regular file");
     // Opening some devices has side effects, so they are refused before they are opened.
     if !std::fs::metadata(path)?.is_file() {
         return Err(refused());
@@ -320,7 +320,7 @@ pub(crate) fn check_times(path: &Path, traces: &[Trace], selection: &Selection) 
     match selection.window_us.is_some() && traces.iter().any(timeless) {
         false => Ok(()),
         true => Err(CliError::Usage(format!(
-            "{} has no times, so --time-window cannot choose from it",
+            "{} has no timestamps, so --time-window cannot be used",
             path.display()
         ))),
     }

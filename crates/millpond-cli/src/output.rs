@@ -154,7 +154,7 @@ fn check_start(path: &Path, bytes: u64, is_ours: impl Fn(&[u8]) -> bool) -> std:
         return Err(Error::from(ErrorKind::IsADirectory));
     }
     if !there.is_file() {
-        return Err(Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
     }
     if there.permissions().readonly() {
         return Err(Error::from(ErrorKind::PermissionDenied));

@@ -128,9 +128,8 @@ fn facts(steps: &Steps, plan: &Plan, solve_ms: f64) -> StepFacts {
 fn text(facts: &Facts, plan: Option<&Plan>) -> String {
     let mut out = format!("{}\n", bold(&facts.trace));
     let (Some(step), Some(plan)) = (&facts.step, plan) else {
-        let none = "No step repeats here: for a whole step, the program's allocations never come twice in the same order, \
-                    with the same bytes or with the same frees between them. The policy planned serves it without a plan, \
-                    as millpond does.";
+        let none = "No repeating step was found. For a whole step, neither the sizes of the allocations nor the frees between them \
+                    repeat. The policy planned then works like millpond.";
         out.push_str(&format!(
             "  {}\n",
             wrap(none, width().saturating_sub(2), 0).replace('\n', "\n  ")
@@ -163,7 +162,7 @@ fn text(facts: &Facts, plan: Option<&Plan>) -> String {
         line(
             "a loop",
             format!(
-                "{} at most, where the program holds {}: `report` does not count",
+                "peak {}, that of the program {}: `report` does not count",
                 size(step.peak_bytes),
                 size(step.program_peak_bytes)
             ),
@@ -179,10 +178,7 @@ fn text(facts: &Facts, plan: Option<&Plan>) -> String {
     );
     line(
         "lower bound",
-        format!(
-            "{}, the most of a step that lives at once",
-            size(step.lower_bound_bytes)
-        ),
+        format!("{}, the most live bytes in a step", size(step.lower_bound_bytes)),
     );
     line(
         "reached",

@@ -128,7 +128,7 @@ fn sentences(
             .min()
             .unwrap_or(0);
         found.push(format!(
-            "The most is held by {label}: {} at its peak; the least any holds is {}.",
+            "{label} holds the most: {} at its peak. The smallest peak is {}.",
             size(report.peak_requested_bytes),
             size(least)
         ));
@@ -140,19 +140,16 @@ fn sentences(
             .map(|o| o.policy)
             .collect();
         found.push(match fit.as_slice() {
-            [] => "No policy gets all of them through on this device.".to_owned(),
-            [one] => format!("Only {one} gets all of them through on this device."),
+            [] => "No policy fits all recordings on this device.".to_owned(),
+            [one] => format!("Only {one} fits all recordings on this device."),
             some if some.len() == overall.len() => {
-                "Every policy gets all of them through on this device.".to_owned()
+                "Every policy fits all recordings on this device.".to_owned()
             }
-            some => format!(
-                "All of them get through on this device under {}.",
-                some.join(", ")
-            ),
+            some => format!("Only {} fit all recordings on this device.", some.join(", ")),
         });
     } else if let Some(least) = overall.iter().min_by_key(|o| o.worst.1.peak_reserved_bytes) {
         found.push(format!(
-            "{} needs the least for its worst one: {}, for {}.",
+            "{} has the lowest worst-case peak: {}, for {}.",
             least.policy,
             size(least.worst.1.peak_reserved_bytes),
             least.worst.0

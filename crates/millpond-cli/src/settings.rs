@@ -124,7 +124,7 @@ pub(crate) fn read(args: &ReplayArgs) -> Result<(Settings, Vec<Applied>), CliErr
             note(
                 quiet,
                 &format!(
-                    "{from}: {} is for pools of host memory, and this replay has none: passed over",
+                    "{from}: {} is ignored, because only pools of host memory use it",
                     conf.passed_over
                 ),
             );
@@ -175,7 +175,7 @@ fn from_environment() -> Result<Option<String>, CliError> {
         Ok(text) if text.trim().is_empty() => Ok(None),
         Ok(text) => Ok(Some(text)),
         Err(VarError::NotPresent) => Ok(None),
-        Err(VarError::NotUnicode(_)) => Err(CliError::Usage(format!("{VARIABLE} is no text"))),
+        Err(VarError::NotUnicode(_)) => Err(CliError::Usage(format!("{VARIABLE} is not valid UTF-8"))),
     }
 }
 

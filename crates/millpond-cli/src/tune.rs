@@ -244,8 +244,8 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
         }
     });
     let head = format!(
-        "{} settings of {} ({}) tried: first the one to use, then the others by memory in steps of 2 %, stalls and \
-         driver time. A longer line must be better by enough to matter. needs: the smallest device on which the program \
+        "{} settings of {} ({}) tried. The first is the one to use; the others are sorted by memory in steps of 2 %, stalls and \
+         driver time. A longer setting must be clearly better. needs: the smallest device on which the program \
          finishes, for the best settings",
         number(family.trials.len() as u64),
         owner(family.family),
@@ -311,7 +311,7 @@ fn gains(family: &TunedFamily, tuned: &Tuned) -> Option<String> {
     let mut said = format!("{name}: {named} {}.", gains.join(", and "));
     if best.conf.contains("per_process_memory_fraction") {
         said.push_str(
-            " A PyTorch that does not know per_process_memory_fraction there wants \
+            " If PyTorch does not know per_process_memory_fraction, call \
              torch.cuda.set_per_process_memory_fraction(1.0) in the program instead.",
         );
     }

@@ -292,7 +292,7 @@ fn a_device_that_is_too_small_is_the_limit_itself() {
     assert!(
         words
             .join(" ")
-            .contains("that is the limit of all, in the simulation too"),
+            .contains("so this is the limit of all policies, also in the simulation"),
         "{stdout}"
     );
     let there = facts("memory:400M", &[&file, "-p", "torch-native,millpond"]);
@@ -395,7 +395,10 @@ fn a_lost_device_ends_the_command_with_a_sentence() {
             assert!(stderr.starts_with("millpond: "), "{nth}: {stderr}");
             assert!(stderr.lines().count() <= 2, "{nth}: {stderr}");
         } else {
-            assert!(stdout.contains("to the byte"), "{nth}: {stdout}");
+            assert!(
+                stdout.contains("gave exactly what the simulation reserves"),
+                "{nth}: {stdout}"
+            );
         }
     }
 }
@@ -411,7 +414,7 @@ fn the_report_fits_the_terminal_and_says_what_times_are() {
         assert!(console_width(line) <= 100, "{line}");
     }
     for said in [
-        "gave what the simulation reserves, to the byte",
+        "gave exactly what the simulation reserves",
         "its times are this machine's and tell nothing of a card",
         "80.0 GiB free of 80.0 GiB at the start",
         "cuMemSetAccess",

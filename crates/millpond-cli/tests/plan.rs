@@ -93,7 +93,10 @@ fn a_program_without_a_step_is_told_so() {
     let file = small(&dir, "run.csv");
     assert!(json(&["plan", &file, "--json"])["step"].is_null());
     let (code, text, _) = run(&["plan", &file]);
-    assert!(code == 0 && text.contains("No step repeats"), "{text}");
+    assert!(
+        code == 0 && text.contains("No repeating step was found"),
+        "{text}"
+    );
 }
 
 #[test]

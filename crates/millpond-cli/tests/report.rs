@@ -166,7 +166,7 @@ fn a_cut_recording_says_so() {
     std::fs::write(&path, &bytes[..bytes.len() - 20]).expect("written");
     let (code, stdout, _) = run(&["report", &shown(&path)]);
     assert_eq!(code, 0);
-    assert!(stdout.contains("the recording is cut after"), "{stdout}");
+    assert!(stdout.contains("the recording is truncated after"), "{stdout}");
     std::fs::write(&path, b"\xff\xff\xff\xffno recording").expect("written");
     let (code, _, stderr) = run(&["report", &shown(&path)]);
     assert_eq!((code, stderr.lines().count()), (2, 1), "{stderr}");
@@ -276,7 +276,7 @@ fn a_state_without_a_history_is_shown_and_no_more_is_claimed() {
         "what the allocator held when the snapshot was written",
         "device 0 was recorded without a history",
         "_record_memory_history()",
-        "512 B in 1 block, 500 B of it asked for",
+        "512 B in 1 block, 500 B of it requested",
         "2.00 MiB then",
         "(older than the recording)",
         "one of 2.00 MiB between 1 block in 1 segment",

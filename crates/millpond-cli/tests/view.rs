@@ -608,9 +608,9 @@ fn view_reports_that_a_recording_is_truncated() {
     std::fs::write(&cut, &bytes[..bytes.len() - 1000]).expect("room");
     let served = Served::start(&[&cut.display().to_string()]);
     let missing = served.json("0/glance")["missing"].to_string();
-    assert!(missing.contains("the recording is cut after"), "{missing}");
+    assert!(missing.contains("the recording is truncated after"), "{missing}");
     let told = served.json("0/told")["missing"].to_string();
-    assert!(told.contains("the recording is cut after"), "{told}");
+    assert!(told.contains("the recording is truncated after"), "{told}");
 }
 
 #[test]

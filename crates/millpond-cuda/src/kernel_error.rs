@@ -12,14 +12,14 @@ pub enum KernelError {
     Cuda(#[from] CudaError),
     /// The text contains a zero, at which the driver would stop reading.
     #[error(
-        "byte {at} of the text is 0: give source, PTX and options without, and what is no text to `load_image`"
+        "byte {at} of the text is 0: remove it from source, PTX and options, and load binaries with `load_image`"
     )]
     NoText {
         /// The position of the zero.
         at: usize,
     },
     /// The text is an image that a compiler has made, and not PTX.
-    #[error("this is no PTX but an image that was made of it: load it with `load_image`")]
+    #[error("this is not PTX but a compiled image: load it with `load_image`")]
     Image,
     /// CUDA C cannot be compiled, because no compiler was found.
     #[error(

@@ -16,7 +16,7 @@ pub enum LogError {
     #[error("the log could not be read: {0}")]
     Io(#[from] io::Error),
     /// The file is no log, or the library that wrote it is of another version.
-    #[error("this is no log of this version of millpond")]
+    #[error("this is not a log of this version of millpond")]
     NotOurs,
 }
 

@@ -41,7 +41,7 @@ fn read(text: &str) -> Result<Option<MonitorBuilder>, Unreadable> {
             address => {
                 let address: SocketAddr = address
                     .parse()
-                    .map_err(|_| unreadable(format!("'{address}' is no address with a port")))?;
+                    .map_err(|_| unreadable(format!("'{address}' is not an address with a port")))?;
                 rules = rules.listen(address);
             }
         }
@@ -133,10 +133,10 @@ mod tests {
             assert_eq!(of(none), None, "{none}");
         }
         for (text, why) in [
-            ("yes", "'yes' is no address with a port"),
-            ("127.0.0.1", "'127.0.0.1' is no address with a port"),
+            ("yes", "'yes' is not an address with a port"),
+            ("127.0.0.1", "'127.0.0.1' is not an address with a port"),
             ("1,interval=5", "500ms"),
-            ("localhost:80", "'localhost:80' is no address"),
+            ("localhost:80", "'localhost:80' is not an address"),
         ] {
             let error = read(text).expect_err(text).to_string();
             assert!(

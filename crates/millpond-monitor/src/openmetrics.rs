@@ -252,9 +252,7 @@ impl Exposition {
             ("requested_peak", "The most that was asked for at once.", |of| {
                 Some(of.stats.requested.peak)
             }),
-            ("allocated", "Blocks in callers' hands.", |of| {
-                Some(of.stats.allocated.current)
-            }),
+            ("allocated", "Live blocks.", |of| Some(of.stats.allocated.current)),
             ("allocated_peak", "The most there were at once.", |of| {
                 Some(of.stats.allocated.peak)
             }),

@@ -39,7 +39,7 @@ fn limit_of(said: &str) -> usize {
             // the message is lost.
             let _ = writeln!(
                 std::io::stderr(),
-                "millpond: MILLPOND_THREADS={said:?} is passed over: write a number above 0"
+                "millpond: MILLPOND_THREADS={said:?} is ignored: write a number above 0"
             );
             usize::MAX
         }

@@ -245,12 +245,12 @@ impl DeviceArray {
         let array = slf.get();
         if dl_device.is_some_and(|asked| array.__dlpack_device__().is_ok_and(|own| own != asked)) {
             return Err(PyBufferError::new_err(
-                "the array is exported on its own device only: copy it with to_numpy, or in the other library",
+                "the array can only be exported on its own device: copy it with to_numpy or in the other library",
             ));
         }
         if copy == Some(true) {
             return Err(PyBufferError::new_err(
-                "the array is exported without a copy only: copy it in the other library",
+                "the array can only be exported without a copy: copy it in the other library",
             ));
         }
         array.lend(slf.py())?;

@@ -214,7 +214,7 @@ fn set_handler<'py>(handler: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> 
         .cast::<PyCapsule>()
         .is_ok_and(|capsule| capsule.is_valid_checked(Some(HANDLER)))
     {
-        return Err(PyTypeError::new_err("this is no handler of NumPy"));
+        return Err(PyTypeError::new_err("this is not a NumPy handler"));
     }
     let table = py
         .import("numpy._core._multiarray_umath")

@@ -37,7 +37,10 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
         }
         let bytes = object.extract::<u64>().map(Self);
         bytes.map_err(|_| {
-            PyValueError::new_err(format!("{} is no number of bytes below 2^64", object.to_owned()))
+            PyValueError::new_err(format!(
+                "{} is not a number of bytes below 2^64",
+                object.to_owned()
+            ))
         })
     }
 }

@@ -55,7 +55,7 @@ fn wait<'py, T: Send + 'static>(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(PyRuntimeError::new_err(
-                    "millpond failed because of an error in it, which standard error shows; please report it",
+                    "internal error in millpond, shown on standard error; please report it",
                 ));
             }
         }

@@ -306,7 +306,7 @@ class Package(unittest.TestCase):
             with contextlib.redirect_stderr(said), self.assertRaises(MemoryError):
                 with millpond.catch_oom(self.folder / "other.html"):
                     pool.block(9 * MIB)
-            self.assertIn("is no recording", said.getvalue())
+            self.assertIn("is not a recording", said.getvalue())
             self.assertEqual((self.folder / "other.mpr").read_text(), "precious")
         self.assertEqual([file.name for file in self.folder.rglob("*.part")], [])
         del block
@@ -392,7 +392,7 @@ class Package(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "at least 1"):
             millpond.catch_oom(self.page, max_entries=0)
         for page in ["", "run.pickle", "run.mpr"]:
-            with self.assertRaisesRegex(ValueError, "no name of a page"):
+            with self.assertRaisesRegex(ValueError, "not the name of a page"):
                 millpond.catch_oom(page)
 
     def python(self, *arguments):

@@ -180,7 +180,7 @@ impl RecorderBuilder {
             Ok(writer)
         });
         let writer = begun.map_err(|error| {
-            // A file without a complete beginning is no recording, so no later recording would replace it.
+            // A file without a complete beginning is not a recording, so no later recording would replace it.
             let _ = std::fs::remove_file(path);
             match error {
                 RecordingError::Io(source) => file_error(source),

@@ -34,9 +34,11 @@ const fn card(name: &'static str, hundredths_of_gib: u64, context_mib: u64, sour
 /// these cards about a PyTorch process.
 const CARDS: &[Card] = &[
     card("rtx3060", 1176, 350, "TencentARC/PhotoMaker#47"),
+    card("rtx3070", 776, 350, "sshan-zhao/GASDA#19"),
     card("rtx3080", 978, 350, "zai-org/CogVideo#34"),
     card("rtx3090", 2359, 400, "Stable-X/StableNormal#33"),
     card("rtx4060", 775, 350, "ESRSchao/EdgeRegNet#2"),
+    card("rtx4070ti", 1173, 400, "OpenLMLab/LOMO#17"),
     card("rtx4080", 1560, 400, "shanice-l/UNOPose#4"),
     card("rtx4090", 2352, 450, "Soul-AILab/SoulX-FlashTalk#5"),
     card("rtx5090", 3137, 500, "Wan-Video/Wan2.1#465"),

@@ -21,8 +21,8 @@ pub enum ReplayError {
     },
     /// The program holds more than any device has. Policies that map pages would keep a record of each page.
     #[error(
-        "{trace} holds {} {}, more than any device has and than a replay goes up to ({}): if a number in it was \
-         damaged, --time-window can leave it out",
+        "{trace} holds {} {}, more than the limit of a replay ({}): if the recording is damaged there, exclude that part \
+         with --time-window",
         display_size(*.held),
         .event.map_or("before its first event".to_owned(), |event| format!("at its event {event}")),
         display_size(MOST_HELD)

@@ -180,11 +180,11 @@ impl OutOfMemory {
         }
         match self.reproduced {
             Some(false) => Some(format!(
-                "A replay of {} from the beginning of the recording serves it, so nothing could be proved to help.",
+                "A replay under {} from the start of the recording serves the request, so no remedy could be verified.",
                 self.policy
             )),
             Some(true) if self.tried > 0 => Some(format!(
-                "The program finishes with none of {} other settings, policies and changes that were replayed.",
+                "None of the {} other settings, policies and changes that were replayed lets the program finish.",
                 self.tried
             )),
             _ => None,

@@ -97,7 +97,7 @@ pub fn svg(plan: &Plan, title: &str) -> String {
     let _ = write!(
         svg,
         "<line x2=\"{WIDE}\" y1=\"{bound:.2}\" y2=\"{bound:.2}\" stroke=\"#c00\" stroke-dasharray=\"6 4\"/>\n\
-         <text y=\"{}\">dashed: the most that lives at once, {} bytes; no placement needs less</text>\n</svg>\n",
+         <text y=\"{}\">dashed: the most live bytes at once, {}; no placement needs less</text>\n</svg>\n",
         TALL + 22.0,
         plan.lower_bound,
     );

@@ -310,8 +310,8 @@ fn cautions(trace: &Trace, program: &Program, options: &Options, pageless: &[Str
     found.extend(backend(options));
     if program.peak_requested < Simulated::PAGE {
         found.push(format!(
-            "the program never holds more than {}, less than most policies take from a device at once: their overheads \
-             tell of that step, not of waste that would grow with a program",
+            "the program never holds more than {}, less than most policies request from a device at once: their \
+             overheads are due to that minimum and do not grow with the program",
             display_size(program.peak_requested)
         ));
     }

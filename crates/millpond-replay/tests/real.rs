@@ -114,7 +114,7 @@ impl Source for Late {
         passed
     }
     fn wait_event(&mut self, stream: u32, _: Event) {
-        assert!(stream > 100, "{stream} is no stream of this device");
+        assert!(stream > 100, "{stream} is not a stream of this device");
     }
     fn synchronize(&mut self) {
         self.waits += 1;

@@ -153,7 +153,7 @@ fn ticks_come_with_the_steps_where_there_are_any() {
     options.tick = Some(TickEvery::Step);
     options.settings.millpond.retain.decay = 1;
     let none = read("0,alloc,1,67108864,0,\n1,free,1,67108864,0,\n");
-    let error = replay(&none.traces[0], &options, &|_, _| {}).expect_err("one call is no step");
+    let error = replay(&none.traces[0], &options, &|_, _| {}).expect_err("one call is not a step");
     assert!(error.to_string().contains("use --tick N"), "{error}");
 
     let mut csv = "0,alloc,1,67108864,0,\n1,free,1,67108864,0,\n".to_owned();

@@ -50,7 +50,7 @@ pub enum TensorError {
     #[error(transparent)]
     DType(#[from] DTypeError),
     /// The type cannot represent a number.
-    #[error("{value} is no {dtype}: cast the tensor first, or round the number")]
+    #[error("{value} does not fit {dtype}: cast the tensor first, or round the number")]
     Scalar {
         /// The number.
         value: Scalar,

@@ -117,7 +117,7 @@ pub(crate) fn required<T>(
     what: &str,
     parse: impl FnOnce(&[u8]) -> Option<T>,
 ) -> Result<T, String> {
-    parse(field).ok_or_else(|| format!("{} is no {what}", quoted(field)))
+    parse(field).ok_or_else(|| format!("{} is not a valid {what}", quoted(field)))
 }
 
 /// Parses a size. An impossible one is counted.
@@ -137,7 +137,7 @@ fn impossible(field: &[u8], findings: &mut Findings) -> Result<u64, BadLine> {
     } else if is_digits(field) || number(field).is_some() {
         (Finding::AbsurdBytes, "its size is above 2^62 bytes")
     } else {
-        return Err(format!("{} is no number of bytes", quoted(field)).into());
+        return Err(format!("{} is not a number of bytes", quoted(field)).into());
     };
     findings.count(finding);
     Err(BadLine::Counted(what))

@@ -165,7 +165,7 @@ fn broken_machines() {
     for (body, part) in [
         (&b"."[..], "stack is empty"),
         (b"K", "ends before STOP"),
-        (b"\xfe", "0xfe is no opcode"),
+        (b"\xfe", "0xfe is not an opcode"),
         (b"e.", "no MARK"),
         (b"(e.", "no container"),
         (b"](K\x01u.", "something else"),
@@ -188,7 +188,7 @@ fn broken_machines() {
         (b"I1", "ends within a line"),
         (b"K\x01.", "neither a dict nor a list"),
         (b"}.", "neither `segments`"),
-        (b"}(\x8c\x08segmentsK\x01u.", "no list"),
+        (b"}(\x8c\x08segmentsK\x01u.", "not a list"),
     ] {
         refused(&[head, body].concat(), part);
     }
@@ -214,7 +214,7 @@ fn two_million_nested_tuples_cost_no_stack() {
 fn values_that_contain_themselves_end() {
     // l = []; l.append(l); {"segments": l, "device_traces": l}
     let cycle = b"\x80\x04]\x94h\x00a0}(\x8c\x08segmentsh\x00\x8c\x0ddevice_tracesh\x00u.";
-    refused(cycle, "a segment is no dict");
+    refused(cycle, "a segment is not a dict");
     let traces = b"\x80\x04]\x94h\x00a0}(\x8c\x08segments]\x8c\x0ddevice_tracesh\x00u.";
     refused(traces, "no memory events");
     // An event whose frames are the list of events that contains it.
@@ -439,12 +439,12 @@ fn limits_can_be_chosen() {
 fn broken_lines_name_themselves() {
     for (line, part) in [
         ("0,alloc,1\n", "line 3: 3 fields"),
-        ("0,eat,1,1,0,\n", "is no action; known are alloc free"),
-        ("0,alloc,x,1,0,\n", "line 3: \"x\" is no id"),
-        ("0,alloc,1,big,0,\n", "is no number of bytes"),
-        ("-1,alloc,1,1,0,\n", "is no time"),
-        ("0,alloc,1,1,zero,\n", "is no stream"),
-        ("0,alloc,\u{7f}\u{1},1,0,\n", "is no id"),
+        ("0,eat,1,1,0,\n", "is not an action; known are alloc free"),
+        ("0,alloc,x,1,0,\n", "line 3: \"x\" is not a valid id"),
+        ("0,alloc,1,big,0,\n", "is not a number of bytes"),
+        ("-1,alloc,1,1,0,\n", "is not a valid time"),
+        ("0,alloc,1,1,zero,\n", "is not a valid stream"),
+        ("0,alloc,\u{7f}\u{1},1,0,\n", "is not a valid id"),
         (
             "0,alloc,1,1,0,\n0,initial_block,2,1,0,\n",
             "line 4: initial_block after the first event",
@@ -462,11 +462,11 @@ fn broken_lines_name_themselves() {
     );
     refused(
         b"Thread,Time,Action,Pointer,Size,Stream\n1,25:00:00.0,allocate,0x1,1,0\n",
-        "is no time",
+        "is not a valid time",
     );
     refused(
         b"Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,allocate,zz,1,0\n",
-        "is no pointer",
+        "is not a valid pointer",
     );
     refused(b"[{\"name\" 1}]", "malformed JSON");
     refused(b"{\"traceEvents\": []}", "no memory events");

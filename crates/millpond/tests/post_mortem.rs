@@ -283,7 +283,7 @@ fn everything_is_said_in_a_few_lines() {
             "   17.0 MiB in 4 blocks held by layer.3.weight",
             "   16.0 MiB in 5 blocks held by layer.4.weight",
             "   54.0 MiB in 30 blocks held by 4 more tags",
-            "  to go at least: 5.00 MiB; the smallest block that is enough has 7.00 MiB",
+            "  to free: at least 5.00 MiB; the smallest sufficient block has 7.00 MiB",
         ]
     );
 }

@@ -215,7 +215,7 @@ impl LeakReport {
         if self.weight > 1 {
             write!(
                 f,
-                "\nestimated: one allocation in {} was looked at, and each block found stands for so many",
+                "\nestimated: one allocation in {} was sampled, and each block counts that many times",
                 self.weight
             )?;
         }
@@ -223,7 +223,7 @@ impl LeakReport {
             let blocks = Count(self.lost, "block");
             write!(
                 f,
-                "\nincomplete: {blocks} could not be entered for want of memory"
+                "\nincomplete: {blocks} could not be recorded for lack of memory"
             )?;
         }
         Ok(())

@@ -504,8 +504,8 @@ fn a_long_report_is_summed_up() {
         lines[11..],
         [
             " 18.8 KiB in 200 blocks from 2 more places",
-            "estimated: one allocation in 100 was looked at, and each block found stands for so many",
-            "incomplete: 1 block could not be entered for want of memory",
+            "estimated: one allocation in 100 was sampled, and each block counts that many times",
+            "incomplete: 1 block could not be recorded for lack of memory",
         ]
     );
     assert_eq!(

@@ -105,23 +105,20 @@ pub struct Least {
 
 impl fmt::Display for Least {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (need, bytes, blocks) = (
-            display_size(self.need),
-            display_size(self.bytes),
-            Count(self.blocks, "block"),
-        );
+        let (need, bytes) = (display_size(self.need), display_size(self.bytes));
+        let (blocks, adjacent) = (Count(self.blocks, "block"), Count(self.blocks, "adjacent block"));
         match self.method {
-            Method::Need => write!(f, "to go at least: {need}"),
+            Method::Need => write!(f, "to free: at least {need}"),
             Method::OneBlock => write!(
                 f,
-                "to go at least: {need}; the smallest block that is enough has {bytes}"
+                "to free: at least {need}; the smallest sufficient block has {bytes}"
             ),
             Method::LargestFirst => write!(
                 f,
-                "to go at least: {need}; {blocks} of {bytes} would do, no fewer can"
+                "to free: at least {need}; {blocks} with {bytes} in total suffice, and no fewer"
             ),
-            Method::Neighbours => write!(f, "to go at least: {bytes} in {blocks} that lie together"),
-            Method::NeighboursRoughly => write!(f, "to go: {bytes} in {blocks} that lie together, or fewer"),
+            Method::Neighbours => write!(f, "to free: at least {bytes} in {adjacent}"),
+            Method::NeighboursRoughly => write!(f, "to free: at most {bytes} in {adjacent}"),
         }
     }
 }

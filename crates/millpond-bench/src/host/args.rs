@@ -147,7 +147,7 @@ mod tests {
             rounds,
         }) = parsed("")
         else {
-            panic!("nothing is no error");
+            panic!("nothing is not an error");
         };
         assert_eq!(
             (groups.len(), peers.len(), rounds),

@@ -232,7 +232,7 @@ int main() {
 
     /* A pool of the program takes over. */
     millpond_pool *pool = nullptr;
-    check(millpond_plugin_set_pool(pool) == MILLPOND_INVALID_HANDLE, "null is no pool");
+    check(millpond_plugin_set_pool(pool) == MILLPOND_INVALID_HANDLE, "null is not a pool");
     check(millpond_device_pool_create(0, nullptr, &pool) == MILLPOND_OK, "a pool");
     check(millpond_plugin_set_pool(pool) == MILLPOND_OK, "a device pool can be set");
     Stream stream = new_stream();

@@ -24,7 +24,7 @@ pub(crate) struct RecordArgs {
           value_parser = clap::value_parser!(u16).range(0..=i64::from(millpond_intercept::MOST_FRAMES)))]
     pub(crate) stacks: u16,
 
-    /// Run nothing, and write the recordings of the logs in this folder, which an earlier run has left
+    /// Run no program; convert the logs that an earlier run left in this folder
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["limit", "stacks", "command"])]
     pub(crate) from: Option<PathBuf>,
 

@@ -51,10 +51,10 @@ fn shown(facts: &Facts) -> Shown<'_> {
 
 /// Returns the explanation of the tables, once for all recordings.
 pub(super) fn legend(all: &[Facts]) -> String {
-    let text = "the device gave: the most bytes held from the driver at once, counted where it is called; unexplained: by how much \
-                less the driver says was free than before the run, less what was reserved, where the peak is and at the end; moved: \
-                pages mapped at another place; ns: here with the driver's calls; driver time: measured on this machine, in all calls; modelled: what the table of costs \
-                has for the same calls and stalls";
+    let text = "the device gave: the peak of bytes held from the driver, counted at its calls; unexplained: the decrease of the \
+                driver's free memory since the start of the run, minus reserved bytes, at the simulation's peak and at the end; moved: \
+                pages mapped at another address; ns: including driver calls; driver time: measured, the total of all calls; modelled: \
+                by the table of costs, for the same calls and stalls";
     let shown: Vec<Shown<'_>> = all.iter().map(shown).collect();
     format!(
         "{}\n{}",
@@ -147,13 +147,13 @@ fn found(source: &SourceFacts) -> Vec<String> {
     if !equal.is_empty() {
         let names: Vec<&str> = equal.iter().map(|run| run.policy.as_str()).collect();
         let mut sentence = format!(
-            "{}: {} gave what the simulation reserves, to the byte",
+            "{}: {} gave exactly what the simulation reserves",
             names.join(", "),
             source.device
         );
         let same = equal.iter().filter(|run| run.same_calls).count();
         if same == equal.len() {
-            sentence.push_str(", and was asked for it by the same calls");
+            sentence.push_str(", with the same calls");
         }
         found.push(format!("{sentence}."));
     }
@@ -161,7 +161,7 @@ fn found(source: &SourceFacts) -> Vec<String> {
     if !checked.is_empty() && checked.iter().all(|check| check.wrong == 0) {
         let sum = |of: fn(&CheckFacts) -> u64| checked.iter().map(|check| of(check)).sum::<u64>();
         found.push(format!(
-            "The contents of {} were compared when they were freed or the replay ended, {} in all: all are what was written.",
+            "The contents of {} were checked when they were freed or the replay ended, {} in total: all are as written.",
             counted(sum(|check| check.blocks), "block"),
             counted(sum(|check| check.words), "word")
         ));
@@ -183,20 +183,17 @@ fn found(source: &SourceFacts) -> Vec<String> {
 fn notes(source: &SourceFacts) -> Vec<String> {
     let mut notes = Vec::new();
     if source.emulated {
-        notes.push(
-            "The driver is the emulated one: its times are this machine's and tell nothing of a card."
-                .to_owned(),
-        );
+        notes.push("The driver is emulated: its times do not apply to a card.".to_owned());
     }
     if source.limit_is_what_was_free {
         notes.push(format!(
-            "Without a limit some policy would reserve more than the {} that were free: that is the limit of all, in the \
-             simulation too.",
+            "Some policy would reserve more than the {} that were free, so this is the limit of all policies, also in the \
+             simulation.",
             size(source.free_bytes)
         ));
     } else if let Some(limit) = source.limit_bytes.filter(|limit| *limit > source.free_bytes) {
         notes.push(format!(
-            "Of the {} that --device leaves to the program {} were free.",
+            "--device leaves {} for the program, but only {} were free.",
             size(limit),
             size(source.free_bytes)
         ));
@@ -212,7 +209,7 @@ fn notes(source: &SourceFacts) -> Vec<String> {
     }
     if !source.failed.is_empty() {
         notes.push(format!(
-            "The driver failed, so that there is no result, of {}.",
+            "There is no result of {}, because the driver failed.",
             counted(source.failed.len() as u64, "policy")
         ));
     }

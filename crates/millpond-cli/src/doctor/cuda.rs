@@ -43,7 +43,7 @@ fn functions() -> Finding {
             State::Limited,
             format!("it lacks {}", missing.join(", ")),
         )
-        .advise("a newer driver has them; until then pools take the next best way to memory"),
+        .advise("a newer driver has them; without them, pools use a fallback"),
         Err(error) => Finding::new("functions", State::Unknown, error.to_string()),
     }
 }
@@ -60,7 +60,7 @@ fn device(number: u32) -> Vec<Finding> {
     };
     let about = format!("{device}, compute capability {major}.{minor}, {memory}");
     let mut found = vec![Finding::new("device", State::Good, about)];
-    let pages = "virtual memory management: pages are added, given back and moved one by one";
+    let pages = "virtual memory management: single pages can be added, returned and moved";
     found.push(match (device.has_virtual_memory(), device.has_pools()) {
         (true, _) => Finding::new("its pages", State::Good, pages),
         (false, true) => Finding::new("its pages", State::Limited, "no virtual memory management")

@@ -43,7 +43,7 @@ fn pressure(root: &Path) -> Finding {
         return Finding::new("memory", State::Good, found);
     }
     Finding::new("memory", State::Limited, found)
-        .advise("little is left: pools give back what they cache; a lower limit of the pool, or more memory, keeps the system from killing")
+        .advise("little is left, so pools return cached memory: lower the pools' limits or add memory, or the system may kill the process")
 }
 
 fn locked(limits: Option<&str>) -> Finding {
@@ -75,7 +75,7 @@ fn mappings(text: Option<&str>) -> Finding {
         Some(most) if most >= FEW_MAPPINGS => Finding::new(topic, State::Good, counted(most, "mapping")),
         Some(most) => Finding::new(topic, State::Limited, format!("{} for a process", counted(most, "mapping")))
             .advise(format!(
-                "moving pages takes mappings, and so does giving them back from the middle: sysctl -w vm.max_map_count={FEW_MAPPINGS}"
+                "moving pages, and returning pages from the middle of a range, needs mappings: sysctl -w vm.max_map_count={FEW_MAPPINGS}"
             )),
         None => Finding::new(topic, State::Unknown, "vm.max_map_count could not be read"),
     }
@@ -141,14 +141,14 @@ fn explicit(folder: &Path) -> Finding {
         (true, _) => Finding::new(topic, State::Unknown, "the system knows no sizes"),
         (_, true) => Finding::new(topic, State::Good, found),
         (_, false) => Finding::new(topic, State::Missing, found).advise(
-            "only for pools with huge-pages set to a size: sysctl -w vm.nr_hugepages=N keeps N of 2 MiB",
+            "needed only if huge-pages is set to a size: sysctl -w vm.nr_hugepages=N reserves N of 2 MiB",
         ),
     }
 }
 
 fn nodes(text: Option<&str>) -> Finding {
     match text.map(str::trim).filter(|text| !text.is_empty()) {
-        Some("0") => Finding::new("NUMA nodes", State::Good, "one: all memory is as near"),
+        Some("0") => Finding::new("NUMA nodes", State::Good, "one"),
         Some(several) => Finding::new("NUMA nodes", State::Good, several)
             .advise("a pool can be bound to the node of its threads or of its device: PoolBuilder::node"),
         None => Finding::new("NUMA nodes", State::Unknown, "the system does not say"),

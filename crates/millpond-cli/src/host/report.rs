@@ -84,31 +84,31 @@ fn notes(facts: &Facts) -> Vec<String> {
     let mut notes = Vec::new();
     if facts.scale > 1 {
         notes.push(format!(
-            "Sizes are the recorded ones divided by {}, so more of them are small: this is a program alike, not the program.",
+            "Recorded sizes are divided by {}, so more of them are small: this program is similar, not the same.",
             facts.scale
         ));
     }
     if facts.streams > 1 {
         notes.push(format!(
-            "A host has no streams: those of the recording ({}) are ignored, and a block is free when it is given back.",
+            "A host has no streams: those of the recording ({}) are ignored, and a freed block is reusable at once.",
             facts.streams
         ));
     }
     if facts.initial_blocks > 0 {
         notes.push(format!(
-            "Older than the first event, and allocated before it: {}.",
+            "Allocated at the start, because older than the first event: {}.",
             counted(facts.initial_blocks, "block")
         ));
     }
     if facts.freed_at_the_end > 0 {
         notes.push(format!(
-            "Never freed by the program, and freed at its end: {}.",
+            "Freed at the end, because the program never frees them: {}.",
             counted(facts.freed_at_the_end, "block")
         ));
     }
     if facts.unknown_frees > 0 {
         notes.push(format!(
-            "Of blocks that the program does not have, and passed over: {}.",
+            "Ignored, because the program does not have the blocks: {}.",
             counted(facts.unknown_frees, "free")
         ));
     }

@@ -122,5 +122,5 @@ fn refuse_with(args: &ReplayArgs) -> Result<(), CliError> {
         ("--threads", args.output.threads.is_some()),
         ("--html", args.html.is_some()),
     ];
-    refuse(&given, "is for a simulated device: leave it or --source host out")
+    refuse(&given, "is for a simulated device: omit it or --source host")
 }

@@ -151,7 +151,7 @@ fn held_sentence(held: &Held) -> String {
     let asked = if held.sum.requested == held.sum.bytes {
         String::new()
     } else {
-        format!(", {} of it asked for", size(requested))
+        format!(", {} of it requested", size(requested))
     };
     format!(
         "{} in {}{asked}",
@@ -166,7 +166,7 @@ fn sources(out: &mut String, held: &Held) {
         fact(
             out,
             "waiting",
-            &format!("{} given back and waiting for streams", size(held.parked_bytes)),
+            &format!("{} freed and waiting for streams", size(held.parked_bytes)),
         );
     }
     if let (Some(reserved), Some(share)) = (held.reserved_bytes, held.fragmentation()) {
@@ -183,12 +183,12 @@ fn totals(out: &mut String, summary: &Summary) {
     let temporary = match summary.temporary.blocks {
         0 => String::new(),
         some => format!(
-            ", {} of them given back at once",
+            ", {} of them freed immediately",
             percent(some as f64 / summary.allocated.blocks.max(1) as f64)
         ),
     };
     let allocated = format!(
-        "{} of {} in all{temporary}; {}",
+        "{} of {} in total{temporary}; {}",
         counted(summary.allocated.blocks, "allocation"),
         size(summary.allocated.shown()),
         counted(summary.frees, "free")
@@ -197,7 +197,7 @@ fn totals(out: &mut String, summary: &Summary) {
     let lives = &summary.lifetimes;
     if lives.blocks > 0 && lives.longest > 0 {
         let line = format!(
-            "half of the freed blocks lived at most {}, nine of ten {}, the longest {}",
+            "of freed blocks: median {}, 90th percentile {}, longest {}",
             nanoseconds(lives.median),
             nanoseconds(lives.p90),
             nanoseconds(lives.longest)
@@ -210,7 +210,7 @@ fn totals(out: &mut String, summary: &Summary) {
             out,
             "hit rate",
             &format!(
-                "{} of {} without the source",
+                "{} of {} served without the source",
                 percent(share),
                 counted(hits.allocations, "allocation")
             ),

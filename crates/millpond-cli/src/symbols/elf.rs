@@ -51,11 +51,13 @@ impl Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotRecorded => "the recording has no build id of it, so its file cannot be told from another",
+            Self::NotRecorded => "the recording has no build id for it, so its file cannot be verified",
             Self::Gone => "its file is not on this machine; copy it there, or install its debug file",
-            Self::Differs => "its file has changed since (another build id); put the old one there, or install its debug file",
-            Self::Missing => "its file has no build id any more; link it with --build-id",
-            Self::Unreadable => "its file cannot be read as ELF of 64 bits",
+            Self::Differs => {
+                "its file has another build id now; restore the old file, or install its debug file"
+            }
+            Self::Missing => "its file no longer has a build id; link it with --build-id",
+            Self::Unreadable => "its file is not readable as 64-bit ELF",
         })
     }
 }

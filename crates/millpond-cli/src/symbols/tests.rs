@@ -93,7 +93,7 @@ fn changed_modules_are_not_resolved() {
     let own = build_id(Path::new(path));
     let at = (a_function_of_this_test as fn() -> u64) as usize as u64 + 1;
     for (id, path, why) in [
-        ("", path, "has no build id of it"),
+        ("", path, "has no build id for it"),
         ("00112233", path, "another build id"),
         (&*own, "/nowhere/at all", "not on this machine"),
         (&*own, "/dev/zero", "not on this machine"),
@@ -119,7 +119,7 @@ fn damaged_files_give_no_names() {
     let refused = of(&own);
     let symbols = ModuleSymbols::new(&refused);
     assert!(symbols.frames(code[0].0 + 1).is_empty());
-    assert!(symbols.cautions()[0].contains("cannot be read"));
+    assert!(symbols.cautions()[0].contains("is not readable"));
     let whole = std::fs::read(&path).expect("it is there");
     let at = (a_function_of_this_test as fn() -> u64) as usize as u64 + 1;
     // Damages the header, of which every field is used: class, byte order, kind, offsets and sizes of tables. Also cuts the

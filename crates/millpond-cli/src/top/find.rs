@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// The message if there is no process to read from.
-pub(crate) const HOW_TO_BE_SEEN: &str = "a program that uses Millpond is seen when it is started with MILLPOND_MONITOR=1, or starts a Monitor with a socket";
+pub(crate) const HOW_TO_BE_SEEN: &str =
+    "start a program that uses Millpond with MILLPOND_MONITOR=1, or start a Monitor with a socket in it";
 
 /// The process to read from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -34,7 +34,7 @@ pub(crate) fn warnings(now: &Stats, first: Option<&Stats>) -> Vec<String> {
     let stale = now.pools.iter().filter(|pool| pool.stale);
     told.extend(stale.map(|pool| {
         format!(
-            "{}: busy with its device, the figures are of an earlier look",
+            "{}: busy with its device, the figures are from an earlier sample",
             pool.name
         )
     }));
@@ -57,7 +57,10 @@ fn requests(count: u64) -> String {
 fn refused(pool: &PoolStats, first: Option<&Stats>) -> Option<String> {
     let before = first.and_then(|first| first.pools.iter().find(|other| other.id == pool.id));
     let (count, since) = match before {
-        Some(before) => (pool.refusals.saturating_sub(before.refusals), "since you look"),
+        Some(before) => (
+            pool.refusals.saturating_sub(before.refusals),
+            "since this view opened",
+        ),
         None => (pool.refusals, "so far"),
     };
     (count > 0).then(|| format!("{}: {} refused {since}", pool.name, requests(count)))
@@ -73,7 +76,7 @@ fn falling(pool: &PoolStats) -> Option<String> {
     let (before, now) = (mean(earlier), mean(recent));
     (before.saturating_sub(now) >= FALL).then(|| {
         format!(
-            "{}: hit rate falling, {} % where it was {} %",
+            "{}: hit rate falling, now {} %, before {} %",
             pool.name,
             now / 100,
             before / 100
@@ -84,8 +87,11 @@ fn falling(pool: &PoolStats) -> Option<String> {
 fn losses(now: &Stats) -> Vec<String> {
     let of = &now.losses;
     let told = [
-        (of.untracked, "live blocks are in no account, for want of room"),
-        (of.undelivered, "events were not told to subscribers"),
+        (
+            of.untracked,
+            "live blocks are not in the account, for lack of room",
+        ),
+        (of.undelivered, "events were not delivered to subscribers"),
         (of.subscriber_panics, "calls of subscribers panicked"),
         (of.callback_panics, "callbacks of the monitor panicked"),
         (
@@ -127,7 +133,7 @@ mod tests {
         let then = |before: u64, now: u64| [vec![before; 20], vec![now; RECENT]].concat();
         assert_eq!(
             of(then(9900, 5000)),
-            ["p: hit rate falling, 50 % where it was 99 %"]
+            ["p: hit rate falling, now 50 %, before 99 %"]
         );
         for calm in [
             then(9900, 9000),
@@ -151,7 +157,7 @@ mod tests {
         assert_eq!(warnings(&of(3), None), ["p: 3 requests refused so far"]);
         assert_eq!(
             warnings(&of(4), Some(&of(3))),
-            ["p: 1 request refused since you look"]
+            ["p: 1 request refused since this view opened"]
         );
         assert!(warnings(&of(3), Some(&of(3))).is_empty());
     }
@@ -174,9 +180,9 @@ mod tests {
             warnings(&now, None),
             [
                 "memory pressure is high",
-                "p: busy with its device, the figures are of an earlier look",
+                "p: busy with its device, the figures are from an earlier sample",
                 "budget a/b: 2 requests waiting for room",
-                "2 events were not told to subscribers",
+                "2 events were not delivered to subscribers",
             ]
         );
     }

@@ -49,14 +49,12 @@ impl Refusal {
 
     pub(super) fn sentence(self) -> &'static str {
         match self {
-            Self::Malformed => "this is no HTTP request",
+            Self::Malformed => "this is not an HTTP request",
             Self::TooLong => "the request is too long",
             Self::TooSlow => "the request took too long to arrive",
-            Self::Foreign => {
-                "this may be a page of somebody else's that asks: open the address that was printed"
-            }
-            Self::Method => "there is nothing here but to GET",
-            Self::NotFound => "there is nothing here: open the address that was printed, all of it",
+            Self::Foreign => "this request may come from another site: open the address that was printed",
+            Self::Method => "only GET is supported",
+            Self::NotFound => "there is nothing here: open the complete address that was printed",
         }
     }
 }

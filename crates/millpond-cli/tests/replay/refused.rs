@@ -41,7 +41,7 @@ fn bad_input_is_one_line_on_stderr() {
         ),
         (
             &["replay", &file, "--device", "1G", "--reserve", "2G"],
-            "nothing of 1G is left",
+            "1G has no memory left",
         ),
         (&["replay", &file, "--policy", "nope"], "unknown policy 'nope'"),
         (
@@ -135,7 +135,7 @@ fn bad_input_is_one_line_on_stderr() {
 fn one_bad_file_does_not_hide_the_others() {
     let dir = folder("one_bad");
     small(&dir, "good.csv");
-    std::fs::write(dir.join("bad.csv"), "this is no recording\n").expect("written");
+    std::fs::write(dir.join("bad.csv"), "this is not a recording\n").expect("written");
     let (code, stdout, stderr) = run(&["replay", &dir.display().to_string(), "-p", "torch-native"]);
     assert_eq!(code, 2);
     assert!(stdout.contains("good"), "{stdout}");

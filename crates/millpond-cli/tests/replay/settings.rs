@@ -162,7 +162,7 @@ fn settings_that_only_pools_have_are_checked_and_passed_over() {
     let (code, stdout, stderr) = replay("guard:on,handle:4MiB,limit:2GiB");
     assert_eq!(code, Some(0), "{stderr}");
     assert!(
-        stderr.contains("MILLPOND_CONF: guard:on,limit:2GiB is for pools"),
+        stderr.contains("MILLPOND_CONF: guard:on,limit:2GiB is ignored"),
         "{stderr}"
     );
     let report: Value = serde_json::from_str(&stdout).expect("JSON");

@@ -123,7 +123,7 @@ fn a_browser_says_what_is_missing() {
     };
     let missing = said["missing"].as_str().expect("text");
     assert!(
-        missing.contains("is cut after") && missing.contains("listed as one sum"),
+        missing.contains("is truncated after") && missing.contains("listed as one sum"),
         "{missing}"
     );
 }

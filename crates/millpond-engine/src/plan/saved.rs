@@ -163,13 +163,13 @@ fn read_line(text: &str) -> Result<(Slot, Option<Place>), &'static str> {
     };
     let bytes = word()?;
     let (least, bytes) = bytes.split_once('-').unwrap_or((bytes, bytes));
-    let number = |word: &str| word.parse::<u64>().map_err(|_| "the bytes are no number");
+    let number = |word: &str| word.parse::<u64>().map_err(|_| "the bytes are not a number");
     let (least, bytes) = (number(least)?, number(bytes)?);
-    let stream = word()?.parse().map_err(|_| "the stream is no number")?;
-    let life = word()?.parse().map_err(|_| "the life is no number")?;
+    let stream = word()?.parse().map_err(|_| "the stream is not a number")?;
+    let life = word()?.parse().map_err(|_| "the life is not a number")?;
     let offset = match word()? {
         "-" => None,
-        offset => Some(offset.parse::<u64>().map_err(|_| "the offset is no number")?),
+        offset => Some(offset.parse::<u64>().map_err(|_| "the offset is not a number")?),
     };
     if least == 0 || least > bytes {
         return Err("the fewest bytes are at least 1 and at most the most bytes");

@@ -216,10 +216,10 @@ impl Driver {
                 let end = piece.address + piece.bytes;
                 let mut at = piece.address;
                 for (address, last) in self.taken.range(piece.address..end) {
-                    assert_eq!(*address, at, "a live piece that is no block");
+                    assert_eq!(*address, at, "a live piece that is not a block");
                     at = *last;
                 }
-                assert_eq!(at, end, "a live piece that is no block");
+                assert_eq!(at, end, "a live piece that is not a block");
             }
         });
         assert_eq!(live, self.taken.iter().map(|(a, e)| e - a).sum::<u64>());

@@ -141,7 +141,7 @@ fn prepare(folder: &Path) -> Result<(), ServeError> {
     // The path is not followed, because in `/tmp` any user could have created a link there.
     let found = fs::symlink_metadata(folder).map_err(|error| failed(error.to_string()))?;
     if !found.is_dir() {
-        return Err(failed("it is no folder; remove it".to_owned()));
+        return Err(failed("it is not a folder; remove it".to_owned()));
     }
     if found.uid() != user() {
         return Err(failed(format!(

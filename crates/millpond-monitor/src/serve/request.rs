@@ -41,7 +41,7 @@ pub(super) fn read(sent: &[u8], by_tcp: bool, shared: &Shared) -> Read {
     }
     let answer = match Head::parse(&sent[..end]) {
         Some(head) => head.answer(by_tcp, shared),
-        None => refusal(400, "Bad Request", "this is no HTTP request"),
+        None => refusal(400, "Bad Request", "this is not an HTTP request"),
     };
     Read::Whole(answer)
 }
@@ -101,11 +101,11 @@ impl<'a> Head<'a> {
             return refusal(
                 421,
                 "Misdirected Request",
-                "ask for 127.0.0.1, [::1] or localhost: this may be a page of somebody else's that asks",
+                "use 127.0.0.1, [::1] or localhost as the host: this request may come from another site",
             );
         }
         if !matches!(self.method, "GET" | "HEAD") {
-            return refusal(405, "Method Not Allowed", "there is nothing here but to GET");
+            return refusal(405, "Method Not Allowed", "only GET is supported");
         }
         if !has_room() {
             return refusal(

@@ -53,7 +53,7 @@ class DevicePool(PoolBase):
         settings: str | None = None,
     ) -> None:
         if not 0 <= device < 1 << 31:
-            raise ValueError(f"the number of a device is from 0 to {(1 << 31) - 1}, and not {device}")
+            raise ValueError(f"device must be from 0 to {(1 << 31) - 1}, not {device}")
         super().__init__(limit, name, "", device, budget, settings)
         self._device = device
 
@@ -82,7 +82,7 @@ class DevicePool(PoolBase):
         Raises:
             MemoryError: There is not enough memory. The text is a post-mortem: who holds the memory, and how much must be freed.
             RuntimeError: The driver returns an error.
-            TypeError: ``stream`` is no stream.
+            TypeError: ``stream`` is not a stream.
             ValueError: The shape is no shape, there is no such type, or the stream is of another device.
         """
         return self._array(shape, dtype, "empty", stream)
@@ -98,7 +98,7 @@ class DevicePool(PoolBase):
             BufferError: The elements are on another device, have a type that is not known here, or are not in C order.
             MemoryError: There is not enough memory.
             RuntimeError: The driver returns an error.
-            TypeError: The array has no DLPack, or ``stream`` is no stream.
+            TypeError: The array has no DLPack, or ``stream`` is not a stream.
         """
         if not hasattr(array, "__dlpack__"):
             raise TypeError(f"a pool copies arrays with DLPack, such as those of NumPy and PyTorch, and not {type(array)}")

@@ -29,7 +29,7 @@ class limits(Scope):
 
     Raises:
         AssertionError: A limit was exceeded. The text names the tags of the memory.
-        ValueError: A limit is no size.
+        ValueError: A limit is not a size.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class limits(Scope):
         allocations: int | None = None,
     ) -> None:
         if allocations is not None and allocations < 0:
-            raise ValueError(f"{allocations} is no number of allocations")
+            raise ValueError(f"{allocations} is not a number of allocations")
         self._limits = (peak, total, leaked, allocations)
         self._open: list[tuple[int, _millpond.LimitsScope]] = []
         self.usage: dict[str, int] = {}

@@ -70,7 +70,7 @@ class catch_oom(Scope):
         # The program may change its folder.
         self._named = Path(page).absolute()
         if not Path(page).name or self._named.suffix in (".mpr", ".pickle"):
-            raise ValueError(f"{os.fspath(page)!r} is no name of a page: write one such as run.html")
+            raise ValueError(f"{os.fspath(page)!r} is not the name of a page: write one such as run.html")
         self._max_entries = max_entries
         self._tell = tell
         self._open: list[_History | _PoolHistory | None] = []

@@ -155,7 +155,7 @@ class Pool(PoolBase):
             ValueError: The number is negative, or larger than any memory.
         """
         if not 0 <= bytes <= sys.maxsize:
-            raise ValueError(f"{bytes} is no number of bytes that memory can have")
+            raise ValueError(f"{bytes} is not a valid number of bytes")
         return self._pool.block(bytes, zeroed, tag_here("block"))
 
     def empty(self, shape: "SupportsIndex | Sequence[SupportsIndex]", dtype: "DTypeLike" = "float64") -> "numpy.ndarray[Any, Any]":
@@ -311,11 +311,11 @@ class PoolRecording:
         """Completes the recording, and gives it this name.
 
         Raises:
-            OSError: The recording has ended, it cannot be completed, or there is a file with this name that is no recording.
+            OSError: The recording has ended, it cannot be completed, or a file with this name exists that is not a recording.
         """
         with cls._lock:
             if cls._recorder is None or cls._file is None:
-                raise OSError("an earlier error has the recording, or the program records its pools itself")
+                raise OSError("the recording was saved for an earlier error, or the program records its pools itself")
             recorder, part = cls._recorder, cls._file
             cls._recorder = cls._file = None
             try:
@@ -359,7 +359,7 @@ def refuse_others(file: Path, *marks: bytes) -> None:
     with contextlib.suppress(FileNotFoundError), open(file, "rb") as there:
         begin = there.read(256)
         if not any(mark in begin for mark in marks):
-            raise FileExistsError(f"{file} is there already, and is no recording: name another page, or remove it")
+            raise FileExistsError(f"{file} is there already, and is not a recording: name another page, or remove it")
 
 
 class NumpyState(NamedTuple):

@@ -19,7 +19,7 @@ class Scope(contextlib.ContextDecorator):
     def __call__(self, function: Function) -> Function:
         name = type(self).__name__
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"{name} decorates no generators: write `with millpond.{name}(...):` inside")
+            raise TypeError(f"{name} cannot decorate generators: write `with millpond.{name}(...):` inside")
         wrapped: Any = self._of_coroutine(function) if inspect.iscoroutinefunction(function) else self._of_function(function)
         return cast(Function, functools.wraps(function)(wrapped))
 

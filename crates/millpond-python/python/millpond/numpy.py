@@ -26,7 +26,7 @@ class enable:
 
     Raises:
         ImportError: NumPy is not installed, or is older than 1.22.
-        TypeError: The pool is no pool of memory of the host.
+        TypeError: The pool is not a pool of host memory.
     """
 
     def __init__(self, pool: Pool | None = None) -> None:

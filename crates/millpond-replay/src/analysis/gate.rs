@@ -111,20 +111,19 @@ fn parse_limit(figure: usize, text: &str) -> Result<Limit, GateError> {
             (true, false) => Ok(Limit::Absolute(share)),
             (false, true) => Ok(Limit::MoreShare(share)),
             (false, false) => Err(refused(
-                "per cent are of the first recording; write them with a plus, such as +2%",
+                "per cent compare with the first recording; write a plus, such as +2%",
             )),
         };
     }
     let number = if is_share {
         return Err(refused("it is a share; write per cent, such as 20% or +5%"));
     } else if is_bytes {
-        parse_size(value).map_err(|_| {
-            refused("write a size such as 24GiB or 0, or more than the first has such as +64MiB or +2%")
-        })? as f64
+        parse_size(value)
+            .map_err(|_| refused("write a size such as 24GiB or 0, or an increase such as +64MiB or +2%"))?
+            as f64
     } else {
-        decimal(value).ok_or_else(|| {
-            refused("write a number such as 1000, or more than the first has such as +10 or +2%")
-        })?
+        decimal(value)
+            .ok_or_else(|| refused("write a number such as 1000, or an increase such as +10 or +2%"))?
     };
     Ok(if is_more {
         Limit::More(number)

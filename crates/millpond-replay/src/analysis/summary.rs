@@ -405,7 +405,7 @@ fn sentences(history: &History, loss: &Loss) -> Vec<String> {
     }
     match &history.end {
         Some(End::Cut { bytes }) => all.push(format!(
-            "the recording is cut after {bytes} bytes: what happened later is missing, and what is held at its end may have been given back"
+            "the recording is truncated after {bytes} bytes: later events are missing, and blocks held at its end may have been freed"
         )),
         Some(End::Damaged { bytes, what }) => all.push(format!(
             "the recording is damaged after {bytes} bytes ({what}): all that follows is missing"
@@ -414,7 +414,7 @@ fn sentences(history: &History, loss: &Loss) -> Vec<String> {
     }
     if history.definitions.dropped > 0 {
         all.push(format!(
-            "{} names are left out, because they are too many",
+            "{} names are omitted, because there are too many",
             history.definitions.dropped
         ));
     }

@@ -28,7 +28,7 @@ pub(super) fn offload(
     }
     if done.blocks > 0 {
         done.assumes.push(
-            "Only the optimizer uses this state: it is brought back before the optimizer runs, and is gone when it has run."
+            "Only the optimizer uses this state: it is loaded before the optimizer runs and offloaded afterwards."
                 .to_owned(),
         );
     }
@@ -53,13 +53,13 @@ pub(super) fn offload(
     }
     if done.blocks > before {
         done.assumes.push(
-            "Nothing uses these activations between the end of their layer's forward pass and the begin of its backward pass."
+            "Nothing uses these activations between the end of their layer's forward pass and the start of its backward pass."
                 .to_owned(),
         );
     }
     if done.blocks == 0 {
         return Err(EditError::unsupported(
-            "the recording tells when blocks are used only for blocks that the optimizer makes and keeps, and for activations",
+            "only optimizer state and activations can be offloaded: the recording does not show when other blocks are used",
         ));
     }
     done.moved_bytes_per_step = Some(moved / (phases.steps.len().max(1) as u64));

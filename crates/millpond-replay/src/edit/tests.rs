@@ -405,7 +405,7 @@ fn edits_are_refused_where_the_recording_cannot_support_them() {
             && near.contains("groups of this recording: 'fwd; layers.*.up; mm'"),
         "{near}"
     );
-    assert!(refused(&training(), "offload=init").contains("when blocks are used"));
+    assert!(refused(&training(), "offload=init").contains("when other blocks are used"));
 }
 
 #[test]

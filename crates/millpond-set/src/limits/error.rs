@@ -20,7 +20,7 @@ pub enum LimitsError {
     #[error(transparent)]
     Exceeded(#[from] Box<LimitsExceeded>),
     /// A limit is a text that is not a size. Write it as `"24 MiB"` or as a number.
-    #[error("a limit is no size: {0}")]
+    #[error("a limit is not a size: {0}")]
     Size(ParseSizeError),
     /// These pools have an account of only some blocks. Give them an account of all blocks, or name the pools that are measured.
     #[error(

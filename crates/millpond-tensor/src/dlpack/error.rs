@@ -77,7 +77,7 @@ pub enum DlpackError {
     },
     /// The elements are not aligned for their type.
     #[error(
-        "the first element lies at {address:#x}, which is no multiple of {}, as one of {dtype} has to: \
+        "the first element lies at {address:#x}, which is not a multiple of {}, as one of {dtype} has to: \
          `copy_from_dlpack` takes a copy",
         dtype.align()
     )]

@@ -152,7 +152,7 @@ fn invalid_structures_are_refused_and_deleted_once() {
             vec![2],
             vec![1],
             |t| t.byte_offset = 1,
-            "no multiple of 2, as one of u16 has to: `copy_from_dlpack`",
+            "not a multiple of 2, as one of u16 has to: `copy_from_dlpack`",
         ),
         (
             vec![2, 3],
@@ -332,7 +332,7 @@ fn lent_memory_never_becomes_a_storage_of_ours() {
         (refused.others, refused.to_string().as_str()),
         (
             0,
-            "the memory is that of others, who have it back with the tensor: take a `deep_copy`"
+            "the memory belongs to another library, which takes it back with the tensor: take a `deep_copy`"
         )
     );
     assert_eq!(deleted.load(Ordering::SeqCst), 0);

@@ -239,11 +239,11 @@ mod written {
             ),
             (
                 r#"{"dtype":"u8","shape":[1],"data":[256]}"#.to_owned(),
-                "256 is no u8",
+                "256 does not fit u8",
             ),
             (
                 r#"{"dtype":"u8","shape":[1],"data":[0.5]}"#.to_owned(),
-                "0.5 is no u8",
+                "0.5 does not fit u8",
             ),
             (
                 r#"{"dtype":"f32","shape":[1],"data":["one"]}"#.to_owned(),
@@ -251,7 +251,7 @@ mod written {
             ),
             (
                 r#"{"dtype":"f32","shape":[1],"data":[[1,2]]}"#.to_owned(),
-                "1+2i is no f32",
+                "1+2i does not fit f32",
             ),
             (
                 r#"{"dtype":"complex64","shape":[1],"data":[[1,[2,3]]]}"#.to_owned(),

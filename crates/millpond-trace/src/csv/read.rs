@@ -139,7 +139,11 @@ fn initial(
     let word = std::str::from_utf8(action).unwrap_or_default();
     if !matches!(word, INITIAL_SEGMENT | INITIAL_BLOCK | INITIAL_PENDING) {
         let known: Vec<&str> = ACTIONS.iter().map(|(word, _)| *word).collect();
-        let what = format!("{} is no action; known are {}", quoted(action), known.join(" "));
+        let what = format!(
+            "{} is not an action; known are {}",
+            quoted(action),
+            known.join(" ")
+        );
         return Err(what.into());
     }
     if ledger.has_events() {

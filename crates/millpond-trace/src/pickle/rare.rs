@@ -100,7 +100,7 @@ impl<S: Sieve> Machine<'_, S> {
                 return self.line_opcode(window, at, opcode);
             }
             _ if calls(opcode) => return Err(Box::new(Stop::Call(name(opcode).unwrap_or("")))),
-            _ => return fault(format!("{opcode:#04x} is no opcode")),
+            _ => return fault(format!("{opcode:#04x} is not an opcode")),
         };
         Ok(at + length)
     }

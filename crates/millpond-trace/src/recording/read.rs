@@ -150,7 +150,7 @@ impl<R: Read> Reader<R> {
     fn decode(&self, message: &Message) -> Result<Batch, String> {
         message::check(message, MOST_ROWS)?;
         let root = root_as_message(&message.described).map_err(|error| in_one_line(&error))?;
-        let described = root.header_as_record_batch().ok_or("a message is no batch")?;
+        let described = root.header_as_record_batch().ok_or("a message is not a batch")?;
         let dictionaries = HashMap::new();
         let decode = || -> Result<RecordBatch, ArrowError> {
             RecordBatchDecoder::try_new(

@@ -38,7 +38,7 @@ pub(super) fn find(walk: &Walk<'_>, top: Value) -> Result<Found, ReadError> {
     if let Some(segments) = parts.segments
         && !walk.items(segments, |segment| segment_of(walk, segment, None, &mut devices))?
     {
-        return Err(not_a_snapshot("its `segments` are no list"));
+        return Err(not_a_snapshot("its `segments` are not a list"));
     }
     if let Some(segments) = parts.host_segments {
         walk.items(segments, |segment| {
@@ -55,7 +55,7 @@ pub(super) fn find(walk: &Walk<'_>, top: Value) -> Result<Found, ReadError> {
             Ok(())
         })?;
         if !is_list {
-            return Err(not_a_snapshot("its `device_traces` are no list"));
+            return Err(not_a_snapshot("its `device_traces` are not a list"));
         }
     }
     if let Some(traces) = parts.host_traces {
@@ -122,7 +122,7 @@ fn segment_of(
         }
     })?;
     if !is_dict {
-        return Err(not_a_snapshot("a segment is no dict"));
+        return Err(not_a_snapshot("a segment is not a dict"));
     }
     entry(devices, host.unwrap_or(ordinal))?.segments.push(segment);
     Ok(())

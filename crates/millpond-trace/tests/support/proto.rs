@@ -68,7 +68,7 @@ impl Fields {
         match self.all(field).next() {
             Some(Value::Number(number)) => Some(*number),
             None => None,
-            other => panic!("{other:?} is no number"),
+            other => panic!("{other:?} is not a number"),
         }
     }
 
@@ -83,7 +83,7 @@ impl Fields {
     pub(crate) fn texts(&self, field: u64) -> Vec<String> {
         let of = |value: &Value| match value {
             Value::Bytes(bytes) => String::from_utf8(bytes.clone()).expect("UTF-8"),
-            other => panic!("{other:?} is no text"),
+            other => panic!("{other:?} is not a text"),
         };
         self.all(field).map(of).collect()
     }

@@ -37,7 +37,7 @@ fn a_refusal_says_which_budget_and_by_how_much() {
         [
             "out of memory: 1.00 GiB requested, 512 MiB over budget 'process/pool' (3.50 GiB of 4.00 GiB allocated)",
             "  below it: f 1.00 GiB, e 853 MiB, d 683 MiB, c 512 MiB, 2 more 512 MiB",
-            "  to go at least: 512 MiB",
+            "  to free: at least 512 MiB",
         ]
     );
     assert_eq!(

@@ -106,7 +106,7 @@ fn a_wrong_address_in_the_environment_is_reported_once() {
     let blocked = runtime.0.join("file");
     std::fs::write(&blocked, "").expect("a file");
     for (said, why) in [
-        ("yes", "'yes' is no address with a port"),
+        ("yes", "'yes' is not an address with a port"),
         ("1,interval=soon", "500ms"),
         ("0.0.0.0:9", "0.0.0.0:9 is not a loopback address"),
     ] {

@@ -147,7 +147,7 @@ fn a_callback_that_panics_is_reported_and_the_others_are_called() {
     tree.machine(16 * GIB, 0);
     assert_eq!(next(&seen).2, Level::Critical);
     let (panics, last) = watch.panics();
-    assert_eq!((panics, last.as_deref()), (2, Some("a value that is no text")));
+    assert_eq!((panics, last.as_deref()), (2, Some("a value that is not text")));
     tree.machine(16 * GIB, 12 * GIB);
     assert_eq!(next(&seen).2, Level::Low);
     assert_eq!(watch.panics().0, 4);

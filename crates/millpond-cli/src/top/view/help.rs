@@ -40,21 +40,21 @@ pub(super) fn keys(app: &App, palette: Palette) -> Line<'static> {
 const TEXT: &str = "\
 q            quit
 p, blank     pause, and go on
-left, right  sort the pools by the column beside
+left, right  sort the pools by the next column
 r            the other way round
 up, down     choose a pool to be drawn below, or a process
 l, Esc       the list of processes
 Enter        look at the process that is chosen
 
-IN USE       bytes of blocks in callers' hands
+IN USE       bytes of live blocks
 RESERVED     bytes taken from the source
 COURSE       what was in use, against what was reserved
 USED         in use of reserved
 HITS         allocations served without calling the source
 CALLS/S      allocations a second
-unexplained  used on a device, and no pool's of this process
+unexplained  used on a device outside this process's pools
 
-The process is only read: it does not notice.";
+Watching does not affect the process.";
 
 /// Draws a window that explains all keys and terms.
 pub(super) fn draw(area: Rect, buffer: &mut Buffer, palette: Palette) {

@@ -23,7 +23,7 @@ pub(super) fn sections(app: &App, width: usize, palette: Palette) -> Vec<Section
         heading("processes", &note, width, palette.strong(), palette.faint()),
     ];
     if app.processes.is_empty() && app.looked {
-        let text = format!("none is seen: {HOW_TO_BE_SEEN}");
+        let text = format!("no process found: {HOW_TO_BE_SEEN}");
         lines.extend(
             wrap(&text, width.max(20), 0)
                 .lines()

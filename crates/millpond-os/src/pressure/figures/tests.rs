@@ -52,7 +52,7 @@ fn sizes_are_in_bytes() {
 fn the_soft_limit_of_a_resource_is_read() {
     let line = "Max address space         1048576              unlimited            bytes     ";
     assert_eq!(resource(line, "Max address space"), Some(Amount::Bytes(1 << 20)));
-    assert_eq!(resource(line, "Max address"), None, "\"space\" is no limit");
+    assert_eq!(resource(line, "Max address"), None, "\"space\" is not a limit");
     assert_eq!(resource(line, "Max data size"), None);
     let line = "Max data size             unlimited            unlimited            bytes     ";
     assert_eq!(resource(line, "Max data size"), Some(Amount::Unlimited));

@@ -113,7 +113,7 @@ impl Calls {
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a value that is no text")
+    text.unwrap_or("a value that is not text")
         .chars()
         .take(200)
         .collect()

@@ -23,7 +23,7 @@ impl Lint for Churn {
             // These blocks are never held at once, so their sum would be misleading.
             bytes: u64::try_from(temporary.bytes / u128::from(temporary.blocks)).unwrap_or(u64::MAX),
             evidence: format!(
-                "{} of {} allocations ({}) are given back as the very next thing their thread does with memory: {} each on average, {} in all",
+                "{} of {} allocations ({}) are freed before their thread allocates or frees anything else: {} on average, {} in total",
                 temporary.blocks,
                 all.blocks,
                 percent(temporary.blocks.into(), all.blocks.into()),
@@ -32,7 +32,7 @@ impl Lint for Churn {
             ),
             when: None,
             who: who_of(&seen.summary.temporary_by[By::Tag as usize]),
-            remedy: "Take one buffer before the loop and use it each time, or write into an output that is there already.",
+            remedy: "Allocate one buffer before the loop and use it each time, or write into an output that exists already.",
         })
     }
 }

@@ -145,7 +145,7 @@ impl Lint for Growth {
             name: "growth from step to step",
             bytes: shown(grown),
             evidence: format!(
-                "what lives when a step begins grows by {} a step over {count} steps, {} in all ({} of the peak)",
+                "the memory in use when a step begins grows by {} a step over {count} steps, {} in total ({} of the peak)",
                 size(slope as u128),
                 size(grown),
                 percent(grown, peak),
@@ -156,8 +156,8 @@ impl Lint for Growth {
                 .zip(self.begins.get(count - 1))
                 .map(|(a, b)| (a.1, b.1)),
             who: who(seen.ledger, By::Tag, &growing),
-            remedy: "Look for what each of these keeps from step to step (lists of results, caches without a bound, values that hold on to \
-                     their graph) and drop it when the step ends.",
+            remedy: "Find what each of these keeps from step to step (lists of results, caches without a bound, values that hold their \
+                     graph), and drop it when the step ends.",
         })
     }
 }

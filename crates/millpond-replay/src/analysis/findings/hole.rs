@@ -176,6 +176,10 @@ impl Lint for Hole {
                 size(worst.bytes.into())
             )
         };
+        let times = match self.times {
+            1 => String::new(),
+            times => format!(" This happened {times} times."),
+        };
         let who = worst.beside.iter().map(|(group, bytes)| Who {
             name: seen.ledger.groups.name(By::Tag, *group).to_owned(),
             bytes: *bytes,
@@ -185,17 +189,15 @@ impl Lint for Hole {
             name: "no hole large enough",
             bytes: shown(worst.free),
             evidence: format!(
-                "{happened} though {} of its memory were free, in {} holes of at most {}; named are the blocks beside the largest hole ({} \
-                 such times in all)",
+                "{happened} although it had {} free, in {} holes of at most {}.{times} The blocks beside the largest hole follow",
                 size(worst.free),
                 worst.holes,
                 size(worst.largest.into()),
-                self.times,
             ),
             when: Some((worst.at, worst.at)),
             who: who.collect(),
-            remedy: "Allocate what lives long before what comes and goes, or use a policy that maps or moves pages (millpond, \
-                     torch-expandable): `millpond replay` shows what each would have needed.",
+            remedy: "Allocate long-lived blocks before short-lived ones, or use a policy that maps or moves pages (millpond, \
+                     torch-expandable). `millpond replay` shows what each policy would have needed.",
         })
     }
 }

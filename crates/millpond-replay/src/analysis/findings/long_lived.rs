@@ -114,19 +114,16 @@ impl Lint for LongLived {
             name: "long-lived block in a short-lived segment",
             bytes: shown(free),
             evidence: format!(
-                "{} of {} keep {} from going back ({} of all that is reserved): what lay beside them is gone",
-                plural(blocks, "block"),
-                size(used),
-                format_args!(
-                    "{} with {} free",
-                    plural(kept.len() as u64, "segment"),
-                    size(free)
-                ),
+                "{} in {} are free but stay reserved ({} of all reserved memory), because {} in {} are still in use",
+                size(free),
+                plural(kept.len() as u64, "segment"),
                 percent(free, reserved),
+                size(used),
+                plural(blocks, "block"),
             ),
             when: Some((since, seen.summary.to)),
             who: who(seen.ledger, By::Tag, &holders),
-            remedy: "Allocate these before the short-lived blocks around them, or from a pool of their own.",
+            remedy: "Allocate these blocks before the short-lived ones around them, or from a pool of their own.",
         })
     }
 }

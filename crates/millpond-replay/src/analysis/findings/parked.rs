@@ -132,7 +132,7 @@ impl Lint for ParkedLong {
             name: "memory parked by streams",
             bytes: shown(self.most),
             evidence: format!(
-                "{} that were given back wait for streams at once ({} of the peak in use){longest}",
+                "{} of freed memory wait for streams at the same time ({} of the peak in use){longest}",
                 size(self.most),
                 percent(self.most, peak),
             ),

@@ -91,13 +91,13 @@ impl Lint for Pinned {
             name: "pinned churn",
             bytes: shown(most),
             evidence: format!(
-                "memory is pinned {times} times, {} in all, though never more than {} at once",
+                "memory is pinned {times} times, {} in total, but never more than {} at once",
                 size(bytes),
                 size(most),
             ),
             when: None,
             who: who_pools(seen.history, pools),
-            remedy: "Keep pinned memory in a pool that does not give it back between uses, or stage through slots that stay pinned.",
+            remedy: "Keep pinned memory in a pool that does not return it between uses, or stage through slots that stay pinned.",
         })
     }
 }

@@ -28,7 +28,7 @@ impl Lint for RoundingWaste {
             name: "rounding waste",
             bytes: shown(waste),
             evidence: format!(
-                "at the peak {} of {} ({}) are bytes that nobody asked for, in {} blocks",
+                "at the peak, {} of {} ({}) were not requested but added by rounding, in {} blocks",
                 size(waste),
                 size(peak.sum.bytes),
                 percent(waste, peak.sum.bytes),
@@ -36,7 +36,7 @@ impl Lint for RoundingWaste {
             ),
             when: Some((peak.time, peak.time)),
             who: largest(of.collect()),
-            remedy: "Let the allocator round less (smaller size classes, no powers of two), or put small blocks together into one.",
+            remedy: "Use an allocator that rounds less (smaller size classes, no powers of two), or combine small blocks into one.",
         })
     }
 }

@@ -83,12 +83,12 @@ impl Lint for Unused {
             name: "reserve never used again",
             bytes: shown(unused),
             evidence: format!(
-                "{} stay reserved and are never used again after the most was reserved, by any of {allocations} allocations since",
+                "{} stay reserved after the peak of reserved memory, and none of the {allocations} allocations since then used them",
                 size(unused),
             ),
             when: Some((since, seen.summary.to)),
             who: who_pools(seen.history, pools),
-            remedy: "Trim the pool once the program has warmed up, or let it give back by itself (decay, trim-every).",
+            remedy: "Trim the pool after the program has warmed up, or let it return memory by itself (decay, trim-every).",
         })
     }
 }

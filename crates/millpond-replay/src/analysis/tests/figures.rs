@@ -147,7 +147,7 @@ fn a_summary_lists_the_missing_parts() {
     let cut = Scratch::new(&bytes[..bytes.len() - 100]);
     let loss = of(&cut.open(), Window::ALL).loss;
     assert!(
-        loss.sentences.iter().any(|line| line.contains("cut after")),
+        loss.sentences.iter().any(|line| line.contains("truncated after")),
         "{loss:?}"
     );
     let mut bad = bytes;
@@ -159,7 +159,7 @@ fn a_summary_lists_the_missing_parts() {
     assert!(
         loss.sentences
             .iter()
-            .any(|line| line.contains("cut after") || line.contains("damaged after")),
+            .any(|line| line.contains("truncated after") || line.contains("damaged after")),
         "{loss:?}"
     );
 }

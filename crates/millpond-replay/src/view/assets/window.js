@@ -92,7 +92,7 @@ class Part {
     return this.once('kept', () => born(this.table, this.first, this.end, (block) => this.table.death[block] >= this.end));
   }
 
-  // Given back as the very next thing their thread did with memory.
+  // Freed before their thread allocated or freed anything else.
   get temporary() {
     const { death, fate } = this.table;
     return this.once('temporary', () => born(this.table, this.first, this.end, (block) => fate[block] === FATES.atOnce && death[block] < this.end));
