@@ -415,7 +415,7 @@ fn the_report_fits_the_terminal_and_says_what_times_are() {
     }
     for said in [
         "gave exactly what the simulation reserves",
-        "its times are this machine's and tell nothing of a card",
+        "its times do not apply to a card",
         "80.0 GiB free of 80.0 GiB at the start",
         "cuMemSetAccess",
         "unexplained",

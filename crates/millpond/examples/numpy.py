@@ -268,7 +268,7 @@ for turned in [array[::-1], array[:, ::-1].T, array[::-2, ::-3]]:
 bytes = np.zeros(64, dtype=np.uint8)
 askew = bytes[8 - bytes.ctypes.data % 8 + 1:][:40].view(np.float64)
 askew[:] = range(5)
-fails(lambda: of(askew), "no multiple of 8")
+fails(lambda: of(askew), "not a multiple of 8")
 assert (of(askew, copy=True).numbers() == range(5)).all()
 windows = np.lib.stride_tricks.sliding_window_view(np.arange(5, dtype=np.int32), 3)
 tensor = of(np.lib.stride_tricks.as_strided(np.arange(5, dtype=np.int32), (3, 3), (4, 4)))
