@@ -147,7 +147,7 @@ mod tests {
             rounds,
         }) = parsed("")
         else {
-            panic!("nothing is not an error");
+            panic!("nothing is no error");
         };
         assert_eq!(
             (groups.len(), peers.len(), rounds),
