@@ -105,7 +105,8 @@ fn check(status: ExitStatus, errors: &Path) -> Result {
         return Err(line.into());
     }
     if !status.success() {
-        return Err(format!("{status}: {}", text.lines().last().unwrap_or("no message")).into());
+        let message = text.lines().rfind(|line| !line.trim().is_empty());
+        return Err(format!("{status}: {}", message.unwrap_or("no message")).into());
     }
     Ok(())
 }

@@ -1,4 +1,7 @@
 //! PyTorch on the CPU.
+//!
+//! One process for each allocator is alive, and only one of them works at a time. A process makes its steps when it reads a line, and
+//! answers with a line. So all allocators are measured within the same seconds.
 
 use super::measure::{self, Allocator, Sample, Server};
 use super::programs::interpreter;
@@ -109,5 +112,41 @@ impl Process {
             peak: peak.parse()?,
             output: measure::hash(result),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a shell's program for two turns.
+    fn ended(script: &str, name: &str) -> Result<Sample> {
+        let glibc = Allocator {
+            name: "glibc",
+            library: None,
+        };
+        let errors = std::env::temp_dir().join(format!("millpond-turns-{}-{name}", std::process::id()));
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let mut process = Process::start(&glibc, command, errors.clone())?;
+        process.turn();
+        process.turn();
+        let sample = process.end();
+        std::fs::remove_file(errors)?;
+        sample
+    }
+
+    #[test]
+    fn a_process_answers_each_turn_and_then_prints_its_figures() {
+        let script =
+            "echo ready; n=0; while read line; do n=$((n + 1)); echo done; done; echo $n; echo 7; echo loss";
+        let sample = ended(script, "figures").unwrap();
+        assert_eq!((sample.time, sample.peak), (2.0, 7));
+    }
+
+    #[test]
+    fn a_process_that_fails_says_why() {
+        let error = ended("echo ready; echo 'no room' >&2; echo >&2; exit 3", "fails").err();
+        assert_eq!(error.unwrap().to_string(), "exit status: 3: no room");
     }
 }
